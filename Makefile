@@ -1,0 +1,47 @@
+# make demo | test | check | bench | docs | clean -- every target makes its own environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check lint types imports tests bench docs clean
+
+demo: $(VENV)/.core
+	$(BIN)/fedveil demo --out out/demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto
+
+check: $(VENV)/.dev lint types imports tests
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+tests: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/end_to_end/test_documents.py
+	$(BIN)/fedveil figures --out docs/figures
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .cache out bench-out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""fedveil: train across many data holders, release only the final model, certify its privacy."""

@@ -1,0 +1,1 @@
+"""From a mechanism to its privacy curve to a guarantee; one accountant a file."""
