@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fedveil.checks import require
 
 Vector = NDArray[np.float64]
+Point = tuple[float, float]  # a place and the value there
 
 SMALLEST_DELTA = 1e-30  # below this a request is refused: nothing real is meant by it
 REPORTED_DELTA = 1e-12  # a computed delta below this is reported as this: rounding noise dominates
@@ -34,48 +35,72 @@ def smallest_epsilon(
 
     ``log_delta_of`` should not increase. Every value returned satisfies the inequality as evaluated, so an
     upper bound on delta gives an upper bound on epsilon even where it wobbles. NaN counts as "not satisfied".
+    The answer is within ``tolerance`` of the least, relatively (absolutely below 0.001).
 
     >>> round(smallest_epsilon(lambda e: -e, 1e-5), 6)  # delta = exp(-epsilon)
     11.512925
     """
+    require(0 < delta < 1, "delta", "lie strictly between 0 and 1", delta)
     target = math.log(delta)
 
-    def gap(epsilon: float) -> float:
-        value = log_delta_of(epsilon) - target
-        return math.inf if math.isnan(value) else value
+    def excess(epsilon: float) -> float:
+        """Positive where the inequality fails. The root makes Gaussian curves nearly straight."""
+        value = log_delta_of(epsilon)
+        if value <= target:
+            return math.sqrt(-target) - math.sqrt(-value)
+        missing = math.sqrt(-target) - math.sqrt(max(-value, 0.0))
+        return math.inf if math.isnan(value) else max(missing, 1e-300)
 
-    low, low_gap = 0.0, gap(0.0)
-    if low_gap <= 0:
+    low, low_excess = 0.0, excess(0.0)
+    if low_excess <= 0:
         return 0.0
-    high = min(max(guess, 1e-6), LARGEST_EPSILON)
-    high_gap = gap(high)
-    while high_gap > 0:
+    high = min(guess, LARGEST_EPSILON) if guess >= 1e-6 else 1.0
+    high_excess = excess(high)
+    while high_excess > 0:
         if high >= LARGEST_EPSILON:
             return math.inf
-        low, low_gap, high = high, high_gap, min(2 * high, LARGEST_EPSILON)
-        high_gap = gap(high)
-    return _shrink(gap, (low, low_gap), (high, high_gap), tolerance)
+        step = high - low
+        fall = (low_excess - high_excess) / step
+        ahead = high_excess / fall if fall > 0 and math.isfinite(fall) else math.inf
+        low, low_excess = high, high_excess
+        high = min(high + min(max(1.1 * ahead, step / 2, 0.1 * high), 15 * high), LARGEST_EPSILON)
+        high_excess = excess(high)
+    return _shrink(excess, (low, low_excess), (high, high_excess), tolerance)
 
 
-def _shrink(
-    gap: Callable[[float], float], lower: tuple[float, float], upper: tuple[float, float], tolerance: float
-) -> float:
-    """Regula falsi (Illinois), with a bisection whenever it stalls; returns the upper end."""
-    (low, low_gap), (high, high_gap) = lower, upper
-    for turn in range(200):
-        width = high - low
-        if not width > tolerance * high:
+def _shrink(excess: Callable[[float], float], low: Point, high: Point, tolerance: float) -> float:
+    """Close a bracket: inverse quadratic steps where they can be trusted, else halving; the upper end.
+
+    After Chandrupatla, Advances in Engineering Software 28 (1997). No step comes nearer to an end than half
+    the tolerance, so that the bracket closes from both sides.
+    """
+    steep = low[1] - high[1]
+    middle = low[0] + (high[0] - low[0]) * (low[1] / steep if math.isfinite(steep) else 0.5)
+    for _ in range(200):
+        least = tolerance * max(high[0], 1e-3)
+        if not high[0] - low[0] > least:
             break
-        chord = low_gap / (low_gap - high_gap) if math.isfinite(low_gap) and math.isfinite(high_gap) else 0.5
-        share = min(max(chord, 0.01), 0.99) if turn % 3 else 0.5 if turn else min(max(chord, 0.01), 0.99)
-        # Lean to the far side by a hair so that the bracket closes from both ends.
-        middle = low + width * share
-        value = gap(middle)
-        if value > 0:
-            low, low_gap, high_gap = middle, value, high_gap / 2
+        middle = min(max(middle, low[0] + least / 2), high[0] - least / 2)
+        new = middle, excess(middle)
+        if new[1] > 0:
+            guess, low = _inverse_quadratic(new, high, low), new
         else:
-            high, high_gap, low_gap = middle, value, low_gap / 2
-    return high
+            guess, high = _inverse_quadratic(new, low, high), new
+        wide = 0 < 4 * low[0] < high[0]
+        halved = math.sqrt(low[0] * high[0]) if wide else (low[0] + high[0]) / 2
+        middle = guess if low[0] <= guess <= high[0] else halved
+    return high[0]
+
+
+def _inverse_quadratic(new: Point, other: Point, old: Point) -> float:
+    """Where the root between ``new`` and ``other`` should lie, by a parabola through all; NaN in doubt."""
+    (a, fa), (b, fb), (c, fc) = new, other, old
+    if not (math.isfinite(fa) and math.isfinite(fb) and math.isfinite(fc)) or fa in (fb, fc) or fb == fc:
+        return math.nan
+    xi, phi = (a - b) / (c - b), (fa - fb) / (fc - fb)
+    if not (phi * phi < xi and (1 - phi) ** 2 < 1 - xi):
+        return math.nan
+    return a + (b - a) * fa / (fb - fa) * fc / (fb - fc) + (c - a) * fa / (fc - fa) * fb / (fc - fb)
 
 
 def log_sum(logs: Vector) -> float:

@@ -1,0 +1,111 @@
+"""The least noise for a target, on the safe side: what is returned meets the target as accounted."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from fedveil.account.base import curve_of
+from fedveil.account.compare import certified_law, certified_log_delta
+from fedveil.account.loss_distribution import LossDistributionAccountant
+from fedveil.checks import require
+from fedveil.errors import CannotCertify
+from fedveil.mechanism import ApproximateDP, Compose, LastIterate, Mechanism, Numbers, Repeat
+from fedveil.theory.numerics import check_delta
+
+_SMALLEST, _LARGEST = 1e-4, 1e8
+
+
+def scaled(mechanism: Mechanism, factor: float) -> Mechanism:
+    """The same mechanism with all its noise multiplied by ``factor``."""
+    match mechanism:
+        case Compose(parts=parts):
+            return Compose(parts=tuple(scaled(part, factor) for part in parts))
+        case Repeat(of=part, times=times):
+            return Repeat(of=scaled(part, factor), times=times)
+        case LastIterate(noise_std=noise):
+            return replace(mechanism, noise_std=_times(noise, factor))
+        case ApproximateDP():
+            return mechanism
+        case _:
+            return replace(mechanism, noise_multiplier=mechanism.noise_multiplier * factor)
+
+
+def _times(noise: Numbers, factor: float) -> Numbers:
+    return tuple(value * factor for value in noise) if isinstance(noise, tuple) else noise * factor
+
+
+def calibrate(
+    mechanism: Mechanism, *, epsilon: float, delta: float, tolerance: float = 1e-5
+) -> tuple[float, Mechanism]:
+    """The least factor on the mechanism's noise that meets (epsilon, delta), and the mechanism with that noise.
+
+    >>> from fedveil.mechanism import Gaussian
+    >>> round(calibrate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5)[0], 3)
+    3.731
+    """
+    require(1e-9 <= epsilon <= 1e5, "epsilon", "lie in [1e-9, 1e5]", epsilon)
+    check_delta(delta)
+    excess = _excess(mechanism, epsilon, delta)
+    low, high = _bracket(excess)
+    factor = _least(excess, low, high, tolerance)
+    return factor, scaled(mechanism, factor)
+
+
+def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> Callable[[float], float]:
+    """Positive while the target is missed, as a function of the logarithm of the factor."""
+    if isinstance(mechanism, LastIterate):
+
+        def in_delta(log_factor: float) -> float:
+            return certified_log_delta(_run(scaled(mechanism, math.exp(log_factor))))(epsilon) - math.log(delta)
+
+        return in_delta
+    accountant = LossDistributionAccountant(certified_law)
+
+    def in_epsilon(log_factor: float) -> float:
+        value = accountant.epsilon(curve_of(accountant, scaled(mechanism, math.exp(log_factor))), delta)
+        return math.log(max(value, 1e-300)) - math.log(epsilon)
+
+    return in_epsilon
+
+
+def _run(mechanism: Mechanism) -> LastIterate:
+    if not isinstance(mechanism, LastIterate):
+        raise TypeError("a hidden run was expected")
+    return mechanism
+
+
+def _bracket(excess: Callable[[float], float]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Two logarithms of factors, the target missed at the first and met at the second."""
+    at, value = 0.0, excess(0.0)
+    step = 1.0 if value > 0 else -1.0
+    while True:
+        after = at + step
+        limits = math.log(_SMALLEST) <= after <= math.log(_LARGEST)
+        if not limits:
+            if step < 0:
+                return (at, value), (at, value)  # even this little noise is enough
+            raise CannotCertify("no amount of noise in reach meets the target; is part of the mechanism noiseless?")
+        now = excess(after)
+        if (now > 0) != (value > 0):
+            return ((at, value), (after, now)) if value > 0 else ((after, now), (at, value))
+        at, value, step = after, now, step * 1.6
+
+
+def _least(
+    excess: Callable[[float], float], low: tuple[float, float], high: tuple[float, float], tolerance: float
+) -> float:
+    """Regula falsi with a safeguard; returns the factor at which the target was seen to be met."""
+    (left, above), (right, below) = low, high
+    for turn in range(80):
+        if right - left <= tolerance / 2:
+            break
+        share = above / (above - below) if math.isfinite(above) and math.isfinite(below) and turn % 4 != 3 else 0.5
+        # Aim a little to the safe side: once met, the bracket closes from above.
+        middle = left + (right - left) * min(max(share, 0.002), 0.998)
+        middle = min(middle + tolerance / 4, right - tolerance / 8) if right - left > tolerance else middle
+        value = excess(middle)
+        if value > 0:
+            left, above, below = middle, value, below / 2
+        else:
+            right, below, above = middle, value, above / 2
+    return math.exp(right)

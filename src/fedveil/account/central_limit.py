@@ -1,0 +1,46 @@
+"""The central-limit approximation of DP-SGD: for comparison, never certified. The curve is one number, mu."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from fedveil.errors import CannotCertify
+from fedveil.mechanism import Gaussian, Primitive, SampledGaussian
+from fedveil.theory.concentrated import gaussian_epsilon
+from fedveil.theory.divergence import log_gaussian_delta
+from fedveil.theory.numerics import check_delta, check_epsilon
+from fedveil.theory.tradeoff_limits import central_limit
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CentralLimitAccountant:
+    """mu adds in quadrature, as if every round were Gaussian."""
+
+    def primitive(self, mechanism: Primitive, /) -> float:
+        """The limit's mu of one round."""
+        match mechanism:
+            case Gaussian():
+                return mechanism.mu
+            case SampledGaussian(sampling="poisson", neighbours="zero-out"):
+                return central_limit(mechanism.noise_multiplier, mechanism.rate, 1).curve.mu
+            case _:
+                raise CannotCertify("the central limit is stated for Poisson sampling and zero-out neighbours")
+
+    def compose(self, first: float, second: float, /) -> float:
+        """Root of the sum of squares."""
+        return math.hypot(first, second)
+
+    def repeat(self, once: float, times: int, /) -> float:
+        """mu grows with the root of the count."""
+        return once * math.sqrt(times)
+
+    def epsilon(self, curve: float, delta: float, /) -> float:
+        """Of the limiting Gaussian."""
+        check_delta(delta)
+        return gaussian_epsilon(curve, delta)
+
+    def delta(self, curve: float, epsilon: float, /) -> float:
+        """Of the limiting Gaussian."""
+        check_epsilon(epsilon)
+        return math.exp(log_gaussian_delta(epsilon, curve))

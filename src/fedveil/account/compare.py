@@ -1,0 +1,191 @@
+"""The front door: how private is this mechanism, under every bound that applies, and which bound certifies it."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+
+import numpy as np
+
+from fedveil.account.base import Accountant, Curve, curve_of
+from fedveil.account.central_limit import CentralLimitAccountant
+from fedveil.account.last_iterate import Evaluator, evaluators
+from fedveil.account.loss_distribution import LossDistributionAccountant
+from fedveil.account.renyi import RenyiAccountant
+from fedveil.checks import require
+from fedveil.errors import CannotCertify
+from fedveil.guarantee import Answer, Bound, Status
+from fedveil.mechanism import LastIterate, Mechanism, flatten
+from fedveil.theory.concentrated import group_epsilon_delta
+from fedveil.theory.loss import FiniteLaw
+from fedveil.theory.numerics import (
+    LARGEST_EPSILON,
+    REPORTED_DELTA,
+    check_delta,
+    check_epsilon,
+    smallest_epsilon,
+)
+from fedveil.theory.tradeoff_ops import from_profile
+
+_PROFILE_POINTS = 64  # epsilons at which a hidden run's certified curve is taken into a composition
+
+
+def account(
+    mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None, group: int = 1
+) -> Answer:
+    """The smallest proved (epsilon, delta): give one, get the other. ``group`` records are protected together.
+
+    >>> from fedveil.mechanism import Gaussian
+    >>> round(account(Gaussian(noise_multiplier=1.0), delta=1e-5).epsilon, 5)
+    4.37718
+    """
+    require(
+        (delta is None) != (epsilon is None),
+        "account",
+        "be given exactly one of delta and epsilon",
+        (delta, epsilon),
+    )
+    require(1 <= group <= 1000 and group == int(group), "group", "be a whole number from 1 to 1000", group)
+    if delta is not None:
+        check_delta(delta)
+    if epsilon is not None:
+        check_epsilon(epsilon)
+    run = _single_run(mechanism)
+    rows = _hidden_rows(run) if run is not None else _released_rows(mechanism)
+    bounds = [row(delta, epsilon, group) for row in rows]
+    return _answer(bounds, delta, epsilon)
+
+
+def _answer(bounds: Sequence[Bound], delta: float | None, epsilon: float | None) -> Answer:
+    certified = [bound for bound in bounds if bound.status == "certified"]
+    if delta is not None:
+        best = min(certified, key=lambda b: math.inf if b.epsilon is None else b.epsilon, default=None)
+        value = math.inf if best is None or best.epsilon is None else best.epsilon
+        name = best.name if best is not None and value < math.inf else None
+        return Answer(epsilon=value, delta=delta, certified_by=name, bounds=tuple(bounds))
+    best = min(certified, key=lambda b: 1.0 if b.delta is None else b.delta, default=None)
+    least = 1.0 if best is None or best.delta is None else best.delta
+    return Answer(epsilon=epsilon or 0.0, delta=least, certified_by=best.name if best else None, bounds=tuple(bounds))
+
+
+Row = Callable[[float | None, float | None, int], Bound]
+
+
+def _single_run(mechanism: Mechanism) -> LastIterate | None:
+    parts = flatten(mechanism)
+    return parts[0][0] if len(parts) == 1 and parts[0][1] == 1 and isinstance(parts[0][0], LastIterate) else None
+
+
+def _hidden_rows(run: LastIterate) -> list[Row]:
+    return [partial(_hidden_bound, evaluator) for evaluator in evaluators(run)]
+
+
+def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | None, group: int) -> Bound:
+    log_delta = evaluator.log_delta
+    if log_delta is None:
+        return Bound(name=evaluator.name, status=evaluator.status, reason=evaluator.reason)
+    grouped = partial(_grouped_log_delta, log_delta, group)
+    if delta is not None:
+        value = smallest_epsilon(grouped, delta, tolerance=1e-7)
+        return Bound(name=evaluator.name, status=evaluator.status, reason=evaluator.reason, epsilon=value)
+    least = min(1.0, max(math.exp(min(grouped(epsilon or 0.0), 0.0)), REPORTED_DELTA))
+    return Bound(name=evaluator.name, status=evaluator.status, reason=evaluator.reason, epsilon=epsilon, delta=least)
+
+
+def _grouped_log_delta(log_delta: Callable[[float], float], group: int, epsilon: float) -> float:
+    """Groups of any mechanism: (g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
+    if group == 1:
+        return log_delta(epsilon)
+    once = math.exp(min(log_delta(epsilon / group), 0.0))
+    together = group_epsilon_delta(epsilon / group, once, group)[1]
+    return math.log(max(together, 1e-300))
+
+
+def _released_rows(mechanism: Mechanism) -> list[Row]:
+    losses = LossDistributionAccountant(certified_law)
+    return [
+        partial(_loss_bound, losses, mechanism),
+        partial(
+            _accountant_bound,
+            RenyiAccountant(),
+            mechanism,
+            "renyi",
+            "certified",
+            "Renyi divergences add; lossless conversion",
+        ),
+        partial(
+            _accountant_bound,
+            CentralLimitAccountant(),
+            mechanism,
+            "central-limit",
+            "comparison",
+            "Gaussian limit of many rounds; may promise too much",
+        ),
+    ]
+
+
+def _loss_bound(
+    accountant: LossDistributionAccountant,
+    mechanism: Mechanism,
+    delta: float | None,
+    epsilon: float | None,
+    group: int,
+) -> Bound:
+    curve = curve_of(accountant, mechanism)
+    reason = "exact composition of the privacy loss, rounded outward on both sides"
+    if group > 1:
+        return _accountant_bound(accountant, mechanism, "loss-distribution", "certified", reason, delta, epsilon, group)
+    if delta is not None:
+        lower, upper = accountant.bracket(curve, delta)
+        return Bound(name="loss-distribution", status="certified", reason=reason, epsilon=upper, epsilon_lower=lower)
+    least = max(accountant.delta(curve, epsilon or 0.0), REPORTED_DELTA)
+    return Bound(name="loss-distribution", status="certified", reason=reason, epsilon=epsilon, delta=min(least, 1.0))
+
+
+def _accountant_bound(
+    accountant: Accountant[Curve],
+    mechanism: Mechanism,
+    name: str,
+    status: Status,
+    reason: str,
+    delta: float | None,
+    epsilon: float | None,
+    group: int,
+) -> Bound:
+    try:
+        curve = curve_of(accountant, mechanism)
+    except CannotCertify as refused:
+        return Bound(name=name, status="does-not-apply", reason=str(refused))
+
+    def log_delta(at: float) -> float:
+        return math.log(max(accountant.delta(curve, at), 1e-300))
+
+    grouped = partial(_grouped_log_delta, log_delta, group)
+    if delta is not None:
+        value = accountant.epsilon(curve, delta) if group == 1 else smallest_epsilon(grouped, delta, tolerance=1e-6)
+        return Bound(name=name, status=status, reason=reason, epsilon=value)
+    least = min(1.0, max(math.exp(min(grouped(epsilon or 0.0), 0.0)), REPORTED_DELTA))
+    return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least)
+
+
+def certified_log_delta(run: LastIterate) -> Callable[[float], float]:
+    """Logarithm of the least certified delta of a hidden run, as a function of epsilon."""
+    able = [e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None]
+    return lambda epsilon: min((bound(epsilon) for bound in able), default=0.0)
+
+
+@lru_cache(maxsize=32)
+def certified_law(run: LastIterate) -> FiniteLaw:
+    """A hidden run as one use in a composition: the law of its certified trade-off function.
+
+    The true profile is convex, so chords between certified points lie above it.
+    """
+    log_delta = certified_log_delta(run)
+    far = smallest_epsilon(log_delta, 1e-13, tolerance=1e-2)
+    if not far < LARGEST_EPSILON:
+        raise CannotCertify("a hidden run in the composition has no finite guarantee of its own")
+    grid = np.linspace(0.0, max(far, 1e-9), _PROFILE_POINTS)
+    deltas = np.minimum.accumulate([math.exp(min(log_delta(float(e)), 0.0)) for e in grid])
+    curve = from_profile(grid, deltas)
+    keep = np.isfinite(curve.log_ratio) & (curve.p > 0)
+    order = np.argsort(curve.log_ratio[keep])
+    return FiniteLaw(*(tuple(float(v) for v in values[keep][order]) for values in (curve.log_ratio, curve.p, curve.q)))

@@ -1,0 +1,161 @@
+"""Between definitions: (alpha, zeta)-RDP, zCDP, tCDP, mu-GDP and (epsilon, delta), with groups and repetition."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from fedveil.checks import require
+from fedveil.errors import CannotCertify
+from fedveil.theory.concentrated import Concentrated, gaussian_epsilon, group_epsilon_delta
+from fedveil.theory.divergence import log_gaussian_delta
+from fedveil.theory.numerics import ROUNDING
+from fedveil.theory.renyi import closed_epsilon, largest_zeta, least_delta, least_epsilon, mironov_epsilon
+
+
+class Definition(Protocol):
+    """A privacy promise that can be repeated, extended to groups, and read as (epsilon, delta)."""
+
+    def repeated(self, times: int, /) -> "Definition":
+        """The promise after so many uses."""
+        ...
+
+    def grouped(self, size: int, /) -> "Definition":
+        """The promise for groups of so many records."""
+        ...
+
+    def epsilon(self, delta: float, /) -> float:
+        """The least epsilon at this delta."""
+        ...
+
+    def delta(self, epsilon: float, /) -> float:
+        """The least delta at this epsilon."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Renyi:
+    """(alpha, zeta)-RDP at one order."""
+
+    alpha: float
+    zeta: float
+
+    def repeated(self, times: int, /) -> "Renyi":
+        """Divergences add."""
+        return Renyi(self.alpha, self.zeta * times)
+
+    def grouped(self, size: int, /) -> "Renyi":
+        """Not known at a single order."""
+        if size > 1:
+            raise CannotCertify(
+                "groups need the whole curve: give zCDP, tCDP, GDP or (epsilon, delta) instead of one order"
+            )
+        return self
+
+    def epsilon(self, delta: float, /) -> float:
+        """Lossless conversion."""
+        return least_epsilon(self.alpha, self.zeta, delta)
+
+    def delta(self, epsilon: float, /) -> float:
+        """Lossless conversion."""
+        return least_delta(self.alpha, self.zeta, epsilon)
+
+    def alternatives(self, delta: float) -> dict[str, float]:
+        """Older conversions, for comparison."""
+        return {
+            "closed": closed_epsilon(self.alpha, self.zeta, delta),
+            "mironov": mironov_epsilon(self.alpha, self.zeta, delta),
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """zCDP, or tCDP where ``omega`` is finite."""
+
+    rho: float
+    omega: float = math.inf
+
+    def __post_init__(self) -> None:
+        Concentrated(self.rho, self.omega)  # checks
+
+    def repeated(self, times: int, /) -> "Truncated":
+        """rho adds."""
+        return Truncated(self.rho * times, self.omega)
+
+    def grouped(self, size: int, /) -> "Truncated":
+        """rho grows with the square of the size."""
+        group = Concentrated(self.rho, self.omega).group(size)
+        return Truncated(group.rho, group.omega)
+
+    def epsilon(self, delta: float, /) -> float:
+        """Over all orders."""
+        return Concentrated(self.rho, self.omega).epsilon(delta)
+
+    def delta(self, epsilon: float, /) -> float:
+        """Over all orders."""
+        return Concentrated(self.rho, self.omega).delta(epsilon)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GaussianPromise:
+    """mu-GDP: exactly as private as one Gaussian mechanism."""
+
+    mu: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.mu < 1e6, "mu", "lie in (0, 1e6)", self.mu)
+
+    def repeated(self, times: int, /) -> "GaussianPromise":
+        """In quadrature."""
+        return GaussianPromise(self.mu * math.sqrt(times))
+
+    def grouped(self, size: int, /) -> "GaussianPromise":
+        """mu scales."""
+        return GaussianPromise(self.mu * size)
+
+    def epsilon(self, delta: float, /) -> float:
+        """Exact, from above."""
+        return gaussian_epsilon(self.mu, delta)
+
+    def delta(self, epsilon: float, /) -> float:
+        """Exact, rounded up."""
+        return min(1.0, math.exp(log_gaussian_delta(epsilon, self.mu) + ROUNDING))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Approximate:
+    """(epsilon, delta) itself."""
+
+    at_epsilon: float
+    at_delta: float
+
+    def __post_init__(self) -> None:
+        require(0 <= self.at_epsilon < 1e6, "epsilon", "lie in [0, 1e6)", self.at_epsilon)
+        require(0 <= self.at_delta < 1, "delta", "lie in [0, 1)", self.at_delta)
+
+    def repeated(self, times: int, /) -> "Approximate":
+        """Basic composition; `fedveil account` with kind approximate-dp composes exactly."""
+        return Approximate(self.at_epsilon * times, min(self.at_delta * times, 1 - 1e-16))
+
+    def grouped(self, size: int, /) -> "Approximate":
+        """(g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
+        epsilon, delta = group_epsilon_delta(self.at_epsilon, self.at_delta, size)
+        return Approximate(epsilon, min(delta, 1 - 1e-16))
+
+    def epsilon(self, delta: float, /) -> float:
+        """Its own epsilon if this delta allows it."""
+        return self.at_epsilon if delta >= self.at_delta else math.inf
+
+    def delta(self, epsilon: float, /) -> float:
+        """A smaller epsilon costs delta: that of the worst mechanism which keeps the promise."""
+        if epsilon >= self.at_epsilon:
+            return self.at_delta
+        extra = -math.expm1(epsilon - self.at_epsilon) / (1 + math.exp(-self.at_epsilon))
+        return min(1.0, self.at_delta + (1 - self.at_delta) * extra * (1 + ROUNDING))
+
+    def budget(self, alpha: float) -> float:
+        """The largest zeta such that every (alpha, zeta)-RDP mechanism keeps this promise."""
+        return largest_zeta(alpha, self.at_epsilon, self.at_delta)

@@ -1,0 +1,201 @@
+"""A hidden run as the theory sees it: rounds as arrays, and the places at which the victim may sit.
+
+Places that hardly differ are charged together at the worst among them, so a million rounds cost no more than a
+thousand. Everything that is worked out once per run, whatever epsilon is asked for, is worked out here.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fedveil.mechanism import LastIterate, Numbers, sensitivity
+from fedveil.theory.blocks import block_distances
+from fedveil.theory.numerics import Vector
+from fedveil.theory.rounds import Rounds
+from fedveil.theory.shift import Indices, unhidden_mu, uses_mu
+
+_EXACT = 48  # up to so many rounds (of changing kind) nothing is merged or thinned
+_DENSE = 72  # checkpoints that stay dense next to the last use, for rounds of one kind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HiddenRun:
+    """Rounds, places (rows: the rounds that use the victim, from 0) and how much each place weighs.
+
+    ``weights`` is None for a public order: then the worst place counts.
+    """
+
+    rounds: Rounds
+    places: Indices
+    weights: Vector | None
+    constant: bool
+
+    @property
+    def last_use(self) -> Indices:
+        """The last round, from 0, that uses the victim, per place."""
+        return self.places[:, -1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoints:
+    """Rows are (groups of) places, columns are checkpoints; ``mu`` is infinite before the last use.
+
+    ``share[g, j]``: how much of the final average falls on group g looked at after checkpoint j; ``fresh[g]``: how much
+    falls between a use and the next checkpoint, charged at ``fresh_mu[g]``. Rows of a public order are alternatives, of
+    which the worst counts.
+    """
+
+    mu: Vector
+    distances: Vector
+    share: Vector
+    fresh: Vector
+    fresh_mu: Vector
+
+
+def _per_round(values: Numbers | int | tuple[int, ...], run: LastIterate) -> Vector:
+    array = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    if array.size == run.rounds:
+        array = np.tile(array, run.passes)
+    return np.array(np.broadcast_to(array, (run.total,)))
+
+
+def lipschitz_of_step(run: LastIterate, step: Vector) -> Vector:
+    """Lipschitz constant of a gradient step: max(|1 - eta lam|, |1 - eta beta|); without convexity 1 + eta beta."""
+    if run.smoothness is None:
+        return np.full_like(step, math.inf)
+    if not run.convex:
+        return 1 + step * run.smoothness
+    return np.maximum(np.abs(1 - step * run.strong_convexity), np.abs(1 - step * run.smoothness))
+
+
+def rounds_of(run: LastIterate) -> Rounds:
+    """The arrays of a run."""
+    step, batch, noise = (_per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
+    diameter = run.diameter if run.diameter is not None else math.inf
+    scale = step * noise / (np.sqrt(batch) if run.noise == "gaussian" else 1.0)
+    swap = 2 * run.lipschitz * step / batch
+    return Rounds(
+        noise=scale,
+        gap=swap * sensitivity(run.neighbours) / 2,
+        swap=swap,
+        lipschitz=lipschitz_of_step(run, step),
+        image=diameter + 2 * step * run.lipschitz,
+        diameter=diameter,
+    )
+
+
+@lru_cache(maxsize=64)
+def hidden_run(run: LastIterate) -> HiddenRun:
+    """Everything the bounds share."""
+    rounds = rounds_of(run)
+    first = np.arange(run.rounds) if run.place is None else np.array([run.place - 1])
+    places = first[:, None] + run.rounds * np.arange(run.passes)[None, :]
+    weights = None
+    if run.order == "secret":
+        batch = _per_round(run.batch, run)[: run.rounds]
+        weights = batch / (run.records if run.records is not None else batch.sum())
+    arrays = (rounds.noise, rounds.gap, rounds.lipschitz)
+    return HiddenRun(rounds, places, weights, all(np.ptp(a) == 0 for a in arrays if np.all(np.isfinite(a))))
+
+
+def unhidden_mus(run: LastIterate) -> Vector:
+    """mu of each place when every model is seen."""
+    state = hidden_run(run)
+    return unhidden_mu(state.rounds, state.places)
+
+
+def shift_mus(run: LastIterate) -> Vector:
+    """mu of each place when only the last model is seen."""
+    state = hidden_run(run)
+    return _mu(state, state.places, np.array([state.rounds.count]))
+
+
+def _mu(state: HiddenRun, places: Indices, ends: Indices) -> Vector:
+    return uses_mu(state.rounds, places, state.rounds.gap[places], ends)
+
+
+@lru_cache(maxsize=16)
+def checkpoints(run: LastIterate) -> Checkpoints:
+    """The table that block contraction walks."""
+    state = hidden_run(run)
+    if state.constant:
+        return _constant_rounds(run, state)
+    return _changing_rounds(run, state)
+
+
+def _constant_rounds(run: LastIterate, state: HiddenRun) -> Checkpoints:
+    """Rounds of one kind: how many follow the last use is all that matters, so one row serves every place."""
+    first, longest = state.places[:1], run.rounds - int(state.places[0, 0]) - 1
+    after = _thinned(longest)
+    ends = first[0, -1] + 1 + after
+    mu = _mu(state, first[:, None, :], ends[None, :])
+    following = np.arange(longest + 1)
+    at = np.searchsorted(after, following, side="right") - 1  # the checkpoint at or before: data processing
+    if run.stopping == "random":
+        counts = _stopping_counts(run, state, longest)
+    elif state.weights is None:
+        counts = np.eye(1, longest + 1, 0 if run.place is None else longest)[0]
+    else:
+        counts = state.weights[::-1]
+    share = np.asarray(np.bincount(at, weights=counts, minlength=after.size), dtype=np.float64)
+    return Checkpoints(mu, block_distances(state.rounds, ends), share[None, :], np.zeros(1), np.zeros(1))
+
+
+def _stopping_counts(run: LastIterate, state: HiddenRun, longest: int) -> Vector:
+    """Share of the average that falls on "r rounds after the last use", the stop being uniform over all rounds."""
+    following = np.arange(longest + 1)
+    if state.weights is None:
+        return np.full(longest + 1, 1 / run.total)  # the first place, which is looked at most often
+    return np.asarray((longest + 1 - following) * float(state.weights[0]) / run.total, dtype=np.float64)
+
+
+def _thinned(longest: int) -> Indices:
+    """0, 1, 2, ... then ever sparser, up to ``longest``."""
+    if longest <= 2 * _DENSE:
+        return np.arange(longest + 1)
+    sparse = np.unique(np.geomspace(_DENSE, longest, 48).astype(np.intp))
+    return np.unique(np.concatenate([np.arange(_DENSE), sparse, [longest]]))
+
+
+def _changing_rounds(run: LastIterate, state: HiddenRun) -> Checkpoints:
+    """General schedules: groups of places, and checkpoints that crowd towards the end."""
+    total, last = state.rounds.count, state.last_use
+    ends = _crowded(total, int(last.min()) + 1)
+    groups = _groups(last.size)
+    rows = []
+    for end in ends:
+        mu = _mu(state, state.places, np.array([end]))
+        mu = np.where(last < end, mu, np.inf)
+        rows.append(np.maximum.reduceat(mu, groups))
+    mu = np.stack(rows, axis=1)
+    fresh = np.zeros(groups.size)
+    if run.stopping == "random":
+        share = np.diff(np.append(ends, total + 1)) / total * np.isfinite(mu)
+        seen = ends[np.argmax(np.isfinite(mu), axis=1)]  # the first checkpoint after every use in the group
+        fresh = (seen - np.minimum.reduceat(last, groups) - 1) / total
+    else:
+        share = np.zeros(mu.shape)
+        share[:, -1] = 1.0
+    if state.weights is not None:
+        weights = np.add.reduceat(state.weights, groups)
+        share, fresh = share * weights[:, None], fresh * weights
+    fresh_mu = np.maximum.reduceat(unhidden_mu(state.rounds, state.places), groups)
+    return Checkpoints(mu, block_distances(state.rounds, ends), share, fresh, fresh_mu)
+
+
+def _crowded(total: int, earliest: int) -> Indices:
+    if total - earliest <= _EXACT:
+        return np.arange(earliest, total + 1)
+    back = np.unique(np.geomspace(1, total - earliest + 1, 36).astype(np.intp)) - 1
+    near = np.arange(earliest, min(earliest + 4, total))
+    return np.unique(np.concatenate([near, total - np.concatenate([back, np.arange(12)])]))
+
+
+def _groups(count: int) -> Indices:
+    """First members of groups of consecutive places: single ones at the end, ever longer ones before."""
+    if count <= _EXACT:
+        return np.arange(count)
+    back = np.concatenate([np.arange(1, 24), np.geomspace(24, count, 48)]).astype(np.intp)
+    return np.unique(np.maximum(count - back, 0))

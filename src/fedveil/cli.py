@@ -1,0 +1,325 @@
+"""The command line: one short function a command; what they compute stands elsewhere.
+
+Every command takes ``--json`` (one object on standard output, nothing else there) and exits 0 on success, 2 on a user's
+mistake (one clear sentence on standard error), 1 otherwise.
+"""
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedveil.account.calibrate import calibrate as least_noise
+from fedveil.account.compare import account as account_for
+from fedveil.account.convert import Approximate, Definition, GaussianPromise, Renyi, Truncated
+from fedveil.checks import require
+from fedveil.errors import BadValue, FedveilError
+from fedveil.guarantee import Answer, finite_or_none
+from fedveil.mechanism import ApproximateDP, LastIterate, Mechanism, flatten
+from fedveil.mechanism_file import parse_mechanism
+from fedveil.report.bounds import generalisation_table
+from fedveil.report.demo import demo_run, write_demo
+from fedveil.report.figures import write_figures
+
+app = typer.Typer(
+    name="fedveil",
+    help="Train across many data holders, release only the final model, certify how private it is.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+File = Annotated[Path, typer.Argument(help="A mechanism file (TOML); see docs/mechanism-file.md.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder to write to; made if it does not exist.")]
+
+
+@app.command(epilog="Example: fedveil account mechanism.toml --delta 1e-5")
+def account(
+    mechanism: File,
+    delta: Annotated[float | None, typer.Option(help="Ask for epsilon at this delta.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Ask for delta at this epsilon.")] = None,
+    group: Annotated[int, typer.Option(help="Protect this many records together.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """How private is this mechanism, under every bound that applies."""
+    answer = account_for(_read(mechanism), delta=delta, epsilon=epsilon, group=group)
+    _show(_answer_json(answer), as_json, lambda: _answer_table(answer, given_delta=delta is not None))
+
+
+@app.command(epilog="Example: fedveil calibrate mechanism.toml --epsilon 1 --delta 1e-5")
+def calibrate(
+    mechanism: File,
+    epsilon: Annotated[float, typer.Option(help="The epsilon to meet.")],
+    delta: Annotated[float, typer.Option(help="The delta to meet.")],
+    as_json: Json = False,
+) -> None:
+    """The least noise that meets the target; the file may leave its noise out."""
+    factor, found = least_noise(_read(mechanism, default_noise=1.0), epsilon=epsilon, delta=delta)
+    answer = account_for(found, delta=delta)
+    noise = _noise_of(found)
+    result = {"noise": noise, "factor": factor, **_answer_json(answer)}
+
+    def table() -> None:
+        shown = ", ".join(f"{value:.6g}" for value in noise[:6]) + (", ..." if len(noise) > 6 else "")
+        _out().print(
+            f"noise {shown} gives epsilon {_rounded_up(answer.epsilon)} at delta {delta:g}, by {answer.certified_by}"
+        )
+
+    _show(result, as_json, table)
+
+
+@app.command(epilog="Example: fedveil convert --rdp 10 1.0 --delta 1e-5")
+def convert(
+    rdp: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="ALPHA ZETA", help="From (alpha, zeta)-RDP.")
+    ] = None,
+    zcdp: Annotated[float | None, typer.Option(metavar="RHO", help="From rho-zCDP.")] = None,
+    tcdp: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="RHO OMEGA", help="From (rho, omega)-tCDP.")
+    ] = None,
+    gdp: Annotated[float | None, typer.Option(metavar="MU", help="From mu-GDP.")] = None,
+    dp: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="EPSILON DELTA", help="From (epsilon, delta)-DP.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Ask for epsilon at this delta.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Ask for delta at this epsilon.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="With --dp: the largest zeta at this order that keeps it.")
+    ] = None,
+    group: Annotated[int, typer.Option(help="For groups of so many records.")] = 1,
+    times: Annotated[int, typer.Option(help="Used so many times.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Between (alpha, zeta)-RDP, zCDP, tCDP, mu-GDP and (epsilon, delta), with groups and repetition."""
+    given: list[Definition] = []
+    given += [Renyi(*rdp)] if rdp is not None else []
+    given += [Truncated(zcdp)] if zcdp is not None else []
+    given += [Truncated(*tcdp)] if tcdp is not None else []
+    given += [GaussianPromise(gdp)] if gdp is not None else []
+    given += [Approximate(*dp)] if dp is not None else []
+    require(
+        len(given) == 1,
+        "convert",
+        "be given exactly one of --rdp, --zcdp, --tcdp, --gdp, --dp",
+        f"{len(given)} of them",
+    )
+    require(1 <= times <= 10**12, "--times", "lie between 1 and 1e12", times)
+    require(1 <= group <= 1000, "--group", "lie between 1 and 1000", group)
+    promise = given[0].repeated(times).grouped(group)
+    result = _converted(promise, delta, epsilon, alpha)
+    _show(
+        result,
+        as_json,
+        lambda: _out().print("  ".join(f"{k} {v:.7g}" for k, v in result.items() if v is not None)),
+    )
+
+
+def _converted(
+    promise: Definition, delta: float | None, epsilon: float | None, alpha: float | None
+) -> dict[str, float | None]:
+    asked = sum(value is not None for value in (delta, epsilon, alpha))
+    if alpha is not None and isinstance(promise, Approximate):
+        return {
+            "alpha": alpha,
+            "zeta": promise.budget(alpha),
+            "epsilon": promise.at_epsilon,
+            "delta": promise.at_delta,
+        }
+    require(alpha is None, "--alpha", "go with --dp", alpha)
+    if isinstance(promise, Approximate) and asked == 0:
+        return {"epsilon": promise.at_epsilon, "delta": promise.at_delta}
+    require(
+        asked == 1,
+        "convert",
+        "be asked for exactly one thing: --delta D, --epsilon E (or --alpha A with --dp)",
+        asked,
+    )
+    if delta is not None:
+        others = promise.alternatives(delta) if isinstance(promise, Renyi) else {}
+        return {"epsilon": finite_or_none(promise.epsilon(delta)), "delta": delta, **others}
+    return {"epsilon": epsilon, "delta": promise.delta(epsilon or 0.0)}
+
+
+@app.command(epilog="Example: fedveil bounds --nodes 10 --samples 100 --local-epsilon 1")
+def bounds(
+    nodes: Annotated[int, typer.Option(help="Nodes (clients) that train locally.")],
+    samples: Annotated[int, typer.Option(help="Records at each node.")],
+    sub_gaussian: Annotated[float, typer.Option(help="Sub-Gaussian parameter R of the loss.")] = 1.0,
+    information: Annotated[
+        float | None, typer.Option(help="Mutual information I(W_k; S_k) of each node, in nats.")
+    ] = None,
+    local_epsilon: Annotated[float | None, typer.Option(help="Each node's local privacy.")] = None,
+    bits: Annotated[float | None, typer.Option(help="Bits each node sends.")] = None,
+    dimension: Annotated[int, typer.Option(help="Dimension of the Gaussian-mean example.")] = 1,
+    simulate: Annotated[int, typer.Option(help="Simulate the Gaussian-mean example with so many trials.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Generalisation bounds of federated averaging."""
+    generator = np.random.default_rng(seed)
+    rows = generalisation_table(
+        nodes=nodes,
+        samples=samples,
+        sub_gaussian=sub_gaussian,
+        information=information,
+        local_epsilon=local_epsilon,
+        bits=bits,
+        dimension=dimension,
+        trials=simulate,
+        generator=generator,
+    )
+    _show(
+        {"bounds": [row._asdict() for row in rows]},
+        as_json,
+        lambda: _plain_table([row._asdict() for row in rows]),
+    )
+
+
+@app.command(epilog="Example: fedveil figures --out figures")
+def figures(
+    out: Out = Path("figures"),
+    only: Annotated[list[str] | None, typer.Option(help="Only these figures; may be repeated.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The papers' figures and ours, as SVG and PNG with the numbers in CSV."""
+    log = Console(stderr=True)
+    with log.status("drawing") as status:
+        written = write_figures(out, only=only, progress=lambda name: status.update(f"drawing {name}"))
+    paths = [str(path) for path in written]
+    _show({"written": paths}, as_json, lambda: _out().print("\n".join(paths)))
+
+
+@app.command(epilog="Example: fedveil demo --out out/demo")
+def demo(out: Out = Path("fedveil-demo"), as_json: Json = False) -> None:
+    """Account for a federated run whose updates stay hidden, and draw what hiding buys."""
+    run = demo_run()
+    answer = account_for(run, delta=1e-5)
+    paths = [str(path) for path in write_demo(run, answer, out)]
+
+    def text() -> None:
+        _out().print(_story(run))
+        _answer_table(answer, given_delta=True)
+        _out().print("written: " + ", ".join(paths))
+
+    _show({**_answer_json(answer), "written": paths}, as_json, text)
+
+
+def _story(run: LastIterate) -> str:
+    return (
+        f"{run.rounds} rounds of {run.batch} records each, dealt secretly; step {run.step_size:g}, "
+        f"noise {run.noise_std:g} per record, model kept in a ball of diameter {run.diameter:g}.\n"
+        "Only the last model is released. Replace-one neighbours, delta 1e-05."
+    )
+
+
+def _read(path: Path, default_noise: float | None = None) -> Mechanism:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"The mechanism file {str(path)!r} must be a readable text file: {error}.") from error
+    return parse_mechanism(text, default_noise=default_noise)
+
+
+def _noise_of(mechanism: Mechanism) -> list[float]:
+    found: list[float] = []
+    for part, _ in flatten(mechanism):
+        if isinstance(part, LastIterate):
+            found += part.noise_std if isinstance(part.noise_std, tuple) else [part.noise_std]
+        elif not isinstance(part, ApproximateDP):
+            found.append(part.noise_multiplier)
+    return found
+
+
+def _answer_json(answer: Answer) -> dict[str, Any]:
+    rows = []
+    for bound in answer.bounds:
+        row: dict[str, Any] = {
+            "name": bound.name,
+            "epsilon": finite_or_none(bound.epsilon),
+            "delta": bound.delta,
+            "status": bound.status,
+            "reason": bound.reason,
+        }
+        if bound.epsilon_lower is not None:
+            row["epsilon_lower"] = finite_or_none(bound.epsilon_lower)
+        rows.append(row)
+    return {
+        "epsilon": finite_or_none(answer.epsilon),
+        "delta": answer.delta,
+        "certified_by": answer.certified_by,
+        "bounds": rows,
+    }
+
+
+def _answer_table(answer: Answer, *, given_delta: bool) -> None:
+    value = (
+        f"epsilon {_rounded_up(answer.epsilon)} at delta {answer.delta:g}"
+        if given_delta
+        else f"delta {answer.delta:.4g} at epsilon {answer.epsilon:g}"
+    )
+    _out().print(f"certified: {value}, by {answer.certified_by or 'nothing'}")
+    table = Table(box=None, pad_edge=False)
+    for column in ("bound", "epsilon" if given_delta else "delta", "status", "reason"):
+        table.add_column(column, justify="right" if column in ("epsilon", "delta") else "left")
+    for bound in answer.bounds:
+        number = bound.epsilon if given_delta else bound.delta
+        shown = "-" if number is None else _rounded_up(number) if given_delta else f"{number:.4g}"
+        table.add_row(bound.name, shown, bound.status, bound.reason)
+    _out().print(table)
+
+
+def _plain_table(rows: list[dict[str, Any]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(f"{v:.6g}" if isinstance(v, float) else "-" if v is None else str(v) for v in row.values()))
+    _out().print(table)
+
+
+def _rounded_up(epsilon: float) -> str:
+    """Four decimals, never below the value."""
+    return f"{math.ceil(epsilon * 1e4) / 1e4:.4f}" if math.isfinite(epsilon) else "inf"
+
+
+def _out() -> Console:
+    return Console(soft_wrap=False, highlight=False, markup=False)
+
+
+def _show(result: dict[str, Any], as_json: bool, otherwise: Any) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(result, allow_nan=False) + "\n")
+    else:
+        otherwise()
+
+
+def main() -> None:
+    """Run a command; a user's mistake is one sentence and exit code 2, never a traceback."""
+    try:
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.NoArgsIsHelpError:
+        sys.exit(2)
+    except click.ClickException as error:
+        sys.stderr.write(f"fedveil: {error.format_message()} See 'fedveil --help'.\n")
+        sys.exit(2)
+    except (FedveilError, ValueError) as error:
+        sys.stderr.write(f"fedveil: {error}\n")
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("FEDVEIL_DEBUG"):
+            raise
+        sys.stderr.write(f"fedveil: internal error, please report it: {type(error).__name__}: {error}\n")
+        sys.exit(1)

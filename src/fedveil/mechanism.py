@@ -1,0 +1,285 @@
+"""What is done to data, as frozen values: all that an accountant may need, and nothing else.
+
+A published class never changes its meaning: old records must certify to the same numbers for ever.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fedveil.checks import require
+from fedveil.guarantee import Neighbours
+
+Numbers = float | tuple[float, ...]
+MOST_ROUNDS = 10**12
+
+
+def _check_noise(name: str, value: float) -> None:
+    hint = "Without noise there is no privacy; leave it out to have it calibrated."
+    require(0 < value < math.inf, name, "be finite and positive", value, hint)
+    require(1e-6 <= value <= 1e9, name, "lie in [1e-6, 1e9]", value, "Rescale the clipping norm.")
+
+
+def _check_neighbours(name: str, value: str) -> None:
+    require(value in get_args(Neighbours), name, f"be one of {', '.join(get_args(Neighbours))}", value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaussian:
+    """A sum of contributions of norm at most C, plus N(0, (noise_multiplier * C)**2) in every coordinate."""
+
+    noise_multiplier: float
+    neighbours: Neighbours = "zero-out"
+
+    def __post_init__(self) -> None:
+        _check_noise("Gaussian.noise_multiplier", self.noise_multiplier)
+        _check_neighbours("Gaussian.neighbours", self.neighbours)
+
+    @property
+    def mu(self) -> float:
+        """Sensitivity over noise: replacing a record moves the sum by up to 2C, zeroing it by C."""
+        return sensitivity(self.neighbours) / self.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laplace:
+    """A number of size at most C, plus Laplace noise of scale noise_multiplier * C, in one dimension."""
+
+    noise_multiplier: float
+    neighbours: Neighbours = "zero-out"
+
+    def __post_init__(self) -> None:
+        _check_noise("Laplace.noise_multiplier", self.noise_multiplier)
+        _check_neighbours("Laplace.neighbours", self.neighbours)
+
+    @property
+    def r(self) -> float:
+        """Sensitivity over scale."""
+        return sensitivity(self.neighbours) / self.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledGaussian:
+    """A Gaussian sum over a random batch nobody learns.
+
+    ``poisson``: every record joins by its own coin; ``fixed-size``: a uniformly random batch without replacement.
+    A record that takes part once per pass in a shuffled order is not sampled: it is one :class:`Gaussian` per pass.
+    """
+
+    sampling: Literal["poisson", "fixed-size"]
+    rate: float
+    noise_multiplier: float
+    neighbours: Neighbours = "zero-out"
+
+    def __post_init__(self) -> None:
+        require(
+            self.sampling in ("poisson", "fixed-size"),
+            "SampledGaussian.sampling",
+            "be poisson or fixed-size",
+            self.sampling,
+        )
+        require(0 < self.rate <= 1, "SampledGaussian.rate", "lie in (0, 1]", self.rate, "Is it a batch size?")
+        require(self.rate >= 1e-12, "SampledGaussian.rate", "be at least 1e-12", self.rate)
+        _check_noise("SampledGaussian.noise_multiplier", self.noise_multiplier)
+        _check_neighbours("SampledGaussian.neighbours", self.neighbours)
+
+    @property
+    def mu(self) -> float:
+        """Sensitivity over noise of one contribution (not of an exchange)."""
+        return 1.0 / self.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApproximateDP:
+    """Anything that is known to be (epsilon, delta)-differentially private, and nothing more is known."""
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.epsilon < 1e6, "ApproximateDP.epsilon", "lie in [0, 1e6)", self.epsilon)
+        require(0 <= self.delta < 1, "ApproximateDP.delta", "lie in [0, 1)", self.delta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastIterate:
+    """Noisy projected gradient steps of which only the last model is released.
+
+    ``noise_std`` is per record, as sigma in the papers: a round's noise is step_size * noise_std / sqrt(batch). Numbers
+    may be one for all rounds, one per round of a pass, or one per round of all passes. ``place`` is the round (from 1)
+    that uses the victim; without it the worst place counts. With a secret order the records are dealt into rounds
+    uniformly at random, once for all passes, and nobody learns how.
+    """
+
+    rounds: int
+    passes: int = 1
+    batch: int | tuple[int, ...] = 1
+    records: int | None = None
+    order: Literal["public", "secret"] = "public"
+    place: int | None = None
+    stopping: Literal["end", "random"] = "end"
+    step_size: Numbers
+    lipschitz: float
+    smoothness: float | None = None
+    strong_convexity: float = 0.0
+    convex: bool = True
+    diameter: float | None = None
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    noise_std: Numbers
+    neighbours: Neighbours = "replace-one"
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+        _check_numbers(self)
+        _check_choices(self)
+
+    @property
+    def total(self) -> int:
+        """Rounds of all passes together."""
+        return self.rounds * self.passes
+
+
+def _check_counts(run: LastIterate) -> None:
+    most = 2_000_000
+    require(1 <= run.rounds <= most, "LastIterate.rounds", f"lie between 1 and {most}", run.rounds)
+    require(1 <= run.passes <= 10_000, "LastIterate.passes", "lie between 1 and 10000", run.passes)
+    require(run.total <= most, "LastIterate.rounds * passes", f"be at most {most}", run.total)
+    batches = run.batch if isinstance(run.batch, tuple) else (run.batch,)
+    require(all(1 <= m < 1e12 for m in batches), "LastIterate.batch", "be at least 1", run.batch)
+    fits = not isinstance(run.batch, tuple) or len(run.batch) == run.rounds
+    require(fits, "LastIterate.batch", f"have one entry per round, {run.rounds}", len(batches))
+    if run.place is not None:
+        require(
+            1 <= run.place <= run.rounds,
+            "LastIterate.place",
+            f"lie between 1 and rounds, {run.rounds}",
+            run.place,
+        )
+        require(run.order == "public", "LastIterate.place", "be left out when the order is secret", run.place)
+    if run.records is not None:
+        needed = sum(batches) if len(batches) > 1 else batches[0] * run.rounds
+        require(run.records >= needed, "LastIterate.records", f"be at least rounds * batch, {needed}", run.records)
+
+
+def _check_numbers(run: LastIterate) -> None:
+    for name, low, high in (("step_size", 1e-15, 1e15), ("noise_std", 1e-12, 1e15)):
+        given: Numbers = getattr(run, name)
+        values = given if isinstance(given, tuple) else (given,)
+        lengths = (run.rounds, run.total)
+        right = not isinstance(given, tuple) or len(given) in lengths
+        require(
+            right,
+            f"LastIterate.{name}",
+            f"be one number, or a list with one per round ({run.rounds})",
+            f"{len(values)} numbers",
+        )
+        bad = next((v for v in values if not low <= v <= high), None)
+        hint = "Without noise there is no privacy." if name == "noise_std" else ""
+        require(bad is None, f"LastIterate.{name}", f"be positive and lie in [{low:g}, {high:g}]", bad, hint)
+    require(
+        1e-15 <= run.lipschitz <= 1e15,
+        "LastIterate.lipschitz",
+        "be positive and lie in [1e-15, 1e15]",
+        run.lipschitz,
+    )
+    if run.smoothness is not None:
+        require(0 <= run.smoothness <= 1e15, "LastIterate.smoothness", "lie in [0, 1e15]", run.smoothness)
+    require(
+        0 <= run.strong_convexity <= 1e15,
+        "LastIterate.strong_convexity",
+        "lie in [0, 1e15]",
+        run.strong_convexity,
+    )
+    ceiling = run.smoothness if run.smoothness is not None else math.inf
+    require(
+        run.strong_convexity <= ceiling,
+        "LastIterate.strong_convexity",
+        "be at most smoothness",
+        run.strong_convexity,
+    )
+    require(
+        run.convex or run.strong_convexity == 0,
+        "LastIterate.convex",
+        "be true when strong_convexity is positive",
+        run.convex,
+    )
+    if run.diameter is not None:
+        require(
+            1e-15 <= run.diameter <= 1e15,
+            "LastIterate.diameter",
+            "be positive and lie in [1e-15, 1e15]",
+            run.diameter,
+            "Leave it out if there is no projection.",
+        )
+
+
+def _check_choices(run: LastIterate) -> None:
+    for name, choices in (
+        ("order", ("public", "secret")),
+        ("stopping", ("end", "random")),
+        ("noise", ("gaussian", "laplace")),
+    ):
+        require(
+            getattr(run, name) in choices,
+            f"LastIterate.{name}",
+            f"be {' or '.join(choices)}",
+            getattr(run, name),
+        )
+    _check_neighbours("LastIterate.neighbours", run.neighbours)
+    single = run.noise == "gaussian" or run.batch == 1
+    require(
+        single,
+        "LastIterate.batch",
+        "be 1 with Laplace noise (a sum of Laplace noises is not Laplace)",
+        run.batch,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """The same mechanism, ``times`` times over; later runs may depend on earlier outputs."""
+
+    of: "Mechanism"
+    times: int
+
+    def __post_init__(self) -> None:
+        require(1 <= self.times <= MOST_ROUNDS, "Repeat.times", "lie between 1 and 1e12", self.times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compose:
+    """Several mechanisms on the same data, one after another."""
+
+    parts: tuple["Mechanism", ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.parts) >= 1, "Compose.parts", "name at least one mechanism", self.parts)
+
+
+Primitive = Gaussian | Laplace | SampledGaussian | ApproximateDP | LastIterate
+Mechanism = Primitive | Repeat | Compose
+
+
+def sensitivity(neighbours: Neighbours) -> float:
+    """How far one record can move a sum of contributions of norm at most 1."""
+    return 2.0 if neighbours == "replace-one" else 1.0
+
+
+def shuffled(*, rate: float, rounds: int, noise_multiplier: float, neighbours: Neighbours) -> Mechanism:
+    """Shuffled passes: every record once per pass, so one Gaussian per (started) pass; never charged as Poisson."""
+    require(0 < rate <= 1, "rate", "lie in (0, 1]", rate, "Is it a batch size?")
+    require(rounds >= 1, "rounds", "be at least 1", rounds)
+    per_pass = max(1, math.floor(1 / rate * (1 + 1e-12)))
+    return Repeat(of=Gaussian(noise_multiplier=noise_multiplier, neighbours=neighbours), times=-(-rounds // per_pass))
+
+
+def flatten(mechanism: Mechanism) -> Sequence[tuple[Primitive, int]]:
+    """All primitives with their counts, in order."""
+    match mechanism:
+        case Compose(parts=parts):
+            return [item for part in parts for item in flatten(part)]
+        case Repeat(of=part, times=times):
+            return [(primitive, count * times) for primitive, count in flatten(part)]
+        case _:
+            return [(mechanism, 1)]

@@ -1,0 +1,239 @@
+"""A mechanism from a small TOML file (see docs/mechanism-file.md), with a sentence for every mistake."""
+
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from fedveil.checks import require
+from fedveil.errors import BadValue
+from fedveil.mechanism import (
+    ApproximateDP,
+    Compose,
+    Gaussian,
+    Laplace,
+    LastIterate,
+    Mechanism,
+    Repeat,
+    SampledGaussian,
+    shuffled,
+)
+
+_LAST_ITERATE = [
+    "rounds",
+    "passes",
+    "batch",
+    "records",
+    "order",
+    "place",
+    "stopping",
+    "step_size",
+    "lipschitz",
+    "smoothness",
+    "strong_convexity",
+    "convex",
+    "diameter",
+    "noise",
+    "noise_std",
+    "noise_scale",
+    "neighbours",
+]
+_KEYS = {
+    "last-iterate": _LAST_ITERATE,
+    "dp-sgd": ["sampling", "rate", "records", "batch", "noise_multiplier", "rounds", "neighbours"],
+    "gaussian": ["noise_multiplier", "times", "neighbours"],
+    "laplace": ["noise_multiplier", "times", "neighbours"],
+    "approximate-dp": ["epsilon", "delta", "times"],
+    "compose": ["parts"],
+}
+
+
+def parse_mechanism(text: str, *, default_noise: float | None = None) -> Mechanism:
+    """The mechanism that a file describes; ``default_noise`` stands in for noise that was left out (to be calibrated).
+
+    >>> parse_mechanism('[mechanism]\\nkind = "gaussian"\\nnoise_multiplier = 2.0')
+    Gaussian(noise_multiplier=2.0, neighbours='zero-out')
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadValue(f"The mechanism file must be TOML: {error}.") from error
+    _known(tables, ["mechanism"], "the file")
+    require("mechanism" in tables, "The file", "have a [mechanism] table", sorted(tables))
+    return _mechanism(_table(tables["mechanism"], "mechanism"), default_noise)
+
+
+def _mechanism(table: Mapping[str, Any], default_noise: float | None) -> Mechanism:
+    kind = table.get("kind")
+    hint = f"Did you mean {close[0]}?" if (close := difflib.get_close_matches(str(kind), _KEYS)) else ""
+    require(isinstance(kind, str) and kind in _KEYS, "mechanism.kind", f"be one of {', '.join(_KEYS)}", kind, hint)
+    _known(table, ["kind", *_KEYS[str(kind)]], f"a mechanism of kind {kind}")
+    values = {key: _value(key, value) for key, value in table.items() if key not in ("kind", "parts")}
+    match kind:
+        case "compose":
+            parts = table.get("parts")
+            require(
+                isinstance(parts, list) and parts,
+                "mechanism.parts",
+                "list at least one [[mechanism.parts]]",
+                parts,
+            )
+            return Compose(parts=tuple(_mechanism(_table(p, "mechanism.parts"), default_noise) for p in parts or ()))
+        case "last-iterate":
+            return _last_iterate(values, default_noise)
+        case "dp-sgd":
+            return _dp_sgd(values, default_noise)
+        case "approximate-dp":
+            return _repeated(ApproximateDP, values, "epsilon")
+        case _:
+            _fill(values, "noise_multiplier", default_noise)
+            return _repeated(Gaussian if kind == "gaussian" else Laplace, values, "noise_multiplier")
+
+
+def _repeated(kind: Any, values: dict[str, Any], needed: str) -> Mechanism:
+    times = _whole("times", values.pop("times", 1))
+    require(needed in values, f"mechanism.{needed}", "be given", None)
+    once = kind(**values)
+    return once if times == 1 else Repeat(of=once, times=times)
+
+
+def _last_iterate(values: dict[str, Any], default_noise: float | None) -> Mechanism:
+    if "noise_scale" in values:
+        require(
+            "noise_std" not in values,
+            "mechanism.noise_scale",
+            "not be given beside noise_std",
+            values["noise_scale"],
+        )
+        require(
+            values.get("noise") == "laplace",
+            "mechanism.noise_scale",
+            'go with noise = "laplace"',
+            values.get("noise"),
+        )
+        values["noise_std"] = values.pop("noise_scale")
+    _fill(values, "noise_std", default_noise)
+    for key in ("rounds", "step_size", "lipschitz", "noise_std"):
+        require(key in values, f"mechanism.{key}", "be given for kind last-iterate", None)
+    for key in ("rounds", "passes", "records", "place"):
+        if key in values:
+            values[key] = _whole(key, values[key])
+    if "batch" in values:
+        batch = values["batch"]
+        values["batch"] = (
+            tuple(_whole("batch", b) for b in batch) if isinstance(batch, tuple) else _whole("batch", batch)
+        )
+    return LastIterate(**values)
+
+
+def _dp_sgd(values: dict[str, Any], default_noise: float | None) -> Mechanism:
+    _fill(values, "noise_multiplier", default_noise)
+    for key in ("noise_multiplier", "rounds"):
+        require(key in values, f"mechanism.{key}", "be given for kind dp-sgd", None)
+    rounds = _whole("rounds", values["rounds"])
+    require(rounds >= 1, "mechanism.rounds", "be at least 1", rounds)
+    sampling, neighbours = values.get("sampling", "poisson"), values.get("neighbours", "zero-out")
+    choices = ("poisson", "fixed-size", "shuffled")
+    require(sampling in choices, "mechanism.sampling", f"be one of {', '.join(choices)}", sampling)
+    rates, noises = (
+        _per_round(key, value, rounds)
+        for key, value in (("rate", _rate(values)), ("noise_multiplier", values["noise_multiplier"]))
+    )
+    if sampling == "shuffled":
+        single = len(rates) == len(noises) == 1
+        require(
+            single,
+            "mechanism.rate and noise_multiplier",
+            "be single numbers for shuffled passes",
+            (len(rates), len(noises)),
+        )
+        return shuffled(rate=rates[0], rounds=rounds, noise_multiplier=noises[0], neighbours=neighbours)
+    count = max(len(rates), len(noises))
+    steps = [
+        SampledGaussian(sampling=sampling, rate=rate, noise_multiplier=noise, neighbours=neighbours)
+        for rate, noise in zip(rates * (count // len(rates)), noises * (count // len(noises)), strict=True)
+    ]
+    return Repeat(of=steps[0], times=rounds) if count == 1 else Compose(parts=tuple(steps))
+
+
+def _rate(values: Mapping[str, Any]) -> Any:
+    if "rate" in values:
+        both = "records" in values or "batch" in values
+        require(not both, "mechanism.rate", "not be given beside records and batch", values["rate"])
+        return values["rate"]
+    require(
+        "records" in values and "batch" in values,
+        "mechanism.rate",
+        "be given, or both records and batch",
+        None,
+    )
+    records, batch = (_whole(key, values[key]) for key in ("records", "batch"))
+    require(1 <= batch <= records, "mechanism.batch", f"lie between 1 and records, {records}", batch)
+    return batch / records
+
+
+def _per_round(key: str, value: Any, rounds: int) -> tuple[float, ...]:
+    if not isinstance(value, tuple):
+        return (value,)
+    require(
+        len(value) == rounds,
+        f"mechanism.{key}",
+        f"be one number, or a list with one per round ({rounds})",
+        f"{len(value)} numbers",
+    )
+    return value if rounds > 1 else value[:1]
+
+
+def _fill(values: dict[str, Any], key: str, default_noise: float | None) -> None:
+    if key not in values and "noise_scale" not in values and default_noise is not None:
+        values[key] = default_noise
+
+
+def _value(key: str, value: Any) -> Any:
+    """Numbers as floats, lists as tuples; anything else as it stands."""
+    if isinstance(value, list):
+        require(value, f"mechanism.{key}", "not be an empty list", value)
+        return tuple(_number(key, item) for item in value)
+    if isinstance(value, bool | str):
+        words = {"sampling", "neighbours", "order", "stopping", "noise"}
+        right = key == "convex" if isinstance(value, bool) else key in words
+        require(
+            right,
+            f"mechanism.{key}",
+            "be a number" if key not in words | {"convex"} else "be of the right kind",
+            value,
+        )
+        return value
+    require(
+        key not in {"sampling", "neighbours", "order", "stopping", "noise", "convex"},
+        f"mechanism.{key}",
+        "be of the right kind",
+        value,
+    )
+    return _number(key, value)
+
+
+def _number(key: str, value: Any) -> float:
+    fine = isinstance(value, int | float) and not isinstance(value, bool)
+    require(fine, f"mechanism.{key}", "be a number", value)
+    require(not math.isnan(value) and abs(value) < 1e300, f"mechanism.{key}", "be a finite number", value)
+    return float(value)
+
+
+def _whole(key: str, value: Any) -> int:
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+    require(fine, f"mechanism.{key}", "be a whole number", value)
+    return int(value)
+
+
+def _table(value: Any, name: str) -> Mapping[str, Any]:
+    require(isinstance(value, dict), name, "be a table", value)
+    return value  # type: ignore[no-any-return]
+
+
+def _known(table: Mapping[str, Any], known: list[str], where: str) -> None:
+    for key in table:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
+        require(key in known, f"Key {key!r}", f"be known to {where}", key, hint)

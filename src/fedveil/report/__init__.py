@@ -1,0 +1,1 @@
+"""Results made visible: tables, figures and simulations that show a theorem at work."""

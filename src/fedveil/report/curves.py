@@ -1,0 +1,173 @@
+"""The numbers of a figure: curves in panels, sampled from bounds, and written as a tidy table."""
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedveil.account.last_iterate import evaluators
+from fedveil.checks import require
+from fedveil.guarantee import Status
+from fedveil.mechanism import LastIterate
+from fedveil.theory.numerics import REPORTED_DELTA, smallest_epsilon
+
+Role = Literal["baseline", "paper", "rival", "step", "best"]
+LogDelta = Callable[[float], float]
+
+DELTA = 1e-5  # at which the figures quote epsilon
+_POINTS = 14  # epsilons a bound adds to the grid that all bounds of its panel share
+COLUMNS = ("figure", "panel", "curve", "status", "x", "y")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One line: what it is called, the part it plays, whether it is proved; ``value`` is quoted beside its name."""
+
+    name: str
+    role: Role
+    status: Status
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    value: float | None = None
+
+    def __post_init__(self) -> None:
+        require(len(self.x) == len(self.y) >= 1, "Curve.y", f"pair with x, {len(self.x)} numbers", len(self.y))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Curves that share axes."""
+
+    title: str
+    curves: tuple[Curve, ...]
+
+    def __getitem__(self, name: str) -> Curve:
+        """The curve of this name."""
+        found = next((curve for curve in self.curves if curve.name == name), None)
+        require(found is not None, "curve", f"be one of {', '.join(c.name for c in self.curves)}", name)
+        assert found is not None  # noqa: S101 - require has raised
+        return found
+
+    def epsilon(self, name: str) -> float:
+        """The value quoted beside a curve."""
+        value = self[name].value
+        return math.inf if value is None else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A label with its unit, a scale, and limits where the data should not choose them (descending: reversed)."""
+
+    label: str
+    log: bool = False
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A figure before it is drawn. ``labels``: beside the curves' ends, or in a key below each panel."""
+
+    name: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    x: Axis
+    y: Axis
+    labels: Literal["ends", "key"] = "ends"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBound:
+    """A bound on the logarithm of delta, and how a figure shows it."""
+
+    name: str
+    role: Role
+    status: Status
+    log_delta: LogDelta
+
+
+def bounds_of(run: LastIterate, shown: Mapping[str, tuple[str, Role]]) -> list[NamedBound]:
+    """Those of the run's bounds that apply and are to be shown, as ``{bound: (name in the figure, role)}``."""
+    found = []
+    for evaluator in evaluators(run):
+        if evaluator.name in shown and evaluator.log_delta is not None:
+            name, role = shown[evaluator.name]
+            found.append(NamedBound(name, role, evaluator.status, evaluator.log_delta))
+    return sorted(found, key=lambda bound: [name for name, _ in shown.values()].index(bound.name))
+
+
+def epsilon_at(bound: NamedBound, delta: float = DELTA) -> float:
+    """The least epsilon of a bound at ``delta``, from above."""
+    return smallest_epsilon(bound.log_delta, delta, tolerance=1e-6)
+
+
+def profile_panel(title: str, bounds: Sequence[NamedBound]) -> Panel:
+    """delta against epsilon, down to the least delta that is reported; every curve on the same epsilons."""
+    require(len(bounds) >= 1, "bounds", "name at least one that applies", list(bounds))
+    ends = [smallest_epsilon(bound.log_delta, REPORTED_DELTA, tolerance=1e-4) for bound in bounds]
+    reach = [end for end in ends if 0 < end < math.inf] or [1.0]
+    shape = np.linspace(0.0, 1.0, _POINTS) ** 1.5  # bounds bend most near zero
+    grid = np.unique(np.concatenate([end * shape for end in reach]))
+    return Panel(title=title, curves=tuple(_profile(bound, grid.tolist()) for bound in bounds))
+
+
+def _profile(bound: NamedBound, grid: Sequence[float]) -> Curve:
+    """Up to where it meets the floor, and no farther. The true profile falls, so the least so far holds."""
+    x, y, least = [], [], 0.0
+    for epsilon in grid:
+        least = min(least, bound.log_delta(epsilon))
+        x.append(epsilon)
+        y.append(max(math.exp(least), REPORTED_DELTA))
+        if y[-1] == REPORTED_DELTA:
+            break
+    value = epsilon_at(bound)
+    return Curve(name=bound.name, role=bound.role, status=bound.status, x=tuple(x), y=tuple(y), value=value)
+
+
+def transposed(panel: Panel, largest: float) -> Panel:
+    """epsilon against delta, from ``largest`` down: the same numbers, but every curve crosses the whole panel."""
+    curves = []
+    for curve in panel.curves:
+        deltas, epsilons = np.array(curve.y), np.array(curve.x)
+        start = float(np.interp(-math.log(largest), -np.log(deltas), epsilons))  # 0 if delta(0) is smaller
+        inside = deltas < largest
+        x = (largest, *deltas[inside].tolist(), REPORTED_DELTA)
+        y = (start, *epsilons[inside].tolist(), float(epsilons[-1]))
+        curves.append(Curve(name=curve.name, role=curve.role, status=curve.status, x=x, y=y, value=curve.value))
+    return Panel(title=panel.title, curves=tuple(curves))
+
+
+def without_twins(panel: Panel) -> Panel:
+    """Curves that nobody could tell apart in print, under one name; the first keeps its place."""
+    kept: list[Curve] = []
+    for curve in panel.curves:
+        twin = next((i for i, other in enumerate(kept) if _alike(curve, other)), None)
+        if twin is None:
+            kept.append(curve)
+        else:
+            first = kept[twin]
+            name = f"{first.name} = {curve.name}"
+            kept[twin] = Curve(name=name, role=first.role, status=first.status, x=first.x, y=first.y, value=first.value)
+    return Panel(title=panel.title, curves=tuple(kept))
+
+
+def _alike(one: Curve, other: Curve) -> bool:
+    grid = np.linspace(0.0, max(one.x[-1], other.x[-1]), 50)
+    logs = [np.interp(grid, c.x, np.log(c.y), right=math.log(REPORTED_DELTA)) for c in (one, other)]
+    return bool(np.max(np.abs(logs[0] - logs[1])) < 0.02 * math.log(1 / REPORTED_DELTA))
+
+
+def write_table(chart: Chart, path: Path) -> Path:
+    """Every point of every curve, one a row, in full precision."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for panel in chart.panels:
+            for curve in panel.curves:
+                head = (chart.name, panel.title, curve.name, curve.status)
+                writer.writerows((*head, x, y) for x, y in zip(curve.x, curve.y, strict=True))
+    return path

@@ -1,0 +1,110 @@
+r"""Contraction along a noisy iteration: linear (the papers), nonlinear, in blocks (the default certificate).
+
+Rows are places (rounds, or groups of rounds, in which the victim is used); columns are checkpoints, rounds
+after which the state is looked at. All values are logarithms of bounds on $E_\varepsilon$.
+Theory page: block-contraction.md.
+
+References:
+    [ADC20] Asoodeh, Diaz, Calmon. Privacy Amplification of Iterative Algorithms via Contraction Coefficients.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.theory.divergence import log_theta
+from fedveil.theory.numerics import Vector
+from fedveil.theory.rounds import Indices, Rounds
+
+LogDivergence = Callable[[Vector, Vector], Vector]  # (epsilon, distance over noise) -> log E_epsilon
+
+_HOPELESS = 15.0  # distances beyond this many noise units are not contracted by anything
+
+
+def log_excess(epsilon: float, log_a: Vector) -> Vector:
+    r"""$\tilde\varepsilon = \ln(1 + (e^\varepsilon - 1)/a)$ of the nonlinear contraction, $a \le 1$."""
+    if epsilon == 0:
+        return np.zeros_like(log_a)
+    log_grown = epsilon + math.log(-math.expm1(-epsilon))  # log(e^epsilon - 1)
+    with np.errstate(invalid="ignore"):  # NaN stays NaN
+        return np.asarray(np.logaddexp(0.0, log_grown - log_a), dtype=np.float64)
+
+
+def contract(epsilon: float, log_a: Vector, distance: Vector, log_divergence: LogDivergence = log_theta) -> Vector:
+    """One nonlinear contraction step: log of a * eta_{eps~}; never above ``log_a``."""
+    step = log_divergence(log_excess(epsilon, log_a), distance)
+    return np.where(np.isneginf(log_a), log_a, log_a + step)
+
+
+def block_distances(rounds: Rounds, checkpoints: Indices) -> Vector:
+    """Entry (i, j): two arbitrary points after checkpoint i, followed to checkpoint j, in noise units.
+
+    A checkpoint counts the rounds done. The last round alone is a valid bound too; without Lipschitz
+    constants it is the only one. ``inf`` where j is not after i.
+    """
+    before, after = checkpoints[:, None], checkpoints[None, :]
+    last = np.maximum(after - 1, 0)
+    distance = np.broadcast_to(rounds.reach[last] / rounds.noise[last], (checkpoints.size,) * 2)
+    if rounds.contracts and not rounds.deep:
+        distance = np.minimum(distance, _followed(rounds, before, after))
+    elif rounds.contracts:  # products too small for a float: each column has its own
+        ends = [_followed(rounds.until(max(int(end), 1)), np.minimum(before, end), end) for end in after[0]]
+        distance = np.minimum(distance, np.concatenate(ends, axis=1))
+    return np.where((after > before) & ~np.isnan(distance), distance, np.inf)
+
+
+def _followed(rounds: Rounds, before: Indices, after: Indices) -> Vector:
+    inside = np.minimum(before, rounds.count - 1)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        distance = rounds.factor[inside] * rounds.reach[inside] / np.sqrt(rounds.span(before, after))
+    return np.asarray(np.where(np.isnan(distance), np.inf, distance), dtype=np.float64)
+
+
+def block_contraction(
+    epsilon: float, log_start: Vector, distances: Vector, started: NDArray[np.bool_] | None = None
+) -> Vector:
+    r"""$A(j) = \min\{\theta(m_j), \min_{i<j} A(i)\,\theta_{\tilde\varepsilon(A(i))}(b_{ij})\}$, row by row.
+
+    ``log_start``: logarithms of $\theta_\varepsilon(m_j)$. ``started``: whether the victim's last use lies
+    before the checkpoint; by default where ``log_start`` is below 0, so put 0 where it does not. Blocks
+    begin only there: a block that holds a use is not the same kernel on both data sets. From there on the
+    result does not increase along a row (data processing).
+    """
+    value = np.minimum(log_start, 0.0)
+    begun = log_start < 0 if started is None else started
+    for j in range(1, value.shape[1]):
+        useful = np.flatnonzero(distances[:j, j] < _HOPELESS)
+        if useful.size:
+            earlier = value[:, useful]
+            through = contract(epsilon, earlier, np.broadcast_to(distances[useful, j], earlier.shape))
+            through = np.where(begun[:, useful], through, 0.0)
+            value[:, j] = np.minimum(value[:, j], through.min(axis=1))
+        value[:, j] = np.where(begun[:, j - 1], np.minimum(value[:, j], value[:, j - 1]), value[:, j])
+    return value
+
+
+def linear_contraction(
+    epsilon: float, log_first: Vector, distances: Vector, log_divergence: LogDivergence = log_theta
+) -> Vector:
+    """The papers' product [ADC20]: entry t is ``log_first[t]`` with the later rounds' coefficients."""
+    steps = log_divergence(np.full_like(distances, epsilon), distances)
+    later = np.append(np.cumsum(steps[:0:-1])[::-1], 0.0)
+    return np.asarray(log_first + later, dtype=np.float64)
+
+
+def nonlinear_contraction(
+    epsilon: float, log_first: Vector, distances: Vector, log_divergence: LogDivergence = log_theta
+) -> Vector:
+    """The same with nonlinear coefficients: entry t starts at ``log_first[t]``, passes all later rounds."""
+    value = log_first.copy()
+    if np.all(distances == distances[0]) and np.all(log_first == log_first[0]):  # all places share one sequence
+        current = log_first[:1]
+        for t in range(value.size - 1, -1, -1):
+            value[t] = current[0]
+            current = contract(epsilon, current, distances[:1], log_divergence)
+        return value
+    for k in range(1, value.size):
+        value[:k] = contract(epsilon, value[:k], np.full(k, distances[k]), log_divergence)
+    return value

@@ -1,0 +1,252 @@
+r"""Exact composition: a certified bracket on epsilon (or delta) for independent uses of given privacy-loss laws.
+
+Chooses the grid and the tilt, rounds outward on both sides, and refines until the bracket is narrow.
+Theory page: loss-distributions.md.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from fedveil.checks import require
+from fedveil.theory.convolution import (
+    Tilt,
+    TiltedSum,
+    choose_window,
+    convolve,
+    log_moment,
+    log_peak,
+    opened,
+    variance,
+)
+from fedveil.theory.lattice import LONGEST, LatticeLaw, grid_cells, lowered, raised, sketch
+from fedveil.theory.loss import LossLaw
+from fedveil.theory.numerics import LARGEST_EPSILON, check_delta, check_epsilon
+
+Uses = Sequence[tuple[LossLaw, int]]
+
+NARROW = 2e-3  # the bracket's width over epsilon (or delta) at which refinement stops
+LARGEST_COUNT = 10**15
+_FIRST = 4e-3  # the grid's relative error in epsilon on the first pass; the second is chosen from what it gave
+_SINGLE = 4e-4  # the same where only one pass is made
+_PASSES = 6
+_SKETCH = 1000  # atoms of the laws on which the tilt is chosen
+_UNIT = 2.0**-52
+
+
+class Bracket(NamedTuple):
+    """``lower <= truth <= upper``."""
+
+    lower: float
+    upper: float
+
+
+class _Goal(NamedTuple):
+    """What is asked: the epsilon at a delta, or the delta at an epsilon."""
+
+    log_delta: float | None
+    epsilon: float | None
+
+
+class _Setting(NamedTuple):
+    """How a sum is worked out; ``chernoff`` (epsilon, or log delta) is valid whatever happens afterwards."""
+
+    uses: Uses
+    goal: _Goal
+    view: Tilt
+    tail: float
+    scale: float  # the step at which the grid's relative error is of order one
+    finest: float
+    chernoff: float
+
+
+class _State(NamedTuple):
+    """How far one alternative has come: a bracket on epsilon or log delta, and the next pass's fineness (or 0)."""
+
+    setting: _Setting
+    lower: float
+    upper: float
+    fineness: float
+
+
+def epsilon_upper(uses: Uses, delta: float, fineness: float = _SINGLE) -> float:
+    """An upper bound on epsilon at ``delta`` for all uses together."""
+    return worst_upper([uses], delta, fineness)
+
+
+def epsilon_bracket(uses: Uses, delta: float, narrow: float = NARROW) -> Bracket:
+    """Certified lower and upper epsilon at ``delta``."""
+    return worst_bracket([uses], delta, narrow)
+
+
+def delta_bracket(uses: Uses, epsilon: float, narrow: float = NARROW) -> Bracket:
+    """Certified lower and upper delta at ``epsilon``."""
+    return worst_delta([uses], epsilon, narrow)
+
+
+def worst_upper(alternatives: Sequence[Uses], delta: float, fineness: float = _SINGLE) -> float:
+    """An upper bound on the largest epsilon over the alternatives, such as the two directions of a pair."""
+    check_delta(delta)
+    worst = 0.0
+    for setting in _settings(alternatives, _Goal(math.log(delta), None)):
+        if setting.chernoff > worst:  # otherwise it cannot be the worst
+            worst = max(worst, _pass(setting, fineness, above=True, below=False).upper)
+    return worst
+
+
+def worst_bracket(alternatives: Sequence[Uses], delta: float, narrow: float = NARROW) -> Bracket:
+    """Certified lower and upper value of the largest epsilon over the alternatives."""
+    check_delta(delta)
+    return _worst(_settings(alternatives, _Goal(math.log(delta), None)), narrow)
+
+
+def worst_delta(alternatives: Sequence[Uses], epsilon: float, narrow: float = NARROW) -> Bracket:
+    """Certified lower and upper value of the largest delta over the alternatives."""
+    check_epsilon(epsilon)
+    lower, upper = _worst(_settings(alternatives, _Goal(None, epsilon)), narrow)
+    return Bracket(math.exp(lower), math.exp(upper))
+
+
+def _worst(settings: Sequence[_Setting], narrow: float) -> Bracket:
+    """Refine only what can still be the worst."""
+    if not settings:
+        return Bracket(0.0, 0.0)
+    least = -math.inf if settings[0].goal.log_delta is None else 0.0
+    states = [_State(setting, least, _reported(setting, setting.chernoff), _FIRST) for setting in settings]
+    for _ in range(_PASSES):
+        lower = max(state.lower for state in states)
+        states = [_refined(state, narrow) if _matters(state, lower, narrow) else state for state in states]
+        lower = max(state.lower for state in states)
+        if not any(_matters(state, lower, narrow) for state in states):
+            break
+    return Bracket(max(state.lower for state in states), max(state.upper for state in states))
+
+
+def _matters(state: _State, lower: float, narrow: float) -> bool:
+    return state.fineness > 0 and state.upper - lower > _allowed(state, narrow)
+
+
+def _allowed(state: _State, narrow: float) -> float:
+    """The width at which a bracket is narrow: relative in epsilon, absolute in log delta."""
+    return narrow if state.setting.goal.log_delta is None else narrow * state.upper
+
+
+def _refined(state: _State, narrow: float) -> _State:
+    after = _pass(state.setting, state.fineness, above=True, below=True)
+    upper = min(state.upper, after.upper)
+    lower = min(max(state.lower, after.lower), upper)
+    moved = _State(state.setting, lower, upper, state.fineness)
+    if state.setting.scale * math.sqrt(state.fineness) <= state.setting.finest:
+        return moved._replace(fineness=0.0)
+    width = upper - lower
+    wanted = 0.9 * _allowed(moved, narrow) / width if 0 < width < math.inf else 0.1  # errors go with the step squared
+    return moved._replace(fineness=state.fineness * min(max(wanted, 0.12), 0.5))
+
+
+def _pass(setting: _Setting, fineness: float, *, above: bool, below: bool) -> Bracket:
+    """One grid, from above, from below, or both; a sum that does not fit leaves Chernoff's bound and nothing."""
+    step = max(setting.scale * math.sqrt(fineness), setting.finest)
+    upper, lower = setting.chernoff, -math.inf
+    try:
+        cells = [(grid_cells(law, step, setting.tail), times) for law, times in setting.uses]
+        if above:
+            total = _total([(raised(cell, step), times) for cell, times in cells], setting.view)
+            upper = min(upper, _answer(total, setting.goal, upper=True)) if total is not None else upper
+        if below:
+            total = _total([(lowered(cell, step), times) for cell, times in cells], setting.view)
+            lower = _answer(total, setting.goal, upper=False) if total is not None else lower
+    except OverflowError:
+        pass
+    return Bracket(lower, _reported(setting, upper))
+
+
+def _total(parts: Sequence[tuple[LatticeLaw, int]], view: Tilt) -> TiltedSum | None:
+    try:
+        return convolve(parts, view)
+    except OverflowError:
+        return None
+
+
+def _answer(total: TiltedSum, goal: _Goal, *, upper: bool) -> float:
+    if goal.log_delta is not None:
+        return total.epsilon(math.exp(goal.log_delta), upper=upper)
+    return total.log_delta(goal.epsilon or 0.0, upper=upper)
+
+
+def _reported(setting: _Setting, upper: float) -> float:
+    """A delta is at most one; an epsilon at least zero, and infinite beyond reach."""
+    if setting.goal.log_delta is None:
+        return min(upper, 0.0)
+    return max(upper, 0.0) if upper < LARGEST_EPSILON else math.inf
+
+
+def _settings(alternatives: Sequence[Uses], goal: _Goal) -> list[_Setting]:
+    merged = [_merged(uses) for uses in alternatives]
+    return [_setting(uses, goal) for uses in merged if uses]
+
+
+def _merged(uses: Uses) -> list[tuple[LossLaw, int]]:
+    """Equal laws counted once."""
+    counts: dict[LossLaw, int] = {}
+    for law, times in uses:
+        rule = f"be a whole number from 0 to {LARGEST_COUNT:g}"
+        require(0 <= times <= LARGEST_COUNT and times == int(times), "times", rule, times)
+        counts[law] = counts.get(law, 0) + int(times)
+    return [(law, times) for law, times in counts.items() if times > 0]
+
+
+def _setting(uses: Uses, goal: _Goal) -> _Setting:
+    """Tilt, grid and cut-off, worked out on sketches (which dominate, so their Chernoff bound is valid)."""
+    rounds = sum(times for _, times in uses)
+    tail = max(math.exp(goal.log_delta if goal.log_delta is not None else -40.0) * 1e-7 / rounds, 1e-290)
+    widths = [max(high - low, 1e-12) for low, high in (law.reach(tail) for law, _ in uses)]
+    points = max(_SKETCH // 4, min(_SKETCH, 100 * _SKETCH // len(uses)))
+    drawn = [(sketch(law, tail, points), times) for law, times in uses]
+    infinite = min(1.0, sum(times * law.infinite for law, times in drawn))
+    laws = opened(drawn)
+
+    def bound(log_tilt: float) -> float:
+        """Chernoff's bound, with room for the rounding of as many logarithms as there are uses."""
+        tilt = math.exp(log_tilt)
+        log_chernoff = log_moment(laws, tilt) + log_peak(tilt) + 64 * _UNIT * rounds
+        if goal.log_delta is not None:
+            room = math.exp(goal.log_delta) - infinite
+            value = (log_chernoff - math.log(room)) / tilt if room > 0 else math.inf
+        else:
+            value = log_chernoff - tilt * (goal.epsilon or 0.0)
+        return value if not math.isnan(value) else math.inf
+
+    spread = math.sqrt(max(variance(laws, 0.0), 1e-24))
+    log_tilt, best = _minimum(bound, math.log(1e-3 / spread), math.log(max(300.0 / spread, 300.0 / min(widths))))
+    tilt = math.exp(log_tilt)
+    # Half the tilt costs little precision and makes the tilted tails much lighter, so the window shorter.
+    used = tilt / 2
+    epsilon = goal.epsilon if goal.epsilon is not None else best if math.isfinite(best) else spread
+    peak = log_moment(laws, used) - used * epsilon + log_peak(used)
+    log_aim = goal.log_delta if goal.log_delta is not None else best - 3.0
+    log_outside = min(max(math.log(1e-5) + log_aim - peak, -200.0), -3.0)
+    # Rounding to a grid of step h adds at most rounds h^2/6 to the variance of the sum, and half of that to its mean;
+    # the variance is judged by what a Gaussian of the same epsilon and tilt would have.
+    size = max(epsilon, 0.1 / tilt)
+    scale = math.sqrt(12 * min(size / tilt, size, spread**2) / rounds)
+    finest = max(2 * sum(widths) / LONGEST, 1e-14)
+    if goal.log_delta is None:
+        best = math.log(min(1.0, math.exp(min(best, 0.0)) + infinite))
+    return _Setting(uses, goal, choose_window(laws, used, log_outside), tail, scale, finest, best)
+
+
+def _minimum(objective: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    """Golden-section search; every point is a valid bound, so it need not be exact."""
+    ratio = (math.sqrt(5) - 1) / 2
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    at_left, at_right = objective(left), objective(right)
+    for _ in range(20):
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = objective(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = objective(right)
+    return (left, at_left) if at_left <= at_right else (right, at_right)

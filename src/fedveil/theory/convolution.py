@@ -1,0 +1,228 @@
+r"""Sums of independent privacy losses on a common grid: one exponential tilt, one Fourier transform, both tails bounded.
+
+Tilting each law by $e^{\lambda L}$ centres the sum at the epsilon that is asked for, so rounding errors and
+wrap-around are relative to the answer, however small delta is. Theory page: loss-distributions.md.
+
+References:
+    [GLW21] Gopi, Lee, Wutschitz. Numerical Composition of Differential Privacy. NeurIPS 2021.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.signal import lfilter
+
+from fedveil.theory.lattice import LatticeLaw
+from fedveil.theory.numerics import Vector
+
+_UNIT = 2.0**-52
+_TRANSFORM_UNITS = 4.0  # ulps granted to each level of a Fourier transform, and to each use of a law
+_MARGIN = 1e-10  # relative, on delta: the recursions and logarithms of the answer itself
+LARGEST_WINDOW = 1 << 21
+
+
+class Atomic(Protocol):
+    """A law of finitely many losses: a lattice law or a sketch."""
+
+    @property
+    def mass(self) -> Vector:
+        """Probability of each loss."""
+        ...
+
+    def losses(self) -> Vector:
+        """The losses."""
+        ...
+
+
+Parts = Sequence[tuple[LatticeLaw, int]]  # laws on one grid, with how often each is used
+Counted = Sequence[tuple[Atomic, int]]
+
+
+class Opened(NamedTuple):
+    """A law laid open for evaluation at several tilts."""
+
+    log_mass: Vector
+    losses: Vector
+    times: int
+
+    def tilted(self, tilt: float) -> tuple[Vector, float]:
+        """Masses times exp(tilt * loss), scaled to add up to one; and the logarithm of the scale."""
+        with np.errstate(under="ignore", invalid="ignore"):
+            exponent = self.log_mass + tilt * self.losses
+            top = float(np.max(exponent))
+            weights = np.exp(exponent - top)
+        norm = float(weights.sum())
+        return weights / norm, top + math.log(norm) if norm > 0 else -math.inf
+
+
+def opened(parts: Counted) -> list[Opened]:
+    """Each law with the logarithms that every tilt needs."""
+    with np.errstate(divide="ignore"):
+        return [Opened(np.log(law.mass), law.losses(), times) for law, times in parts]
+
+
+def log_moment(laws: Sequence[Opened], tilt: float) -> float:
+    """The cumulant generating function of the finite part of the sum, at ``tilt``."""
+    return sum(law.times * law.tilted(tilt)[1] for law in laws)
+
+
+def variance(laws: Sequence[Opened], tilt: float) -> float:
+    """Of the tilted sum."""
+    total = 0.0
+    for law in laws:
+        weights, _ = law.tilted(tilt)
+        total += law.times * float(weights @ (law.losses - float(weights @ law.losses)) ** 2)
+    return total
+
+
+def log_peak(tilt: float) -> float:
+    r"""$\ln \max_{y>0} e^{-\lambda y}(1 - e^{-y})$, the largest weight of a tilted loss in delta."""
+    return tilt * math.log(tilt / (1 + tilt)) - math.log1p(tilt) if tilt > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TiltedSum:
+    r"""The law of a sum of losses, tilted: loss ``(start + i) * step`` has $e^{K - \lambda L}$ times ``mass[i]``.
+
+    ``slack``: tilted probability that is unaccounted for (wrap-around and rounding); ``infinite``: mass at infinity.
+    """
+
+    tilt: float
+    log_moment: float
+    step: float
+    start: int
+    mass: Vector
+    slack: float
+    infinite: float
+
+    def epsilon(self, delta: float, *, upper: bool) -> float:
+        """Least epsilon of this sum at ``delta``, rounded up (or down); ``inf`` if the window does not hold it."""
+        if not delta > self.infinite:
+            return math.inf
+        sign = 1.0 if upper else -1.0
+        with np.errstate(divide="ignore"):
+            inside = self._tail_weights() + sign * self.slack * math.exp(log_peak(self.tilt))
+            log_delta = np.log(np.maximum(inside, 0.0)) + self.log_moment - self.tilt * self._losses()
+        log_target = math.log(delta - self.infinite) - sign * self._doubt()
+        # From above the first grid point that is good enough counts; from below, the last that is not.
+        good = log_delta <= log_target
+        if upper:
+            index = int(np.argmax(good)) if good.any() else good.size
+            if index == good.size:
+                return math.inf
+        else:
+            index = good.size - int(np.argmin(good[::-1])) if not good.all() else 0
+            if index == good.size:
+                return max(0.0, self.step * (self.start + index - 1))
+        if index == 0:
+            return max(0.0, self.step * self.start) if upper else 0.0
+        return max(0.0, self._within(index, float(log_delta[index - 1]), float(log_delta[index]), log_target))
+
+    def log_delta(self, epsilon: float, *, upper: bool) -> float:
+        """Logarithm of delta at ``epsilon``, rounded up (or down)."""
+        sign = 1.0 if upper else -1.0
+        excess = np.maximum(self._losses() - epsilon, 0.0)
+        with np.errstate(under="ignore"):
+            weights = np.exp(-self.tilt * excess) * -np.expm1(-excess)
+        total = float(self.mass @ weights) + sign * self.slack * math.exp(log_peak(self.tilt))
+        if math.isnan(total):
+            return 0.0 if upper else -math.inf
+        log_finite = self.log_moment - self.tilt * epsilon + sign * self._doubt()
+        log_finite += math.log(total) if total > 0 else -math.inf
+        log_infinite = math.log(self.infinite) if self.infinite > 0 else -math.inf
+        return float(np.logaddexp(log_finite, log_infinite))
+
+    def _doubt(self) -> float:
+        """Rounding of the logarithm of delta: of its exponent, and of the sums."""
+        widest = self.step * max(abs(self.start), abs(self.start + self.mass.size))
+        return _MARGIN + 16 * _UNIT * (abs(self.log_moment) + self.tilt * widest)
+
+    def _losses(self) -> Vector:
+        return self.step * np.arange(self.start, self.start + self.mass.size, dtype=np.float64)
+
+    def _tail_weights(self) -> Vector:
+        r"""$c_j = \sum_{s \ge j} \tilde p_s e^{-\lambda (s-j)h} (1 - e^{-(s-j)h})$ by two positive recursions."""
+        decay, both = math.exp(-self.tilt * self.step), math.exp(-(self.tilt + 1) * self.step)
+        above = lfilter([1.0], [1.0, -decay], self.mass[::-1])
+        source = np.append(0.0, above[:-1]) * (decay * -math.expm1(-self.step))
+        return np.asarray(lfilter([1.0], [1.0, -both], source)[::-1], dtype=np.float64)
+
+    def _within(self, index: int, before: float, after: float, target: float) -> float:
+        """Between two grid points delta is linear in exp(epsilon)."""
+        fall = -math.expm1(after - before)
+        part = min(max(-math.expm1(target - before) / fall, 0.0), 1.0) if fall > 0 else 1.0
+        return self.step * (self.start + index - 1) + math.log1p(part * math.expm1(self.step))
+
+
+class Tilt(NamedTuple):
+    """How to look at a sum: the tilt, how much may fall outside the window, and the shifts that bound both tails."""
+
+    tilt: float
+    log_outside: float
+    below: float
+    above: float
+
+
+def choose_window(laws: Sequence[Opened], tilt: float, log_outside: float) -> Tilt:
+    """The shifts of Chernoff's bound that give the shortest window; any positive shift would be valid."""
+    here = log_moment(laws, tilt)
+    best = math.sqrt(-2 * log_outside / max(variance(laws, tilt), 1e-300))  # a heavy tail wants less
+
+    def reach(shift: float) -> float:
+        distance = (log_moment(laws, tilt + shift) - here - log_outside) / abs(shift)
+        return distance if not math.isnan(distance) else math.inf
+
+    shifts = [best * share for share in (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)]
+    return Tilt(tilt, log_outside, min(shifts, key=lambda s: reach(-s)), min(shifts, key=reach))
+
+
+def convolve(parts: Parts, view: Tilt) -> TiltedSum:
+    """The law of the sum of all losses, each law used as often as its count says."""
+    step = parts[0][0].step
+    laws = opened(parts)
+    moment = log_moment(laws, view.tilt)
+    first, last = _window(parts, laws, view, moment)
+    size = next_fast_len(max(last - first + 1, 16), real=True)
+    spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
+    rounds, log_finite = 0, 0.0
+    for (law, times), law_open in zip(parts, laws, strict=True):
+        part = rfft(_wrapped(law_open.tilted(view.tilt)[0], law.start, size))
+        spectrum *= np.power(part, times, out=part) if times > 1 else part
+        rounds += times
+        log_finite += times * (math.log1p(-law.infinite) if law.infinite < 1 else -math.inf)
+    mass = np.roll(np.maximum(irfft(spectrum, size), 0.0), -(first % size))
+    # An error e in each transform becomes rounds * e in their product, in the mean square: so in the sum of |errors|
+    # it is multiplied by the root below, which is one for a flat law and sqrt(size) for a single atom.
+    peaked = math.sqrt(max(size * float(mass @ mass), 1.0))
+    rounding = _TRANSFORM_UNITS * _UNIT * math.log2(size) * (rounds + 1) * peaked
+    slack = 2 * math.exp(view.log_outside) + math.expm1(min(rounding, 700.0))
+    if not (math.isfinite(moment) and math.isfinite(slack) and np.isfinite(mass[0])):
+        raise OverflowError("the sum of losses is beyond floating point")
+    return TiltedSum(view.tilt, moment, step, first, mass, slack, -math.expm1(log_finite))
+
+
+def _wrapped(weights: Vector, start: int, size: int) -> Vector:
+    """A law wrapped onto a circle of ``size`` points."""
+    circle = np.zeros(size)
+    for begin in range(0, weights.size, size):
+        piece = weights[begin : begin + size]
+        circle[: piece.size] += piece
+    return np.roll(circle, start % size)
+
+
+def _window(parts: Parts, laws: Sequence[Opened], view: Tilt, here: float) -> tuple[int, int]:
+    """Grid range outside which the tilted sum has at most ``2 exp(log_outside)``, by Chernoff on both sides."""
+    step = parts[0][0].step
+    ends = []
+    for sign, shift in ((-1, view.below), (1, view.above)):
+        support = sum(times * (law.start if sign < 0 else law.start + law.mass.size - 1) for law, times in parts)
+        reach = (log_moment(laws, view.tilt + sign * shift) - here - view.log_outside) / shift / step
+        ends.append(sign * min(reach if not math.isnan(reach) else math.inf, float(sign * support)))
+    if not ends[1] - ends[0] <= LARGEST_WINDOW - 4:
+        raise OverflowError("the sum of losses does not fit its window")
+    return math.floor(ends[0]) - 1, math.ceil(ends[1]) + 1

@@ -1,0 +1,306 @@
+r"""How far the expected loss on new data may exceed the loss on the training data, from mutual information.
+
+``K`` nodes, ``n`` samples each; node ``k`` turns its samples $S_k$ into $W_k$; the model is their mean $W$.
+``gap``: $E[\ell(W, Z')] - E[\ell(W, Z_i)]$ averaged over samples, $Z'$ fresh. Information is in nats.
+Assumptions, proofs and misprints: docs/theory/generalization.md.
+
+References:
+    [BDP22] Barnes, Dytso, Poor. Improved Information Theoretic Generalization Bounds for Distributed and
+        Federated Learning. ISIT 2022.
+    [BZV20] Bu, Zou, Veeravalli. Tightening Mutual Information-Based Bounds on Generalization Error. 2020.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from fedveil.checks import require
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class Tail(Protocol):
+    r"""What is known of the loss's lower tail, for independent $W$ and $Z$."""
+
+    def inverse(self, y: float, /) -> float:
+        r"""$\psi^{*-1}(y)$: how far ``y`` nats of dependence can lower the mean loss."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SubGaussian:
+    r"""$\psi(\lambda) = R^2\lambda^2/2$; a loss with values in $[a, b]$ has $R = (b - a)/2$.
+
+    >>> SubGaussian(0.5).inverse(0.02)
+    0.1
+    """
+
+    R: float
+
+    def __post_init__(self) -> None:
+        require(0 <= self.R < math.inf, "SubGaussian.R", "be finite and non-negative", self.R)
+
+    def inverse(self, y: float, /) -> float:
+        r"""$\sqrt{2 R^2 y}$."""
+        _check_information("y", y)
+        return math.inf if y == math.inf else self.R * math.sqrt(2 * y)  # 0 * inf is doubt
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cumulant:
+    r"""$\ln E e^{-\lambda(\ell - E\ell)} \le \psi(\lambda)$ for $0 \le \lambda < b$.
+
+    ``psi`` is convex with $\psi(0) = \psi'(0) = 0$, and should not round below its true value near 0:
+    use ``log1p`` and ``expm1``.
+
+    >>> round(Cumulant(lambda lam: lam * lam / 2).inverse(0.5), 9)
+    1.0
+    """
+
+    psi: Callable[[float], float]
+    b: float = math.inf
+
+    def __post_init__(self) -> None:
+        require(self.b > 0, "Cumulant.b", "be positive", self.b)
+
+    def inverse(self, y: float, /) -> float:
+        r"""$\inf_\lambda (y + \psi(\lambda))/\lambda$, from above."""
+        return inverse_conjugate(self.psi, y, self.b)
+
+
+def inverse_conjugate(psi: Callable[[float], float], y: float, b: float = math.inf) -> float:
+    r"""$\psi^{*-1}(y) = \inf_{0<\lambda<b} (y + \psi(\lambda))/\lambda$ [BZV20], from above.
+
+    Every $\lambda$ gives a valid bound, so stopping anywhere is safe. The ratio has one valley: a logarithmic
+    grid finds it, golden sections narrow it. NaN and overflow count as infinite.
+
+    >>> round(inverse_conjugate(lambda lam: lam * lam / (2 * (1 - lam)), 0.5, b=1.0), 9)  # sqrt(2 y) + y
+    1.5
+    """
+    _check_information("y", y)
+    require(b > 0, "b", "be positive", b)
+    if y == math.inf:
+        return math.inf
+
+    def ratio(t: float) -> float:
+        lam = math.exp(t) if b == math.inf else b / (1 + math.exp(-t))
+        if not 0 < lam < b:
+            return math.inf
+        try:
+            value = float(psi(lam))
+        except OverflowError:
+            return math.inf
+        if math.isnan(value):
+            return math.inf
+        require(value >= -1e-9, "psi", "be non-negative", value, "It bounds a centred cumulant.")
+        return (y + max(value, 0.0)) / lam
+
+    grid = [2.0 * k for k in range(-150, 151)]
+    values = [ratio(t) for t in grid]
+    least = min(values)
+    if not 0 < least < math.inf:
+        return least
+    middle = grid[values.index(least)]
+    return min(least, _golden_section(ratio, middle - 2.0, middle + 2.0))
+
+
+def _golden_section(of: Callable[[float], float], low: float, high: float) -> float:
+    """The least value met while closing in on the minimum of a function with one valley."""
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = of(left), of(right)
+    least = min(at_left, at_right)
+    for _ in range(45):  # 4 * 0.618**45 < 2e-9, and the value is flat there
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - _GOLDEN * (high - low)
+            at_left = of(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + _GOLDEN * (high - low)
+            at_right = of(right)
+        least = min(least, at_left, at_right)
+    return least
+
+
+def sample_bound(tail: Tail, informations: Sequence[float]) -> float:
+    r"""$\frac1n \sum_i \psi^{*-1}(I(W; Z_i))$ [BZV20]: any loss, any algorithm; all samples count alike.
+
+    >>> sample_bound(SubGaussian(1.0), [0.5, 0.125])
+    0.75
+    """
+    require(len(informations) >= 1, "informations", "name at least one sample", informations)
+    return math.fsum(tail.inverse(information) for information in informations) / len(informations)
+
+
+def dataset_bound(tail: Tail, information: float, samples: int) -> float:
+    r"""$\psi^{*-1}(I(W; S)/n)$, so $\sqrt{2R^2 I/n}$ when sub-Gaussian: looser, but needs one number.
+
+    >>> dataset_bound(SubGaussian(1.0), 50.0, samples=100)
+    1.0
+    """
+    _check_count("samples", samples)
+    _check_information("information", information)
+    return tail.inverse(information / samples)
+
+
+def mean_node_gap(gaps: Sequence[float]) -> float:
+    r"""$\frac1K \sum_k \Delta_k$: convex loss, each $W_k$ minimises its own node's training loss.
+
+    It holds for every single data set, not only on average.
+
+    >>> mean_node_gap([0.25, 0.75])
+    0.5
+    """
+    require(len(gaps) >= 1, "gaps", "name at least one node", gaps)
+    for gap in gaps:
+        require(not math.isnan(gap), "gaps", "be numbers", gap)
+    return math.fsum(gaps) / len(gaps)
+
+
+def federated_sample_bound(tail: Tail, informations: Sequence[Sequence[float]]) -> float:
+    r"""$\frac1{nK^2} \sum_{k,i} \psi^{*-1}(I(W_k; Z_{i,k}))$ for a location loss $D_F(w, z)$; one row a node.
+
+    Also for $D_F(\langle x, w\rangle, y)$ if the ``x`` are fixed (new labels at the old points). With random
+    ``x`` it is false, although it is quoted so: the theory page has a counterexample.
+
+    >>> federated_sample_bound(SubGaussian(1.0), [[0.5, 0.5], [0.125, 0.125]])
+    0.375
+    """
+    require(len(informations) >= 1, "informations", "name at least one node", informations)
+    sizes = {len(row) for row in informations}
+    require(len(sizes) == 1, "informations", "have the same number of samples at each node", sizes)
+    return mean_node_gap([sample_bound(tail, row) for row in informations]) / len(informations)
+
+
+def federated_bound(tail: Tail, informations: Sequence[float], samples: int) -> float:
+    r"""$\frac1{K^2} \sum_k \psi^{*-1}(I(W_k; S_k)/n)$; losses as in :func:`federated_sample_bound`.
+
+    >>> federated_bound(SubGaussian(1.0), [50.0, 50.0], samples=100)
+    0.5
+    """
+    require(len(informations) >= 1, "informations", "name at least one node", informations)
+    return mean_node_gap([dataset_bound(tail, i, samples) for i in informations]) / len(informations)
+
+
+def private_information(epsilon: float) -> float:
+    r"""Most nats a locally private node can tell: $x - 1 - \ln x$ with $x = \varepsilon/(e^\varepsilon - 1)$.
+
+    Whatever it sends, posterior over prior varies by at most a factor $e^\varepsilon$, and no two laws so
+    close have a greater divergence. Below $\varepsilon^2/8$, and below :func:`printed_private_information`.
+
+    >>> round(private_information(1.0), 9), round(private_information(20.0), 9)
+    (0.123301561, 16.004267766)
+    """
+    require(0 <= epsilon < math.inf, "epsilon", "be finite and non-negative", epsilon)
+    if epsilon < 0.03:  # the closed form cancels here; its series does not
+        square = epsilon * epsilon
+        return square * (1 / 8 - square * (1 / 576 - square / 25920))
+    log_x = math.log(epsilon) - epsilon - math.log(-math.expm1(-epsilon))
+    return math.exp(log_x) - 1 - log_x
+
+
+def printed_private_information(epsilon: float) -> float:
+    r"""$\min(\varepsilon, (e-1)\varepsilon^2)$ [BDP22]: valid; up to 14 times :func:`private_information`.
+
+    >>> printed_private_information(0.1), printed_private_information(2.0)
+    (0.017182818..., 2.0)
+    """
+    require(0 <= epsilon < math.inf, "epsilon", "be finite and non-negative", epsilon)
+    return min(epsilon, (math.e - 1) * epsilon * epsilon)
+
+
+def coded_information(bits: float) -> float:
+    r"""$B \ln 2$: a model sent in ``bits`` bits tells no more.
+
+    >>> coded_information(1.0)
+    0.6931471805599453
+    """
+    require(0 <= bits < math.inf, "bits", "be finite and non-negative", bits)
+    return bits * math.log(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """So many nodes with so many samples each."""
+
+    nodes: int
+    samples: int
+
+    def __post_init__(self) -> None:
+        _check_count("Network.nodes", self.nodes)
+        _check_count("Network.samples", self.samples)
+
+
+def locally_private_bound(tail: Tail, network: Network, epsilon: float) -> float:
+    r"""$\frac1K \psi^{*-1}(I/n)$ for ``epsilon``-locally private nodes; losses as in :func:`federated_bound`.
+
+    $I$ is :func:`private_information`, so this is below [BDP22]'s $\frac1K \sqrt{2R^2\min(\ldots)/n}$.
+
+    >>> round(locally_private_bound(SubGaussian(1.0), Network(nodes=10, samples=100), 1.0), 9)
+    0.004965915
+    """
+    return dataset_bound(tail, private_information(epsilon), network.samples) / network.nodes
+
+
+def coded_bound(tail: Tail, network: Network, bits: float) -> float:
+    r"""$\frac1K \psi^{*-1}(B \ln 2/n)$ if a node sends ``bits`` bits; losses as in :func:`federated_bound`.
+
+    >>> round(coded_bound(SubGaussian(1.0), Network(nodes=10, samples=100), 32), 9)
+    0.066604369
+    """
+    return dataset_bound(tail, coded_information(bits), network.samples) / network.nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianMean:
+    r"""The mean of $N(\mu, \sigma^2 I_d)$ under squared loss; a node sends its samples' mean [BDP22]."""
+
+    network: Network
+    d: int
+    sigma: float
+
+    def __post_init__(self) -> None:
+        _check_count("GaussianMean.d", self.d)
+        require(0 < self.sigma < math.inf, "GaussianMean.sigma", "be finite and positive", self.sigma)
+
+    def gap(self) -> float:
+        r"""Exactly $2\sigma^2 d/(nK)$.
+
+        >>> GaussianMean(network=Network(nodes=5, samples=10), d=3, sigma=1.0).gap()
+        0.12
+        """
+        return 2 * self.sigma**2 * self.d / (self.network.nodes * self.network.samples)
+
+    def centralised_bound(self) -> float:
+        r"""$\sigma^2 d \sqrt{2(1 + 1/(nK))^2 \ln(nK/(nK-1))}$: all samples as if at one place."""
+        return self._pooled(self.network.nodes * self.network.samples)
+
+    def federated_bound(self) -> float:
+        r"""$(\sigma^2 d/K) \sqrt{2(1 + 1/n)^2 \ln(n/(n-1))}$."""
+        return self._pooled(self.network.samples) / self.network.nodes
+
+    def _pooled(self, count: int) -> float:
+        tail = SubGaussian(math.sqrt(2 * self.d) * self.sigma**2 * (1 + 1 / count))
+        return sample_bound(tail, [mean_information(count, self.d)])
+
+
+def mean_information(count: int, d: int) -> float:
+    r"""$I(\bar Z; Z_i) = \frac d2\ln\frac{m}{m-1}$, mean of $m$ (``count``) Gaussians; ``inf`` for one.
+
+    >>> mean_information(2, d=2)
+    0.6931471805599453
+    """
+    _check_count("count", count)
+    _check_count("d", d)
+    return math.inf if count == 1 else -d / 2 * math.log1p(-1 / count)
+
+
+def _check_information(name: str, value: float) -> None:
+    require(value >= 0, name, "be non-negative", value, "Mutual information is measured in nats.")
+
+
+def _check_count(name: str, value: int) -> None:
+    require(isinstance(value, int) and value >= 1, name, "be a whole number, at least 1", value)

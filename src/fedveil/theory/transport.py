@@ -1,0 +1,202 @@
+r"""Hidden state by transport: what a record used once leaks through the noisy rounds that follow; certified.
+
+Rounds are $W_k = \mathrm{proj}(\psi_k(W_{k-1}) + N_k)$: $\psi_k$ is $c_k$-Lipschitz, $N_k$ Gaussian of
+deviation $\sigma_k$, the domain closed and convex of diameter ``D``. From states ``d`` apart, the
+probabilities of any event at the end obey $h \le \gamma h' + V(\gamma; d)$. ``V`` is built backward, one
+table a round; the tables of the last ``r`` rounds serve every record that ``r`` rounds follow.
+Theory page: transport.md.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erfinv, ndtr
+
+from fedveil.checks import require
+from fedveil.theory.coupling import Shifts, Table, bound, paths, too_high
+from fedveil.theory.divergence import log_theta
+from fedveil.theory.numerics import ROUNDING, Vector, check_delta, check_epsilon, smallest_epsilon
+
+_CELLS = (32, 64)  # distances of a table: at least, at most
+_GRADING = 1.25  # they crowd towards zero, where V has a corner
+_FIRST_SLOPES, _SLOPES = 300, 75  # slopes of the first table (closed form) and of the others
+_TAIL = 7.5  # slopes reach this many deviations; V beyond is taken as at the end
+_WIDEST = 16.0  # mu beyond which a pair counts as told apart
+_HIDDEN = 1e4  # diameters of more deviations than this are as good as infinite
+_LOWEST, _HIGHEST = -12.0, 6.0  # probit of a test at the pivot
+_FARTHEST = 40.0  # shifts beyond this (in deviations) tell apart for certain
+_LARGEST_EPSILON = 200.0  # beyond this only the closed form is used
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """Tables for the last 1, 2, ... rounds; made by :func:`transport`.
+
+    ``rates``: Gaussian bounds, mu per unit of distance, for the same rounds. ``tables`` is empty where the
+    domain is too wide to help.
+    """
+
+    tables: tuple[Table, ...]
+    rates: tuple[float, ...]
+
+    def delta(self, epsilon: float, *, gap: float, noise: float, following: int) -> float:
+        r"""An upper bound on $E_\varepsilon$ of the final laws; ``following`` rounds come after the record's.
+
+        ``gap``: how far the record moves its round; ``noise``: that round's deviation.
+
+        >>> chain = transport([1.0], [1.0], diameter=1.0)
+        >>> [round(chain.delta(0.0, gap=1.0, noise=1.0, following=r), 3) for r in (0, 1)]
+        [0.383, 0.141]
+        """
+        check_epsilon(epsilon)
+        require(0 <= gap < math.inf, "gap", "be finite and non-negative", gap)
+        require(0 < noise < math.inf, "noise", "be finite and positive", noise)
+        places = range(len(self.rates) + 1)
+        rule = f"be a whole number from 0 to {places[-1]}"
+        require(following in places, "following", rule, following, "Build the chain with more rounds.")
+        spread = math.hypot(noise, 1 / self.rates[following - 1]) if following else noise
+        smooth = math.exp(float(log_theta(epsilon, gap / spread))) * (1 + ROUNDING)
+        if not (gap > 0 and following and self.tables and epsilon <= _LARGEST_EPSILON):
+            return min(smooth, 1.0)
+        return min(smooth, _ask(self.tables[following - 1], epsilon, gap / noise, noise))
+
+    def epsilon(self, delta: float, *, gap: float, noise: float, following: int) -> float:
+        """The least epsilon at which :meth:`delta` is at most ``delta``, from above; ``inf`` beyond reach.
+
+        >>> chain = transport([1.0], [1.0], diameter=1.0)
+        >>> chain.epsilon(1e-5, gap=1.0, noise=1.0, following=1)
+        1.323...
+        """
+        check_delta(delta)
+
+        def log_delta(epsilon: float) -> float:
+            value = self.delta(epsilon, gap=gap, noise=noise, following=following)
+            return math.log(value) if value > 0 else -math.inf
+
+        return smallest_epsilon(log_delta, delta, tolerance=1e-6)
+
+
+def transport(
+    contractions: Sequence[float], noises: Sequence[float], diameter: float, cells: int | None = None
+) -> Transport:
+    """The chain of the rounds that follow, in order of time; ``cells`` trades time for tightness.
+
+    >>> len(transport([1.0, 0.9], [1.0, 2.0], diameter=3.0).tables)
+    2
+    """
+    require(len(contractions) == len(noises), "noises", "be as many as contractions", len(noises))
+    for c in contractions:
+        require(0 <= c < math.inf, "contractions", "be finite and non-negative", c)
+    for sigma in noises:
+        require(0 < sigma < math.inf, "noises", "be finite and positive", sigma)
+    require(diameter > 0, "diameter", "be positive (infinite without projection)", diameter)
+    require(cells is None or cells in range(8, 1001), "cells", "be a whole number from 8 to 1000", cells)
+    steps = [(max(c, 1e-6), sigma) for c, sigma in zip(contractions, noises, strict=True)]
+    rates: list[float] = []
+    for c, sigma in reversed(steps):
+        rates.append(c / (math.hypot(sigma, 1 / rates[-1]) if rates else sigma))
+    relative = diameter / min(noises, default=math.inf)
+    if not 0 < relative <= _HIDDEN:
+        return Transport((), tuple(rates))
+    number = cells or min(max(_CELLS[0], math.ceil(24 + 8 * relative)), _CELLS[1])
+    distance = diameter * (np.arange(1, number + 1) / number) ** _GRADING
+    tables: list[Table] = []
+    for (c, sigma), rate in zip(reversed(steps), rates, strict=True):
+        tables.append(_before(tables[-1], c, sigma, rate) if tables else _last(distance, c / sigma))
+    return Transport(tuple(tables), tuple(rates))
+
+
+def _last(distance: Vector, rate: float) -> Table:
+    """The last round alone: every test is allowed after it."""
+    log_slope = _slopes(distance * rate, _FIRST_SLOPES)
+    return _table(distance, log_slope, np.ones(log_slope.shape), rate, rate, 1.0)
+
+
+def _before(after: Table, c: float, sigma: float, rate: float) -> Table:
+    """One round put before the rounds of ``after``."""
+    x = c * after.distance / sigma
+    mu = 2 * math.sqrt(2) * erfinv(np.minimum(_total_variation(after, x, sigma), 1.0))
+    log_slope = _slopes(mu, _SLOPES)
+    ask = Shifts(np.broadcast_to(x, log_slope.shape).ravel(), (log_slope / x).ravel(), sigma)
+    start = _starts(after, log_slope, x, sigma)
+    found, _ = paths(after, ask, start.ravel())
+    value = bound(after, ask, found).reshape(log_slope.shape)
+    return _table(after.distance, log_slope, value, c / sigma, rate, float(after.value[0, -1]))
+
+
+def _slopes(mu: Vector, number: int) -> Vector:
+    """Logarithms of slopes: from 0 to where V is negligible for a Gaussian pair ``mu`` apart."""
+    mu = np.clip(mu, 1e-12, _WIDEST)
+    return np.asarray(np.arange(number)[:, None] * (mu * mu / 2 + _TAIL * mu) / (number - 1))
+
+
+def _table(distance: Vector, log_slope: Vector, value: Vector, lever: float, rate: float, swing: float) -> Table:
+    """Take the Gaussian bound where it is better, make ``value`` fall with the slope, and bound the bend.
+
+    ``lever``: shift over noise for a unit of distance; ``swing``: the largest difference of two values of a
+    test after this round.
+    """
+    smooth = np.exp(log_theta(log_slope, rate * distance)) * (1 + ROUNDING)
+    value = np.minimum.accumulate(np.minimum(value, smooth), axis=0)
+    slope = np.exp(log_slope)
+    least = np.full(value.shape, np.inf)  # the smaller probability of the best test, from above
+    for back in (1, 2, 4, 8, 16):
+        cut = slope[:-back] * np.expm1(back * log_slope[1])
+        least[back:] = np.minimum(least[back:], value[:-back] / cut)
+    height = np.minimum(value + slope * np.exp(log_slope[1]) * least, swing)
+    width = np.diff(distance, prepend=0.0) * lever
+    scale = np.minimum(2 * math.sqrt(2) * erfinv(value[0]), _WIDEST)
+    return Table(distance, scale, log_slope[1], value, height * width**2 / 8 * (1 + ROUNDING))
+
+
+def _total_variation(after: Table, x: Vector, sigma: float) -> Vector:
+    """V at slope 1, roughly: mirror images are paired; it only sets the grid of slopes."""
+    half = np.concatenate([[0.0], after.distance]) / (2 * sigma)
+    tests = np.concatenate([[0.0], after.value[0]])
+    mass = ndtr(half - x[:, None] / 2) - ndtr(half + x[:, None] / 2)
+    inside = (np.diff(mass, axis=1) * (tests[1:] + tests[:-1]) / 2).sum(axis=1)
+    return np.asarray(inside - mass[:, -1] * tests[-1])
+
+
+def _starts(after: Table, log_slope: Vector, x: Vector, sigma: float) -> Vector:
+    """Starts of balanced paths: bisected on a coarse lattice, interpolated between."""
+    rows = np.unique(np.linspace(0, log_slope.shape[0] - 1, 11).round().astype(np.intp))
+    columns = np.unique(np.linspace(0, x.size - 1, 7).round().astype(np.intp))
+    some = np.broadcast_to(x[columns], (rows.size, columns.size))
+    ask = Shifts(some[..., None], (log_slope[np.ix_(rows, columns)] / some)[..., None], sigma)
+    low, width, parts = np.full(some.shape, _LOWEST), _HIGHEST - _LOWEST, 9
+    with np.errstate(all="ignore"):
+        for _ in range(3):
+            width /= parts
+            over = too_high(after, ask, low[..., None] + width * np.arange(1, parts))
+            low += width * (parts - 1 - over.sum(axis=-1))  # what is too high stays so further up
+    down, across = _weights(rows, log_slope.shape[0]), _weights(columns, x.size)
+    return np.asarray(down @ (low + width / 2) @ across.T)
+
+
+def _weights(knots: NDArray[np.intp], size: int) -> Vector:
+    """The matrix of linear interpolation from ``knots`` to 0..size-1."""
+    hats = np.eye(knots.size)
+    return np.stack([np.interp(np.arange(size), knots, hat) for hat in hats], axis=1)
+
+
+def _ask(table: Table, epsilon: float, x: float, noise: float) -> float:
+    """One shift: look for the balanced path, and take the best of its neighbours."""
+    if not x <= _FARTHEST:
+        return float(table.at_diameter(np.array(epsilon))) * (1 + ROUNDING)
+
+    def ask(number: int) -> Shifts:
+        return Shifts(np.full(number, x), np.full(number, epsilon / x), noise)
+
+    with np.errstate(all="ignore"):
+        wide = np.linspace(_LOWEST, _HIGHEST, 25)
+        over = too_high(table, ask(wide.size), wide)
+        edge = int(np.argmax(over)) if over.any() else wide.size - 1
+        near = np.linspace(wide[max(edge - 1, 0)], wide[edge], 16)
+        found, _ = paths(table, ask(near.size), near)
+    return float(bound(table, ask(near.size), found).min())
