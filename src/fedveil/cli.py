@@ -9,16 +9,15 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
-import click
 import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from fedveil.account.calibrate import calibrate as least_noise
-from fedveil.account.compare import account as account_for
+from fedveil.account.compare import account_for
 from fedveil.account.convert import Approximate, Definition, GaussianPromise, Renyi, Truncated
 from fedveil.checks import require
 from fedveil.errors import BadValue, FedveilError
@@ -26,8 +25,6 @@ from fedveil.guarantee import Answer, finite_or_none
 from fedveil.mechanism import ApproximateDP, LastIterate, Mechanism, flatten
 from fedveil.mechanism_file import parse_mechanism
 from fedveil.report.bounds import generalisation_table
-from fedveil.report.demo import demo_run, write_demo
-from fedveil.report.figures import write_figures
 
 app = typer.Typer(
     name="fedveil",
@@ -192,6 +189,8 @@ def figures(
     as_json: Json = False,
 ) -> None:
     """The papers' figures and ours, as SVG and PNG with the numbers in CSV."""
+    from fedveil.report.figures import write_figures  # plotting is slow to import, and only needed here
+
     log = Console(stderr=True)
     with log.status("drawing") as status:
         written = write_figures(out, only=only, progress=lambda name: status.update(f"drawing {name}"))
@@ -202,6 +201,8 @@ def figures(
 @app.command(epilog="Example: fedveil demo --out out/demo")
 def demo(out: Out = Path("fedveil-demo"), as_json: Json = False) -> None:
     """Account for a federated run whose updates stay hidden, and draw what hiding buys."""
+    from fedveil.report.demo import demo_run, write_demo  # plotting is slow to import, and only needed here
+
     run = demo_run()
     answer = account_for(run, delta=1e-5)
     paths = [str(path) for path in write_demo(run, answer, out)]
@@ -308,18 +309,27 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
-    except click.exceptions.NoArgsIsHelpError:
-        sys.exit(2)
-    except click.ClickException as error:
-        sys.stderr.write(f"fedveil: {error.format_message()} See 'fedveil --help'.\n")
-        sys.exit(2)
     except (FedveilError, ValueError) as error:
-        sys.stderr.write(f"fedveil: {error}\n")
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
-        sys.exit(1)
+        _fail(2, str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        _fail(1, "stopped")
     except Exception as error:
+        usage = getattr(error, "format_message", None)  # what the option parser raises
+        if usage is not None:
+            _fail_usage(usage())
         if os.environ.get("FEDVEIL_DEBUG"):
             raise
-        sys.stderr.write(f"fedveil: internal error, please report it: {type(error).__name__}: {error}\n")
-        sys.exit(1)
+        _fail(1, f"internal error, please report it: {type(error).__name__}: {error}")
+
+
+def _fail_usage(message: str) -> NoReturn:
+    if message.startswith("Usage:"):  # no command was given: the help itself
+        sys.stderr.write(message + "\n")
+        sys.exit(2)
+    end = "" if message.endswith(("?", ".")) else "."
+    _fail(2, f"{message}{end} See 'fedveil --help'.")
+
+
+def _fail(code: int, sentence: str) -> NoReturn:
+    sys.stderr.write(f"fedveil: {' '.join(sentence.split())}\n")
+    sys.exit(code)

@@ -104,7 +104,7 @@ def test_laplace_is_never_below_the_truth() -> None:
 
 def even(total: int, noise: float, gap: float, c: float, diameter: float) -> Rounds:
     full = [np.full(total, value) for value in (noise, gap, gap, c, INF)]
-    return Rounds(*full, diameter=diameter)  # type: ignore[misc]
+    return Rounds(full[0], full[1], full[2], full[3], full[4], diameter)
 
 
 def after(rounds: Rounds, epsilon: float) -> Vector:
@@ -112,7 +112,7 @@ def after(rounds: Rounds, epsilon: float) -> Vector:
     checkpoints = np.arange(1, rounds.count + 1)
     mu = uses_mu(rounds, np.zeros(1, dtype=np.intp), rounds.gap[:1], checkpoints)
     start = log_theta(epsilon, mu)[None, :]
-    return block_contraction(epsilon, start, block_distances(rounds, checkpoints))[0]
+    return np.asarray(block_contraction(epsilon, start, block_distances(rounds, checkpoints))[0])
 
 
 def epsilon_of(log_delta: Callable[[float], float]) -> float:

@@ -2,7 +2,7 @@
 
 import math
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from chains import Instance, Loss, Partition, adversaries, exact_pair, random_partition_pair
 
-from fedveil import LastIterate, account
+from fedveil import LastIterate, account_for
 from fedveil.account.hidden import hidden_run, rounds_of
 from fedveil.account.last_iterate import evaluators
 from fedveil.theory.numerics import smallest_epsilon
@@ -211,7 +211,7 @@ def test_position_beats_the_program_with_a_hub() -> None:
 
 @lru_cache
 def _answer(run: LastIterate):  # type: ignore[no-untyped-def]
-    return account(run, delta=1e-5)
+    return account_for(run, delta=1e-5)
 
 
 def test_the_certificate_is_the_least_certified_bound() -> None:
@@ -224,9 +224,9 @@ def test_the_certificate_is_the_least_certified_bound() -> None:
 def test_delta_at_the_certified_epsilon_is_the_delta_asked_for() -> None:
     run = federated(20)
     answer = _answer(run)
-    back = account(run, epsilon=answer.epsilon)
+    back = account_for(run, epsilon=answer.epsilon)
     assert back.delta <= 1e-5 * (1 + 1e-6)
-    assert account(run, epsilon=0.98 * answer.epsilon).delta > 1e-5
+    assert account_for(run, epsilon=0.98 * answer.epsilon).delta > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_delta_at_the_certified_epsilon_is_the_delta_asked_for() -> None:
     ],
 )
 def test_bounds_withdraw_with_a_reason(change: dict[str, object], lost: set[str]) -> None:
-    answer = account(replace(federated(20), **change), delta=1e-5)  # type: ignore[arg-type]
+    answer = account_for(replace(federated(20), **change), delta=1e-5)  # type: ignore[arg-type]
     for bound in answer.bounds:
         if bound.name in lost:
             assert bound.status == "does-not-apply"
@@ -251,8 +251,8 @@ def test_bounds_withdraw_with_a_reason(change: dict[str, object], lost: set[str]
 def test_a_step_too_large_withdraws_the_gain_not_the_answer() -> None:
     """Beyond 2/smoothness the map expands: almost nothing is left of the gain, and what is left is still proved."""
     run = replace(FIGURE_2, place=1, step_size=8.0, diameter=None)  # twice the largest step that contracts
-    answer, unhidden = account(run, delta=1e-5), account(run, delta=1e-5)["unhidden"].epsilon
-    contracting = account(replace(run, step_size=4.0), delta=1e-5)
+    answer, unhidden = account_for(run, delta=1e-5), account_for(run, delta=1e-5)["unhidden"].epsilon
+    contracting = account_for(replace(run, step_size=4.0), delta=1e-5)
     assert unhidden is not None
     assert 5 * contracting.epsilon < 0.9 * unhidden < answer.epsilon <= unhidden
     assert "may expand by 3" in answer["shift"].reason

@@ -122,11 +122,11 @@ def check_family(weight: Vector, ties: Vector, truth: Vector) -> None:
     """``ties``: mu of all pairs of laws, p first; ``truth``: at ``EPSILONS``, p against q."""
     half = weight.size
     own = np.diag(ties[:half, half:])
-    bounds: list[Star | Program] = [Star(weight, ties[:half, h], ties[h, half:], own) for h in range(2 * half)]
-    bounds.append(Program(weight, ties, (weight, own)))
-    for bound in bounds:
+    stars = [Star(weight, ties[:half, hub], ties[hub, half:], own) for hub in range(2 * half)]
+    bounds = [one.log_delta for one in stars] + [Program(weight, ties, (weight, own)).one_way]
+    for log_delta in bounds:
         for epsilon, least in zip(EPSILONS.tolist(), truth.tolist(), strict=True):
-            assert math.exp(bound.log_delta(epsilon)) >= least * (1 - 1e-9) - 1e-13
+            assert math.exp(log_delta(epsilon)) >= least * (1 - 1e-9) - 1e-13
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -139,6 +139,19 @@ def test_normal_laws_in_other_places_stay_below(seed: int) -> None:
     masses = np.diff(ndtr(x[None, :] - centres[:, None]), axis=1)
     truth = hockey_sticks(weight @ masses[:half], weight @ masses[half:], EPSILONS)
     check_family(weight, np.abs(np.subtract.outer(centres, centres)), truth)
+
+
+def test_mu_too_small_by_a_tenth_would_be_caught() -> None:
+    centres = np.array([0.0, 0.1, 0.3, 0.2, -0.2, -0.3])
+    ties, weight = np.abs(np.subtract.outer(centres, centres)), np.full(3, 1 / 3)
+    masses = np.diff(ndtr(np.linspace(-14, 14, 20001)[None, :] - centres[:, None]), axis=1)
+    truth = hockey_sticks(weight @ masses[:3], weight @ masses[3:], EPSILONS)
+    own = np.diag(ties[:3, 3:])
+    check_family(weight, ties, truth)
+    with pytest.raises(AssertionError):
+        check_family(weight, 0.9 * ties, truth)
+    found = np.exp([Program(weight, ties, (weight, own)).one_way(e) for e in EPSILONS.tolist()[:3]])
+    assert np.all(found <= 1.2 * truth[:3])
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -30,6 +30,10 @@ def one_use(total: int, place: int, gap: float = 1.0) -> Vector:
     return leaks
 
 
+def exactly(slopes: Vector, gaps: Vector, sigmas: Vector) -> float:
+    return chains.gaussian_pair(slopes.tolist(), gaps.tolist(), sigmas.tolist())
+
+
 def least_energy(noise: Vector, lipschitz: Vector, leaks: Vector) -> float:
     """mu by a general solver: close a_k <= what is open, leave nothing open; no hull, no clock."""
     total = noise.size
@@ -45,7 +49,7 @@ def least_energy(noise: Vector, lipschitz: Vector, leaks: Vector) -> float:
         {"type": "ineq", "fun": lambda a: still_open(a)[:-1]},
         {"type": "eq", "fun": lambda a: still_open(a)[-1]},
     )
-    found = minimize(
+    found = minimize(  # type: ignore[call-overload]
         lambda a: np.sum((a / noise) ** 2),
         leaks,
         jac=lambda a: 2 * a / noise**2,
@@ -97,8 +101,7 @@ def test_never_below_an_exact_gaussian_chain(seed: int) -> None:
     leaks = rng.uniform(0, 2, total) * (rng.random(total) < 0.6)
     found = shift_mu(make(noise, c), leaks)
     signs = rng.choice([-1, 1], (30, total))
-    truths = [chains.gaussian_pair(c, leaks, noise)]
-    truths += [chains.gaussian_pair(c * sign, leaks * sign[::-1], noise) for sign in signs]
+    truths = [exactly(c, leaks, noise), *(exactly(c * sign, leaks * sign[::-1], noise) for sign in signs)]
     assert max(truths) <= found * (1 + 1e-12)
     assert found <= math.sqrt(np.sum((leaks / noise) ** 2)) * (1 + 1e-12)  # hiding never hurts
 
@@ -107,7 +110,7 @@ def test_never_below_an_exact_gaussian_chain(seed: int) -> None:
 def test_one_use_is_exact_for_any_schedule(place: int) -> None:
     rng = np.random.default_rng(place)
     noise, c, leaks = rng.uniform(0.2, 2, 7), rng.uniform(0.1, 1.3, 7), one_use(7, place)
-    exact = chains.gaussian_pair(c[place:], leaks[place:], noise[place:])  # from a state that is known
+    exact = exactly(c[place:], leaks[place:], noise[place:])  # from a state that is known
     assert shift_mu(make(noise, c), leaks) == pytest.approx(exact, rel=1e-12)
 
 
@@ -144,7 +147,7 @@ def test_an_early_release_is_a_shorter_run() -> None:
     rounds = make(rng.uniform(0.5, 2, 9), rng.uniform(0.5, 1.2, 9), diameter=2.0)
     uses, ends = np.array([1, 3]), np.arange(5, 10)
     found = uses_mu(rounds, uses, np.ones(2), ends)
-    alone = [float(uses_mu(rounds.until(int(e)), uses, np.ones(2), e)) for e in ends]
+    alone = [float(uses_mu(rounds.until(int(e)), uses, np.ones(2), np.array(e))) for e in ends]
     np.testing.assert_allclose(found, alone, rtol=1e-12)
 
 
@@ -201,7 +204,7 @@ class TestFarFromOne:
         c = np.array([1.0, 1e100, 1e-150, 1.0, 1.0])
         for leaks in (np.array([1.0, 0, 0, 0, 0]), np.array([1.0, 1.0, 0, 0, 1.0])):
             found = shift_mu(make(np.ones(5), c), leaks)
-            assert found >= chains.gaussian_pair(c, leaks, np.ones(5)) * (1 - 1e-12)
+            assert found >= exactly(c, leaks, np.ones(5)) * (1 - 1e-12)
         factor = make(np.ones(5), c).factor
         assert np.all(factor[:-1] >= c[1:] * factor[1:] * (1 - 1e-12))
 
@@ -211,6 +214,14 @@ class TestFarFromOne:
         found = uses_mu(rounds, np.array([90]), np.ones(1), np.array([100, 3000]))
         assert found[0] == pytest.approx(0.5**9 / math.sqrt(sum(0.25**j for j in range(10))), rel=1e-12)
         assert found[1] < 1e-100
+
+    def test_a_run_that_only_its_end_makes_possible_to_follow(self) -> None:
+        c = np.array([0.0, 0.0, 1e60, 1e60, 0.0, 0.0, 0.0])
+        rounds = make(np.array([1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0]), c)
+        assert rounds.contracts
+        assert not rounds.until(4).contracts
+        found = uses_mu(rounds, np.array([2, 3]), np.ones(2), np.array(4))
+        assert float(found) == pytest.approx(math.sqrt(1.25), rel=1e-12)
 
     def test_a_forgetful_map(self) -> None:
         c = np.array([1.0, 0.0, 1.0])

@@ -2,26 +2,29 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
 from fedveil.theory.blocks import linear_contraction
 from fedveil.theory.divergence import log_laplace, log_theta
+from fedveil.theory.numerics import Vector
 
 EPSILONS = [0.0, 0.1, 1.0, 3.0]
 Number = mpmath.mpf
+Exact = Any  # mpmath has no types
 
 
-def theta(epsilon: float, r: Number) -> Number:
-    def tail(z: Number) -> Number:
+def theta(epsilon: float, r: Exact) -> Exact:
+    def tail(z: Exact) -> Exact:
         return mpmath.erfc(z / mpmath.sqrt(2)) / 2
 
     return tail(epsilon / r - r / 2) - mpmath.exp(epsilon) * tail(epsilon / r + r / 2)
 
 
-def linear(epsilon: float, first: float, later: float, total: int) -> np.ndarray:
+def linear(epsilon: float, first: float, later: float, total: int) -> Vector:
     """Our bound for every place: ``first`` and ``later`` are distances over the round's noise."""
     start = log_theta(np.full(total, epsilon), np.full(total, first))
     return np.exp(linear_contraction(epsilon, start, np.full(total, later)))

@@ -6,12 +6,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedveil.theory.numerics import Vector
+from fedveil.theory.numerics import SMALLEST_DELTA, Vector
 from fedveil.theory.position import Star, log_average, own_mu, star
 from fedveil.theory.position_program import Program, program
 from fedveil.theory.rounds import Indices, Rounds
 
 CLOSE = 1e-3  # how far, in ln(delta), two solutions of the program may lie apart
+LEAST = math.log(SMALLEST_DELTA)  # below this nothing is asked, and the program may answer with the average
 EXACT = 1e-6  # the same for the search of a star
 
 Setting = tuple[Rounds, Indices, Vector]
@@ -48,23 +49,23 @@ def test_a_star_falls_with_epsilon(run: Setting, epsilon: float, more: float) ->
     assert bound.log_delta(epsilon + more) <= bound.log_delta(epsilon) + EXACT <= EXACT
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(run=runs(), epsilon=epsilons, more=st.floats(0.0, 2.0))
 def test_a_program_falls_with_epsilon(run: Setting, epsilon: float, more: float) -> None:
     bound = program(*run)
-    assert bound.log_delta(epsilon + more) <= bound.log_delta(epsilon) + CLOSE <= CLOSE
+    assert bound.log_delta(epsilon + more) <= max(bound.log_delta(epsilon), LEAST) + CLOSE <= CLOSE
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(run=runs(), epsilon=epsilons, factor=st.floats(1.0, 3.0))
 def test_larger_gaps_and_less_noise_cost(run: Setting, epsilon: float, factor: float) -> None:
     for worse in (scaled(run, gap=factor), scaled(run, noise=1 / factor)):
         for hub in range(run[1].shape[0]):
             assert star(*run, hub).log_delta(epsilon) <= star(*worse, hub).log_delta(epsilon) + EXACT
-        assert program(*run).log_delta(epsilon) <= program(*worse).log_delta(epsilon) + CLOSE
+        assert program(*run).log_delta(epsilon) <= max(program(*worse).log_delta(epsilon), LEAST) + CLOSE
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(run=runs(), epsilon=epsilons)
 def test_never_beyond_averaging(run: Setting, epsilon: float) -> None:
     average = log_average(run[2], epsilon, own_mu(*run[:2]))
@@ -73,14 +74,14 @@ def test_never_beyond_averaging(run: Setting, epsilon: float) -> None:
         assert 0.0 <= math.exp(bound.log_delta(epsilon)) <= math.exp(average)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(run=runs(), epsilon=epsilons)
 def test_a_program_is_no_worse_than_a_star(run: Setting, epsilon: float) -> None:
-    found = program(*run).log_delta(epsilon)
-    assert all(found <= star(*run, hub).log_delta(epsilon) + CLOSE for hub in range(run[1].shape[0]))
+    stars = [star(*run, hub).log_delta(epsilon) for hub in range(run[1].shape[0])]
+    assert program(*run).log_delta(epsilon) <= max(min(stars), LEAST) + CLOSE
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(run=runs(), epsilon=epsilons)
 def test_the_value_stays_below_its_certificate(run: Setting, epsilon: float) -> None:
     bound = star(*run, run[1].shape[0] - 1)

@@ -63,7 +63,9 @@ def test_a_jump_is_found_from_above() -> None:
 
 
 def test_nan_is_not_satisfied() -> None:
-    assert solved(lambda _: math.nan, 1e-5) == (math.inf, pytest.approx(7, abs=15))
+    never, calls = solved(lambda _: math.nan, 1e-5)
+    assert never == math.inf
+    assert calls <= 20
     answer, calls = solved(lambda epsilon: math.nan if epsilon < 2 else -99.0, 1e-5)
     assert 2 <= answer <= 2 * (1 + 1e-9)
     assert calls <= 50

@@ -54,9 +54,10 @@ def calibrate(
 def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> Callable[[float], float]:
     """Positive while the target is missed, as a function of the logarithm of the factor."""
     if isinstance(mechanism, LastIterate):
+        aim = epsilon * (1 - 1e-6)  # so that inverting the curve again stays below the target
 
         def in_delta(log_factor: float) -> float:
-            return certified_log_delta(_run(scaled(mechanism, math.exp(log_factor))))(epsilon) - math.log(delta)
+            return certified_log_delta(_run(scaled(mechanism, math.exp(log_factor))))(aim) - math.log(delta)
 
         return in_delta
     accountant = LossDistributionAccountant(certified_law)

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
 
 from fedveil.account.base import Accountant, Curve, curve_of
 from fedveil.account.central_limit import CentralLimitAccountant
-from fedveil.account.last_iterate import Evaluator, evaluators
+from fedveil.account.evaluator import Evaluator
+from fedveil.account.last_iterate import evaluators
 from fedveil.account.loss_distribution import LossDistributionAccountant
 from fedveil.account.renyi import RenyiAccountant
 from fedveil.checks import require
@@ -16,7 +18,7 @@ from fedveil.errors import CannotCertify
 from fedveil.guarantee import Answer, Bound, Status
 from fedveil.mechanism import LastIterate, Mechanism, flatten
 from fedveil.theory.concentrated import group_epsilon_delta
-from fedveil.theory.loss import FiniteLaw
+from fedveil.theory.loss import FiniteLaw, law_of_profile
 from fedveil.theory.numerics import (
     LARGEST_EPSILON,
     REPORTED_DELTA,
@@ -24,23 +26,22 @@ from fedveil.theory.numerics import (
     check_epsilon,
     smallest_epsilon,
 )
-from fedveil.theory.tradeoff_ops import from_profile
 
-_PROFILE_POINTS = 64  # epsilons at which a hidden run's certified curve is taken into a composition
+_PROFILE_POINTS = 40  # epsilons at which a hidden run's certified curve is taken into a composition
 
 
-def account(
+def account_for(
     mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None, group: int = 1
 ) -> Answer:
     """The smallest proved (epsilon, delta): give one, get the other. ``group`` records are protected together.
 
     >>> from fedveil.mechanism import Gaussian
-    >>> round(account(Gaussian(noise_multiplier=1.0), delta=1e-5).epsilon, 5)
+    >>> round(account_for(Gaussian(noise_multiplier=1.0), delta=1e-5).epsilon, 5)
     4.37718
     """
     require(
         (delta is None) != (epsilon is None),
-        "account",
+        "account_for",
         "be given exactly one of delta and epsilon",
         (delta, epsilon),
     )
@@ -130,14 +131,19 @@ def _loss_bound(
     epsilon: float | None,
     group: int,
 ) -> Bound:
-    curve = curve_of(accountant, mechanism)
     reason = "exact composition of the privacy loss, rounded outward on both sides"
-    if group > 1:
+    together = replace(accountant, group=group)
+    try:
+        curve = curve_of(together, mechanism)
+    except CannotCertify:
+        if group == 1:
+            raise
+        reason += "; groups by repeated neighbours"
         return _accountant_bound(accountant, mechanism, "loss-distribution", "certified", reason, delta, epsilon, group)
     if delta is not None:
-        lower, upper = accountant.bracket(curve, delta)
+        lower, upper = together.bracket(curve, delta)
         return Bound(name="loss-distribution", status="certified", reason=reason, epsilon=upper, epsilon_lower=lower)
-    least = max(accountant.delta(curve, epsilon or 0.0), REPORTED_DELTA)
+    least = max(together.delta(curve, epsilon or 0.0), REPORTED_DELTA)
     return Bound(name="loss-distribution", status="certified", reason=reason, epsilon=epsilon, delta=min(least, 1.0))
 
 
@@ -177,15 +183,15 @@ def certified_log_delta(run: LastIterate) -> Callable[[float], float]:
 def certified_law(run: LastIterate) -> FiniteLaw:
     """A hidden run as one use in a composition: the law of its certified trade-off function.
 
-    The true profile is convex, so chords between certified points lie above it.
+    The true profile is convex in exp(epsilon), so it lies below the convex minorant of certified points.
     """
-    log_delta = certified_log_delta(run)
+    able = [e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None]
+    probe = smallest_epsilon(able[0], 1e-5, tolerance=1e-2) / 2
+    if not probe < LARGEST_EPSILON:
+        raise CannotCertify("a hidden run in the composition has no finite guarantee of its own")
+    log_delta = min(able, key=lambda bound: bound(probe))  # any certified bound is valid; the best one there is used
     far = smallest_epsilon(log_delta, 1e-13, tolerance=1e-2)
     if not far < LARGEST_EPSILON:
         raise CannotCertify("a hidden run in the composition has no finite guarantee of its own")
     grid = np.linspace(0.0, max(far, 1e-9), _PROFILE_POINTS)
-    deltas = np.minimum.accumulate([math.exp(min(log_delta(float(e)), 0.0)) for e in grid])
-    curve = from_profile(grid, deltas)
-    keep = np.isfinite(curve.log_ratio) & (curve.p > 0)
-    order = np.argsort(curve.log_ratio[keep])
-    return FiniteLaw(*(tuple(float(v) for v in values[keep][order]) for values in (curve.log_ratio, curve.p, curve.q)))
+    return law_of_profile(grid, np.array([math.exp(min(log_delta(float(e)), 0.0)) for e in grid]))

@@ -182,7 +182,7 @@ def _block(run: LastIterate) -> Evaluator:
 
     def log_delta(epsilon: float) -> float:
         start = np.where(started, log_theta(epsilon, np.where(started, table.mu, 1.0)), 0.0)
-        value = block_contraction(epsilon, start, table.distances)
+        value = block_contraction(epsilon, start, table.distances, started)
         with np.errstate(divide="ignore"):
             rows = value + np.log(table.share)
             fresh = log_theta(epsilon, table.fresh_mu) + np.log(table.fresh)

@@ -14,9 +14,11 @@ from fedveil.theory.composition import Bracket, Uses, worst_bracket, worst_delta
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.loss import (
+    LARGEST_GROUP,
     FiniteLaw,
     FixedSizeLaw,
     GaussianLaw,
+    GroupLaw,
     LaplaceLaw,
     LossLaw,
     SampledLaw,
@@ -47,12 +49,18 @@ def _no_hidden_runs(run: LastIterate) -> FiniteLaw:
 @final
 @dataclass(frozen=True, slots=True)
 class LossDistributionAccountant:
-    """Composes everything; ``hidden`` supplies the certified law of a run whose updates are hidden."""
+    """Composes everything; ``hidden`` supplies the certified law of a run whose updates are hidden.
+
+    ``group`` records are protected together, exactly, where the worst pair of a group is known.
+    """
 
     hidden: Callable[[LastIterate], FiniteLaw] = _no_hidden_runs
+    group: int = 1
 
     def primitive(self, mechanism: Primitive, /) -> LossCurve:
         """The dominating pair(s) of one use."""
+        if self.group > 1:
+            return _of_group(mechanism, self.group)
         match mechanism:
             case Gaussian():
                 return LossCurve(mechanism.mu**2)
@@ -114,7 +122,22 @@ class LossDistributionAccountant:
             return Bracket(exact * (1 - 1e-8), exact)
         if not curve.bracketed:
             return Bracket(0.0, self.epsilon(curve, delta))
-        return worst_bracket(_alternatives(curve), delta)
+        lower, upper = worst_bracket(_alternatives(curve), delta)
+        return Bracket(lower, min(upper, self.epsilon(curve, delta)))  # never above what was calibrated with
+
+
+def _of_group(mechanism: Primitive, size: int) -> LossCurve:
+    """Groups move a sum ``size`` times as far; under Poisson sampling a binomial number of them takes part."""
+    match mechanism:
+        case Gaussian():
+            return LossCurve((size * mechanism.mu) ** 2)
+        case Laplace():
+            return _symmetric(LaplaceLaw(size * mechanism.r))
+        case SampledGaussian(sampling="poisson", neighbours="zero-out", rate=rate) if size <= LARGEST_GROUP:
+            removal, addition = (GroupLaw(mechanism.mu, rate, size, removal=way) for way in (True, False))
+            return LossCurve(0.0, ((removal, 1),), ((addition, 1),))
+        case _:
+            raise CannotCertify("the worst pair of a group is not known for this mechanism")
 
 
 def _symmetric(law: LossLaw, *, bracketed: bool = True) -> LossCurve:

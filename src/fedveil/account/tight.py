@@ -20,7 +20,7 @@ from fedveil.theory.transport import Transport, transport
 _MOST_TABLES = 8  # rounds after the use that transport follows
 _WIDEST = 5.0  # diameters over noise at which transport is tried
 _MOST_STAR = 20_000  # places up to which position coupling is worked out
-_MOST_PROGRAM = 40  # places up to which its linear program is
+_MOST_PROGRAM = 400  # places up to which its linear program is
 
 
 class Coupling(Protocol):
@@ -45,11 +45,13 @@ def transport_bound(run: LastIterate) -> Evaluator:
     if widest > _WIDEST:
         return withdrawn(
             name,
-            f"the domain is {widest:.3g} noise widths wide; beyond {_WIDEST:g} the block bound is as good",
+            f"the domain is {widest:.3g} noise widths wide; it is worked out up to {_WIDEST:g}",
         )
     after = run.total - 1 - state.last_use
+    if state.weights is None and int(after.min()) == 0:
+        return withdrawn(name, "no round follows the worst place, so nothing is hidden there")
     if state.weights is None and int(after.min()) > _MOST_TABLES:
-        return withdrawn(name, f"more than {_MOST_TABLES} rounds follow; the block bound is as good there")
+        return withdrawn(name, f"{int(after.min())} rounds follow the use; it is worked out up to {_MOST_TABLES}")
     near = np.flatnonzero(after <= _MOST_TABLES)
     others = _rest(run, near)
 
@@ -134,7 +136,7 @@ def _couplings(run: LastIterate) -> tuple[Coupling, ...]:
     state = hidden_run(run)
     weights = state.weights if state.weights is not None else np.ones(1)
     last = run.rounds - 1
-    hubs = sorted({0, last // 4, last // 2, (3 * last) // 4, max(last - 1, 0), last})
+    hubs = sorted({0, last // 8, last // 4, last // 2, (3 * last) // 4, (7 * last) // 8, last})
     stars = [star(state.rounds, state.places, weights, hub) for hub in hubs]
     probe = 2.0 * float(np.median(shift_mus(run)))
     best = min(stars, key=lambda s: s.log_delta(probe))

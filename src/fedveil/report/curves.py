@@ -2,8 +2,9 @@
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,9 @@ Role = Literal["baseline", "paper", "rival", "step", "best"]
 LogDelta = Callable[[float], float]
 
 DELTA = 1e-5  # at which the figures quote epsilon
-_POINTS = 14  # epsilons a bound adds to the grid that all bounds of its panel share
+_POINTS = 12  # epsilons a bound adds to the grid that all bounds of its panel share
+_CLIFF = math.log(100.0)  # the fall of delta between neighbouring points that is still drawn as a line
+_EXTRA = 60  # points a curve may gain to avoid that
 COLUMNS = ("figure", "panel", "curve", "status", "x", "y")
 
 
@@ -60,11 +63,15 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """A label with its unit, a scale, and limits where the data should not choose them (descending: reversed)."""
+    """A label with its unit, a scale, and limits where the data should not choose them (descending: reversed).
+
+    ``mark``: where the values quoted beside the curves are read off.
+    """
 
     label: str
     log: bool = False
     limits: tuple[float, float] | None = None
+    mark: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,30 +109,59 @@ def bounds_of(run: LastIterate, shown: Mapping[str, tuple[str, Role]]) -> list[N
 
 def epsilon_at(bound: NamedBound, delta: float = DELTA) -> float:
     """The least epsilon of a bound at ``delta``, from above."""
-    return smallest_epsilon(bound.log_delta, delta, tolerance=1e-6)
+    return smallest_epsilon(bound.log_delta, delta, tolerance=1e-5)
 
 
 def profile_panel(title: str, bounds: Sequence[NamedBound]) -> Panel:
-    """delta against epsilon, down to the least delta that is reported; every curve on the same epsilons."""
+    """delta against epsilon, down to the least delta that is reported; what is proved on shared epsilons."""
     require(len(bounds) >= 1, "bounds", "name at least one that applies", list(bounds))
     ends = [smallest_epsilon(bound.log_delta, REPORTED_DELTA, tolerance=1e-4) for bound in bounds]
-    reach = [end for end in ends if 0 < end < math.inf] or [1.0]
+    reach = [end if 0 < end < math.inf else 1.0 for end in ends]
+    proved = [end for bound, end in zip(bounds, reach, strict=True) if bound.status == "certified"]
+    shared = _grid(proved)
+    curves = [
+        _profile(bound, shared if bound.status == "certified" else _grid([end]))
+        for bound, end in zip(bounds, reach, strict=True)
+    ]
+    return Panel(title=title, curves=tuple(curves))
+
+
+def _grid(ends: Sequence[float]) -> list[float]:
     shape = np.linspace(0.0, 1.0, _POINTS) ** 1.5  # bounds bend most near zero
-    grid = np.unique(np.concatenate([end * shape for end in reach]))
-    return Panel(title=title, curves=tuple(_profile(bound, grid.tolist()) for bound in bounds))
+    return np.unique(np.concatenate([end * shape for end in ends])).tolist() if ends else []
 
 
 def _profile(bound: NamedBound, grid: Sequence[float]) -> Curve:
     """Up to where it meets the floor, and no farther. The true profile falls, so the least so far holds."""
-    x, y, least = [], [], 0.0
+    floor = math.log(REPORTED_DELTA)
+    x: list[float] = []
+    logs: list[float] = []
     for epsilon in grid:
-        least = min(least, bound.log_delta(epsilon))
         x.append(epsilon)
-        y.append(max(math.exp(least), REPORTED_DELTA))
-        if y[-1] == REPORTED_DELTA:
+        logs.append(min([0.0, bound.log_delta(epsilon), *logs[-1:]]))
+        if logs[-1] <= floor + 1e-9:
+            logs[-1] = floor
             break
+    _fill_cliffs(bound, x, logs)
+    y = tuple(math.exp(value) if value > floor else REPORTED_DELTA for value in logs)
     value = epsilon_at(bound)
-    return Curve(name=bound.name, role=bound.role, status=bound.status, x=tuple(x), y=tuple(y), value=value)
+    return Curve(name=bound.name, role=bound.role, status=bound.status, x=tuple(x), y=y, value=value)
+
+
+def _fill_cliffs(bound: NamedBound, x: list[float], logs: list[float]) -> None:
+    """Points between neighbours that are decades apart (Laplace noise ends abruptly), where a line would mislead."""
+    for _ in range(_EXTRA):
+        drops = [a - b if right - left > 1e-9 * x[-1] else 0.0 for (a, b), (left, right) in _steps(logs, x)]
+        worst = max(range(len(drops)), key=drops.__getitem__, default=0)
+        if not drops or drops[worst] <= _CLIFF:
+            return
+        middle = (x[worst] + x[worst + 1]) / 2
+        x.insert(worst + 1, middle)
+        logs.insert(worst + 1, min(logs[worst], max(bound.log_delta(middle), logs[worst + 1])))
+
+
+def _steps(logs: Sequence[float], x: Sequence[float]) -> Iterable[tuple[tuple[float, float], tuple[float, float]]]:
+    return zip(pairwise(logs), pairwise(x), strict=True)
 
 
 def transposed(panel: Panel, largest: float) -> Panel:
@@ -133,12 +169,21 @@ def transposed(panel: Panel, largest: float) -> Panel:
     curves = []
     for curve in panel.curves:
         deltas, epsilons = np.array(curve.y), np.array(curve.x)
-        start = float(np.interp(-math.log(largest), -np.log(deltas), epsilons))  # 0 if delta(0) is smaller
+        start = _crossing(curve, largest)
         inside = deltas < largest
         x = (largest, *deltas[inside].tolist(), REPORTED_DELTA)
         y = (start, *epsilons[inside].tolist(), float(epsilons[-1]))
         curves.append(Curve(name=curve.name, role=curve.role, status=curve.status, x=x, y=y, value=curve.value))
     return Panel(title=panel.title, curves=tuple(curves))
+
+
+def _crossing(curve: Curve, delta: float) -> float:
+    """Where a profile falls to ``delta``, from above: delta is convex in exp(epsilon), so chords there are safe."""
+    for (a, b), (above, below) in zip(pairwise(curve.x), pairwise(curve.y), strict=True):
+        if above > delta >= below:
+            share = (above - delta) / (above - below)
+            return b + math.log(share + (1 - share) * math.exp(a - b))
+    return curve.x[0] if curve.y[0] <= delta else curve.x[-1]
 
 
 def without_twins(panel: Panel) -> Panel:
@@ -149,10 +194,17 @@ def without_twins(panel: Panel) -> Panel:
         if twin is None:
             kept.append(curve)
         else:
-            first = kept[twin]
-            name = f"{first.name} = {curve.name}"
-            kept[twin] = Curve(name=name, role=first.role, status=first.status, x=first.x, y=first.y, value=first.value)
+            kept[twin] = _merged(kept[twin], curve)
     return Panel(title=panel.title, curves=tuple(kept))
+
+
+def _merged(first: Curve, second: Curve) -> Curve:
+    role: Role = "best" if "best" in (first.role, second.role) else first.role
+    if role == "rival":
+        role = second.role
+    lower = first if first.value is None or second.value is None or first.value <= second.value else second
+    name = f"{first.name} = {second.name}"
+    return Curve(name=name, role=role, status=first.status, x=lower.x, y=lower.y, value=lower.value)
 
 
 def _alike(one: Curve, other: Curve) -> bool:

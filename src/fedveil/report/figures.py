@@ -1,23 +1,26 @@
 """Figures on disk: each as SVG and PNG, its numbers as CSV. No global plotting state."""
 
 import difflib
+import math
+import re
 import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from fedveil.checks import require
 from fedveil.mechanism import LastIterate
 from fedveil.report import style
 from fedveil.report.catalogue import FIGURES, one_run
-from fedveil.report.curves import DELTA, Axis, Chart, Curve, Panel, write_table
+from fedveil.report.curves import Axis, Chart, Curve, Panel, write_table
 
 # Inches.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.75, 0.25, 0.80, 0.50
@@ -58,7 +61,7 @@ def _chosen(only: Sequence[str] | None) -> list[str]:
 
 
 def _save(chart: Chart, paths: Sequence[Path]) -> Sequence[Path]:
-    with mpl.rc_context(style.SETTINGS):
+    with mpl.rc_context(rc=style.SETTINGS):
         figure = draw(chart)
         for path in paths:
             if path.suffix == ".svg":
@@ -75,8 +78,9 @@ def draw(chart: Chart) -> Figure:
     gap = 0.55 if keyed else 0.45
     margin = 0.0 if keyed else max(_label_width(panel) for panel in chart.panels)
     total = _LEFT + count * (width + margin) + (count - 1) * gap + _RIGHT
+    total = max(total, 0.4 + 0.125 * len(chart.title))
     key = _ROW * (1.3 + max(len(panel.curves) for panel in chart.panels)) if keyed else 0.0
-    caption = textwrap.wrap(chart.caption, int((total - 0.4) / 0.0665))
+    caption = _wrapped(chart.caption, total - 0.4)
     below = _BOTTOM + key + _LINE * len(caption) + 0.22
     top = _TOP - (0.25 if not chart.panels[0].title else 0.0)
     height = top + _HEIGHT + below
@@ -97,22 +101,23 @@ def draw(chart: Chart) -> Figure:
     return figure
 
 
+def _wrapped(text: str, width: float) -> list[str]:
+    """Lines no longer than ``width`` inches; a letter and its value stay together."""
+    joined = re.sub(r"(?<!\S)(\w) (?=\d)", "\\1\u00a0", text)
+    return textwrap.wrap(joined, int(width / 0.063), break_on_hyphens=False)
+
+
 def _label_width(panel: Panel) -> float:
     """Room to the right of a panel for its longest label."""
     longest = max(len(line) for curve in panel.curves for line in style.label_of(curve).split("\n"))
-    return 0.2 + 0.077 * longest
+    return 0.25 + 0.0715 * longest
 
 
 def _draw_panel(axes: Axes, panel: Panel, chart: Chart, *, first: bool) -> None:
     for curve in panel.curves:
         axes.plot(curve.x, curve.y, label=curve.name, clip_on=False, **style.LOOKS[curve.role].line())
     _scale(axes, chart, panel)
-    if chart.labels == "key":
-        axes.axhline(DELTA, color=style.FAINT, linewidth=0.7, zorder=1)
-        for curve in panel.curves:
-            if curve.value is not None and curve.y[0] > DELTA:
-                colour = style.LOOKS[curve.role].colour
-                axes.plot(curve.value, DELTA, "o", color=colour, markersize=4, zorder=5)
+    _marks(axes, panel, chart)
     axes.set_title(panel.title, loc="left", size=style.TEXT_SIZE + 0.5, color=style.INK, pad=7)
     axes.set_xlabel(chart.x.label, color=style.INK)
     if first:
@@ -125,12 +130,31 @@ def _draw_panel(axes: Axes, panel: Panel, chart: Chart, *, first: bool) -> None:
     axes.spines["bottom"].set_color(style.FAINT)
 
 
+def _marks(axes: Axes, panel: Panel, chart: Chart) -> None:
+    """A thin line at the marked value of an axis, and a dot where each curve crosses it."""
+    faint: dict[str, Any] = {"color": style.FAINT, "linewidth": 0.7, "zorder": 1}
+    if chart.y.mark is not None:
+        axes.axhline(chart.y.mark, **faint)
+    if chart.x.mark is not None:
+        axes.axvline(chart.x.mark, **faint)
+    for curve in panel.curves:
+        if curve.value is None or not 0 < curve.value < math.inf:
+            continue
+        dot: dict[str, Any] = {"color": style.LOOKS[curve.role].colour, "markersize": 4, "zorder": 5, "marker": "o"}
+        if chart.y.mark is not None:
+            axes.plot([curve.value], [chart.y.mark], **dot)
+        if chart.x.mark is not None:
+            axes.plot([chart.x.mark], [curve.value], **dot)
+
+
 def _scale(axes: Axes, chart: Chart, panel: Panel) -> None:
     farthest = max(max(curve.x) for curve in panel.curves)
     highest = max(max(curve.y) for curve in panel.curves)
     for axis, which, end in ((chart.x, "x", farthest), (chart.y, "y", highest)):
         if axis.log:
             _log_scale(axes, axis, which)
+        else:
+            (axes.xaxis if which == "x" else axes.yaxis).set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         low, high = axis.limits or (0.0, 1.04 * end if end > 0 else 1.0)
         (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
 
@@ -152,7 +176,7 @@ def _key(axes: Axes, panel: Panel, width: float) -> None:
     """Below the panel: line, name, epsilon at the delta that is marked; in the order of the curves."""
     top = -(_BOTTOM - 0.02) / _HEIGHT
     step = _ROW / _HEIGHT
-    small = {"size": style.SMALL_SIZE, "transform": axes.transAxes, "va": "center"}
+    small: dict[str, Any] = {"size": style.SMALL_SIZE, "transform": axes.transAxes, "va": "center"}
     axes.text(1.0, top, "ε at δ = 10⁻⁵", ha="right", color="#555555", **small)
     for row, curve in enumerate(panel.curves, start=1):
         y = top - row * step
@@ -177,7 +201,7 @@ def _end_labels(axes: Axes, panel: Panel) -> None:
         leader = Line2D(xs, ys, transform=axes.transAxes, clip_on=False, color=colour, linewidth=0.6)
         axes.add_line(leader)
         weight = "bold" if curve.role == "best" else None
-        place = {"transform": axes.transAxes, "va": "center", "linespacing": 1.0}
+        place: dict[str, Any] = {"transform": axes.transAxes, "va": "center", "linespacing": 1.0}
         axes.text(1.04, centre, label, color=colour, size=style.SMALL_SIZE + 0.5, weight=weight, **place)
 
 

@@ -15,9 +15,9 @@ GRID = "#e6e6e6"
 TITLE_SIZE = 12.5
 TEXT_SIZE = 9.0
 SMALL_SIZE = 8.0
-DOTS = 160  # per inch, of a PNG
+DOTS = 130  # per inch, of a PNG
 
-SETTINGS: dict[str, Any] = {
+SETTINGS: Any = {  # of keys that matplotlib lists one by one
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": TEXT_SIZE,
@@ -51,9 +51,9 @@ class Look:
 
 LOOKS: dict[Role, Look] = {
     "baseline": Look("#c2c2c2", 4.0, (), 2.0),
-    "paper": Look("#3d3d3d", 1.5, (4.5, 2.0), 3.0),
+    "paper": Look("#4a4a4a", 1.8, (4.0, 1.8), 3.0),
     "rival": Look("#757575", 1.6, (1.0, 1.4), 2.5),
-    "step": Look(ACCENT, 1.1, (), 3.5),
+    "step": Look(INK, 0.9, (), 4.5),
     "best": Look(ACCENT, 2.6, (), 4.0),
 }
 
@@ -66,20 +66,24 @@ def text_colour(curve: Curve) -> str:
 def number(value: float) -> str:
     """Three significant digits, as a reader wants them.
 
-    >>> number(4.377178), number(0.0), number(0.00132), number(12.3456), number(math.inf)
-    ('4.38', '0', '0.0013', '12.3', 'none')
+    >>> number(4.377178), number(0.0), number(0.00132), number(0.98), number(123.456), number(math.inf)
+    ('4.38', '0', '0.0013', '0.980', '123', 'none')
     """
     if not math.isfinite(value):
         return "none"
     if value < 5e-5:
         return "0"
-    return f"{value:.2g}" if value < 0.01 else f"{value:.3g}"
+    if value >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.2g}" if value < 0.01 else f"{value:#.3g}"
 
 
 def label_of(curve: Curve) -> str:
-    """The name, what it amounts to, and a warning where nothing is proved."""
+    """The name, what it amounts to, and a warning where nothing is proved; names that share a line below it."""
+    first, *others = curve.name.split(" = ")
     value = "" if curve.value is None else f"  {number(curve.value)}"
-    return curve.name + value + ("" if curve.status == "certified" else "\n(not certified)")
+    warning = [] if curve.status == "certified" else ["(not certified)"]
+    return "\n".join([first + value, *(f"= {other}" for other in others), *warning])
 
 
 def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:

@@ -20,8 +20,6 @@ from fedveil.theory.rounds import Indices, Rounds
 
 LogDivergence = Callable[[Vector, Vector], Vector]  # (epsilon, distance over noise) -> log E_epsilon
 
-_HOPELESS = 15.0  # distances beyond this many noise units are not contracted by anything
-
 
 def log_excess(epsilon: float, log_a: Vector) -> Vector:
     r"""$\tilde\varepsilon = \ln(1 + (e^\varepsilon - 1)/a)$ of the nonlinear contraction, $a \le 1$."""
@@ -50,7 +48,7 @@ def block_distances(rounds: Rounds, checkpoints: Indices) -> Vector:
     if rounds.contracts and not rounds.deep:
         distance = np.minimum(distance, _followed(rounds, before, after))
     elif rounds.contracts:  # products too small for a float: each column has its own
-        ends = [_followed(rounds.until(max(int(end), 1)), np.minimum(before, end), end) for end in after[0]]
+        ends = [_followed(rounds.seen_at(max(int(end), 1)), np.minimum(before, end), end) for end in after[0]]
         distance = np.minimum(distance, np.concatenate(ends, axis=1))
     return np.where((after > before) & ~np.isnan(distance), distance, np.inf)
 
@@ -60,6 +58,12 @@ def _followed(rounds: Rounds, before: Indices, after: Indices) -> Vector:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         distance = rounds.factor[inside] * rounds.reach[inside] / np.sqrt(rounds.span(before, after))
     return np.asarray(np.where(np.isnan(distance), np.inf, distance), dtype=np.float64)
+
+
+def _hopeless(epsilon: float, log_a: Vector) -> float:
+    """A distance beyond which no entry of ``log_a`` is contracted by more than a float can show."""
+    least = np.min(log_a, initial=0.0, where=np.isfinite(log_a))
+    return 8.5 + math.sqrt(72.0 + 2 * float(log_excess(epsilon, np.asarray(least))))  # r/2 - eps~/r = 8.5
 
 
 def block_contraction(
@@ -75,7 +79,7 @@ def block_contraction(
     value = np.minimum(log_start, 0.0)
     begun = log_start < 0 if started is None else started
     for j in range(1, value.shape[1]):
-        useful = np.flatnonzero(distances[:j, j] < _HOPELESS)
+        useful = np.flatnonzero(distances[:j, j] < _hopeless(epsilon, value[:, :j]))
         if useful.size:
             earlier = value[:, useful]
             through = contract(epsilon, earlier, np.broadcast_to(distances[useful, j], earlier.shape))

@@ -5,8 +5,10 @@ Theory page: loss-distributions.md.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from fedveil.checks import require
 from fedveil.theory.convolution import (
@@ -16,11 +18,12 @@ from fedveil.theory.convolution import (
     convolve,
     log_moment,
     log_peak,
+    minimum,
     opened,
     variance,
 )
 from fedveil.theory.lattice import LONGEST, LatticeLaw, grid_cells, lowered, raised, sketch
-from fedveil.theory.loss import LossLaw
+from fedveil.theory.loss import FiniteLaw, LaplaceLaw, LossLaw
 from fedveil.theory.numerics import LARGEST_EPSILON, check_delta, check_epsilon
 
 Uses = Sequence[tuple[LossLaw, int]]
@@ -29,8 +32,10 @@ NARROW = 2e-3  # the bracket's width over epsilon (or delta) at which refinement
 LARGEST_COUNT = 10**15
 _FIRST = 4e-3  # the grid's relative error in epsilon on the first pass; the second is chosen from what it gave
 _SINGLE = 4e-4  # the same where only one pass is made
-_PASSES = 6
+_PASSES = 4
 _SKETCH = 1000  # atoms of the laws on which the tilt is chosen
+_AFFORDED = 10.0  # powers of e by which the tilted sum may exceed what is asked
+_LEAST_DELTA = 1e-300  # an upper bound is never rounded to zero
 _UNIT = 2.0**-52
 
 
@@ -103,8 +108,11 @@ def worst_bracket(alternatives: Sequence[Uses], delta: float, narrow: float = NA
 def worst_delta(alternatives: Sequence[Uses], epsilon: float, narrow: float = NARROW) -> Bracket:
     """Certified lower and upper value of the largest delta over the alternatives."""
     check_epsilon(epsilon)
-    lower, upper = _worst(_settings(alternatives, _Goal(None, epsilon)), narrow)
-    return Bracket(math.exp(lower), math.exp(upper))
+    settings = _settings(alternatives, _Goal(None, epsilon))
+    if not settings:
+        return Bracket(0.0, 0.0)
+    lower, upper = _worst(settings, narrow)
+    return Bracket(math.exp(lower), max(math.exp(upper), _LEAST_DELTA))
 
 
 def _worst(settings: Sequence[_Setting], narrow: float) -> Bracket:
@@ -113,16 +121,22 @@ def _worst(settings: Sequence[_Setting], narrow: float) -> Bracket:
         return Bracket(0.0, 0.0)
     least = -math.inf if settings[0].goal.log_delta is None else 0.0
     states = [_State(setting, least, _reported(setting, setting.chernoff), _FIRST) for setting in settings]
+    lower = least
     for _ in range(_PASSES):
-        lower = max(state.lower for state in states)
-        states = [_refined(state, narrow) if _matters(state, lower, narrow) else state for state in states]
-        lower = max(state.lower for state in states)
-        if not any(_matters(state, lower, narrow) for state in states):
+        states.sort(key=lambda state: -state.upper)
+        before = states.copy()
+        for index, state in enumerate(before):
+            if _matters(state, lower, narrow):
+                states[index] = _refined(state, narrow)
+                lower = max(lower, states[index].lower)
+        if states == before:
             break
     return Bracket(max(state.lower for state in states), max(state.upper for state in states))
 
 
 def _matters(state: _State, lower: float, narrow: float) -> bool:
+    if state.upper == math.inf:
+        return state.fineness > 0 and lower < math.inf
     return state.fineness > 0 and state.upper - lower > _allowed(state, narrow)
 
 
@@ -136,17 +150,22 @@ def _refined(state: _State, narrow: float) -> _State:
     upper = min(state.upper, after.upper)
     lower = min(max(state.lower, after.lower), upper)
     moved = _State(state.setting, lower, upper, state.fineness)
-    if state.setting.scale * math.sqrt(state.fineness) <= state.setting.finest:
+    if upper == math.inf or state.setting.scale * math.sqrt(state.fineness) <= state.setting.finest:
         return moved._replace(fineness=0.0)
     width = upper - lower
+    stuck = lower > 0 and width > 0.7 * (state.upper - state.lower)
+    if stuck and state.fineness < _FIRST:  # it is not the grid that is in the way
+        return moved._replace(fineness=0.0)
     wanted = 0.9 * _allowed(moved, narrow) / width if 0 < width < math.inf else 0.1  # errors go with the step squared
-    return moved._replace(fineness=state.fineness * min(max(wanted, 0.12), 0.5))
+    return moved._replace(fineness=state.fineness * min(max(wanted, 0.07), 0.5))
 
 
 def _pass(setting: _Setting, fineness: float, *, above: bool, below: bool) -> Bracket:
     """One grid, from above, from below, or both; a sum that does not fit leaves Chernoff's bound and nothing."""
-    step = max(setting.scale * math.sqrt(fineness), setting.finest)
+    step = _aligned(max(setting.scale * math.sqrt(fineness), setting.finest), setting.uses)
     upper, lower = setting.chernoff, -math.inf
+    if not 0 < step < math.inf:  # nothing finite to look at
+        return Bracket(lower, _reported(setting, upper))
     try:
         cells = [(grid_cells(law, step, setting.tail), times) for law, times in setting.uses]
         if above:
@@ -158,6 +177,13 @@ def _pass(setting: _Setting, fineness: float, *, above: bool, below: bool) -> Br
     except OverflowError:
         pass
     return Bracket(lower, _reported(setting, upper))
+
+
+def _aligned(step: float, uses: Uses) -> float:
+    """A step with a grid point a few ulps below the largest atom, which elsewhere would cost a first-order error."""
+    atoms = [abs(loss) for law, _ in uses if isinstance(law, LaplaceLaw | FiniteLaw) for loss in law.reach(0.0)]
+    largest = max(atoms, default=0.0)
+    return largest / math.floor(largest / step) * (1 - 8 * _UNIT) if step <= largest < math.inf else step
 
 
 def _total(parts: Sequence[tuple[LatticeLaw, int]], view: Tilt) -> TiltedSum | None:
@@ -217,36 +243,21 @@ def _setting(uses: Uses, goal: _Goal) -> _Setting:
         return value if not math.isnan(value) else math.inf
 
     spread = math.sqrt(max(variance(laws, 0.0), 1e-24))
-    log_tilt, best = _minimum(bound, math.log(1e-3 / spread), math.log(max(300.0 / spread, 300.0 / min(widths))))
+    log_tilt, best = minimum(bound, math.log(1e-3 / spread), math.log(max(300.0 / spread, 300.0 / min(widths))))
     tilt = math.exp(log_tilt)
-    # Half the tilt costs little precision and makes the tilted tails much lighter, so the window shorter.
-    used = tilt / 2
     epsilon = goal.epsilon if goal.epsilon is not None else best if math.isfinite(best) else spread
-    peak = log_moment(laws, used) - used * epsilon + log_peak(used)
     log_aim = goal.log_delta if goal.log_delta is not None else best - 3.0
-    log_outside = min(max(math.log(1e-5) + log_aim - peak, -200.0), -3.0)
+    # Less than the best tilt makes the tilted tails lighter, so the window shorter, at the price of precision.
+    for used in (tilt / 2, 0.7 * tilt, 0.85 * tilt, tilt):
+        excess = log_moment(laws, used) - used * epsilon + log_peak(used) - log_aim
+        if excess <= _AFFORDED:
+            break
+    log_outside = min(max(math.log(1e-5) - excess, -200.0), -3.0)
     # Rounding to a grid of step h adds at most rounds h^2/6 to the variance of the sum, and half of that to its mean;
     # the variance is judged by what a Gaussian of the same epsilon and tilt would have.
     size = max(epsilon, 0.1 / tilt)
     scale = math.sqrt(12 * min(size / tilt, size, spread**2) / rounds)
-    finest = max(2 * sum(widths) / LONGEST, 1e-14)
+    finest = max(sum(widths) / (LONGEST - 8 * len(uses)), 1e-14) if len(uses) < LONGEST // 16 else math.inf
     if goal.log_delta is None:
-        best = math.log(min(1.0, math.exp(min(best, 0.0)) + infinite))
+        best = float(np.logaddexp(best, math.log(infinite) if infinite > 0 else -math.inf))
     return _Setting(uses, goal, choose_window(laws, used, log_outside), tail, scale, finest, best)
-
-
-def _minimum(objective: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """Golden-section search; every point is a valid bound, so it need not be exact."""
-    ratio = (math.sqrt(5) - 1) / 2
-    left, right = high - ratio * (high - low), low + ratio * (high - low)
-    at_left, at_right = objective(left), objective(right)
-    for _ in range(20):
-        if at_left <= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - ratio * (high - low)
-            at_left = objective(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + ratio * (high - low)
-            at_right = objective(right)
-    return (left, at_left) if at_left <= at_right else (right, at_right)

@@ -1,4 +1,4 @@
-r"""Sums of independent privacy losses on a common grid: one exponential tilt, one Fourier transform, both tails bounded.
+r"""Sums of independent privacy losses on a common grid: one tilt, one Fourier transform, both tails bounded.
 
 Tilting each law by $e^{\lambda L}$ centres the sum at the epsilon that is asked for, so rounding errors and
 wrap-around are relative to the answer, however small delta is. Theory page: loss-distributions.md.
@@ -8,14 +8,13 @@ References:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.signal import lfilter
 
 from fedveil.theory.lattice import LatticeLaw
 from fedveil.theory.numerics import Vector
@@ -23,7 +22,7 @@ from fedveil.theory.numerics import Vector
 _UNIT = 2.0**-52
 _TRANSFORM_UNITS = 4.0  # ulps granted to each level of a Fourier transform, and to each use of a law
 _MARGIN = 1e-10  # relative, on delta: the recursions and logarithms of the answer itself
-LARGEST_WINDOW = 1 << 21
+LARGEST_WINDOW = 3 << 19
 
 
 class Atomic(Protocol):
@@ -148,9 +147,9 @@ class TiltedSum:
     def _tail_weights(self) -> Vector:
         r"""$c_j = \sum_{s \ge j} \tilde p_s e^{-\lambda (s-j)h} (1 - e^{-(s-j)h})$ by two positive recursions."""
         decay, both = math.exp(-self.tilt * self.step), math.exp(-(self.tilt + 1) * self.step)
-        above = lfilter([1.0], [1.0, -decay], self.mass[::-1])
+        above = decaying_sums(self.mass[::-1], decay)
         source = np.append(0.0, above[:-1]) * (decay * -math.expm1(-self.step))
-        return np.asarray(lfilter([1.0], [1.0, -both], source)[::-1], dtype=np.float64)
+        return decaying_sums(source, both)[::-1]
 
     def _within(self, index: int, before: float, after: float, target: float) -> float:
         """Between two grid points delta is linear in exp(epsilon)."""
@@ -171,14 +170,32 @@ class Tilt(NamedTuple):
 def choose_window(laws: Sequence[Opened], tilt: float, log_outside: float) -> Tilt:
     """The shifts of Chernoff's bound that give the shortest window; any positive shift would be valid."""
     here = log_moment(laws, tilt)
-    best = math.sqrt(-2 * log_outside / max(variance(laws, tilt), 1e-300))  # a heavy tail wants less
+    gaussian = math.log(math.sqrt(-2 * log_outside / max(variance(laws, tilt), 1e-300)))  # a heavy tail wants less
 
     def reach(shift: float) -> float:
         distance = (log_moment(laws, tilt + shift) - here - log_outside) / abs(shift)
         return distance if not math.isnan(distance) else math.inf
 
-    shifts = [best * share for share in (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)]
-    return Tilt(tilt, log_outside, min(shifts, key=lambda s: reach(-s)), min(shifts, key=reach))
+    below, _ = minimum(lambda log_shift: reach(-math.exp(log_shift)), gaussian - 12, gaussian + 2)
+    above, _ = minimum(lambda log_shift: reach(math.exp(log_shift)), gaussian - 12, gaussian + 2)
+    return Tilt(tilt, log_outside, math.exp(below), math.exp(above))
+
+
+def minimum(objective: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    """Golden-section search; every point is a valid bound, so it need not be exact."""
+    ratio = (math.sqrt(5) - 1) / 2
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    at_left, at_right = objective(left), objective(right)
+    for _ in range(20):
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = objective(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = objective(right)
+    return (left, at_left) if at_left <= at_right else (right, at_right)
 
 
 def convolve(parts: Parts, view: Tilt) -> TiltedSum:
@@ -192,10 +209,12 @@ def convolve(parts: Parts, view: Tilt) -> TiltedSum:
     rounds, log_finite = 0, 0.0
     for (law, times), law_open in zip(parts, laws, strict=True):
         part = rfft(_wrapped(law_open.tilted(view.tilt)[0], law.start, size))
-        spectrum *= np.power(part, times, out=part) if times > 1 else part
+        spectrum *= _power(part, times)
         rounds += times
         log_finite += times * (math.log1p(-law.infinite) if law.infinite < 1 else -math.inf)
-    mass = np.roll(np.maximum(irfft(spectrum, size), 0.0), -(first % size))
+    mass = irfft(spectrum, size, overwrite_x=True)
+    del spectrum
+    mass = np.roll(np.maximum(mass, 0.0, out=mass), -(first % size))
     # An error e in each transform becomes rounds * e in their product, in the mean square: so in the sum of |errors|
     # it is multiplied by the root below, which is one for a flat law and sqrt(size) for a single atom.
     peaked = math.sqrt(max(size * float(mass @ mass), 1.0))
@@ -204,6 +223,16 @@ def convolve(parts: Parts, view: Tilt) -> TiltedSum:
     if not (math.isfinite(moment) and math.isfinite(slack) and np.isfinite(mass[0])):
         raise OverflowError("the sum of losses is beyond floating point")
     return TiltedSum(view.tilt, moment, step, first, mass, slack, -math.expm1(log_finite))
+
+
+def _power(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:
+    """Elementwise power; what would be far below the rounding of the largest is left out."""
+    if times == 1:
+        return values
+    kept = np.abs(values) > math.exp(-60.0 / times)
+    powers = np.zeros_like(values)
+    powers[kept] = values[kept] ** times
+    return powers
 
 
 def _wrapped(weights: Vector, start: int, size: int) -> Vector:
@@ -226,3 +255,24 @@ def _window(parts: Parts, laws: Sequence[Opened], view: Tilt, here: float) -> tu
     if not ends[1] - ends[0] <= LARGEST_WINDOW - 4:
         raise OverflowError("the sum of losses does not fit its window")
     return math.floor(ends[0]) - 1, math.ceil(ends[1]) + 1
+
+
+def decaying_sums(values: Vector, decay: float) -> Vector:
+    """``out[i] = values[i] + decay * out[i - 1]``, for non-negative values and ``0 <= decay <= 1``.
+
+    Written as running sums of rescaled blocks, so that nothing overflows; all terms are positive and nothing cancels.
+    """
+    if decay <= 0.0:
+        return values.copy()
+    block = max(1, min(values.size, int(300.0 / max(-math.log(decay), 1e-300))))
+    if block < 32:  # what lies further back than this has decayed to nothing
+        kernel = decay ** np.arange(min(values.size, 400))
+        return np.convolve(values, kernel)[: values.size]
+    powers = np.exp(math.log(decay) * np.arange(block))
+    out, carry = np.empty_like(values), 0.0
+    for start in range(0, values.size, block):
+        part = values[start : start + block]
+        scale = powers[: part.size]
+        out[start : start + block] = scale * (np.cumsum(part / scale) + decay * carry)
+        carry = float(out[start + part.size - 1])
+    return out

@@ -23,7 +23,7 @@ _UNIT = 2.0**-52
 _ERROR_UNITS = 4.0  # ulps granted to a normal tail of size t: this much times 2 - ln(t); measured: below half
 _LEVEL_UNITS = 64.0  # ulps granted to the loss at which a threshold is taken, near zero
 _MIDDLE = 0.16  # the bulk of a law, by mass on either side
-LONGEST = 1 << 21  # grid points of all laws together: 16 MB
+LONGEST = 1 << 19  # grid points of all laws together: 4 MB
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, final
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 from scipy.special import ndtr, ndtri, xlog1py, xlogy
 
 from fedveil.checks import require
 from fedveil.theory.numerics import Vector
 
-LARGEST_GROUP = 1000
+LARGEST_GROUP = 200
 _RARE = math.log(1e-45)  # counts of a group below this probability are moved
 _NEWTON_STEPS = 60
 _KNOTS = 500
@@ -198,7 +199,7 @@ def _binomial(size: int, rate: float) -> tuple[Vector, Vector]:
     logs[0] = np.logaddexp.reduce(log_p[: first + 1])
     if rare > 0:
         chosen, logs = np.append(chosen, float(size)), np.append(logs, math.log(rare))
-    return chosen, logs
+    return chosen, np.asarray(logs, dtype=np.float64)
 
 
 @final
@@ -244,26 +245,23 @@ class GroupLaw:
         return np.asarray(x, dtype=np.float64)
 
     def _solve(self, goal: Vector) -> Vector:
-        if goal.size > 2 * _KNOTS:  # a few points first, to start the others close to the root
-            knots = np.linspace(goal.min(), goal.max(), _KNOTS)
-            return self._newton(goal, np.interp(goal, knots, self._solve(knots)))
-        start = np.full_like(goal, np.inf)
+        most = np.full_like(goal, np.inf)  # to the right of the root, whichever line is followed
         for slope, offset in self._lines():
-            np.minimum(start, (goal - offset) / slope, out=start)
-        return self._newton(goal, start)
+            np.minimum(most, (goal - offset) / slope, out=most)
+        if goal.size <= 2 * _KNOTS:
+            return self._newton(goal, most, most)
+        knots = np.linspace(goal.min(), goal.max(), _KNOTS)  # a few points first, to start the others close
+        return self._newton(goal, np.minimum(np.interp(goal, knots, self._solve(knots)), most), most)
 
-    def _newton(self, goal: Vector, x: Vector) -> Vector:
+    def _newton(self, goal: Vector, x: Vector, most: Vector) -> Vector:
         for _ in range(_NEWTON_STEPS):  # the sum is convex: from the right of the root every step stays there
-            top = np.full_like(x, -np.inf)
-            for slope, offset in self._lines():
-                np.maximum(top, slope * x + offset, out=top)
             total, slant = np.zeros_like(x), np.zeros_like(x)
             for slope, offset in self._lines():
-                part = np.exp(slope * x + offset - top)
+                part = np.exp(slope * x + (offset - goal))  # relative to the goal: near one at the root
                 total += part
                 slant += slope * part
-            move = (top + np.log(total) - goal) * total / slant
-            x = x - move
+            move = np.log(total) * total / slant
+            x = np.minimum(x - move, most)
             if not np.any(np.abs(move) > 1e-14 * (1 + np.abs(x))):
                 break
         return x
@@ -276,13 +274,14 @@ class GroupLaw:
 
     def reach(self, mass: float, /) -> tuple[float, float]:
         """The losses at the coordinate's own quantiles."""
-        z = -float(ndtri(mass))
+        z = -float(ndtri(mass / 2))
         counts, logs = _binomial(self.size, self.rate)
+        many = np.cumsum(np.exp(logs)[::-1])[::-1] > mass / 2  # that so many take part, or more
 
         def loss(x: float) -> float:
             return float(np.logaddexp.reduce(logs + self.mu * counts * x - (self.mu * counts) ** 2 / 2))
 
-        top = float(counts[-1])
+        top = float(counts[many][-1])
         return (loss(-z), loss(self.mu * top + z)) if self.removal else (-loss(z), -loss(-z))
 
 
@@ -361,3 +360,29 @@ class FiniteLaw:
     def reach(self, mass: float, /) -> tuple[float, float]:
         """The first and last atom."""
         return self.losses[0], self.losses[-1]
+
+
+def law_of_profile(epsilons: Vector, deltas: Vector) -> FiniteLaw:
+    """The law that a privacy profile allows, for guarantees that hold in both directions.
+
+    ``deltas[i]`` bounds delta at ``epsilons[i]`` (0 first, increasing). The true profile is convex in exp(epsilon),
+    so it lies below the convex minorant of the points; what is left beyond the last point is an infinite loss.
+    """
+    require(
+        epsilons.size >= 2 and epsilons[0] == 0, "epsilons", "start at 0 and be at least two", epsilons[:3].tolist()
+    )
+    gamma = np.exp(epsilons)
+    top = float(min(deltas[0], 1.0))
+    # A symmetric pair cannot fall faster than this at the start.
+    raised = np.maximum(np.minimum.accumulate(deltas), top - (gamma - 1) * (1 - top) / 2)
+    width = np.diff(gamma)
+    slopes = isotonic_regression(np.diff(raised) / width, weights=width).x
+    q = np.maximum(np.diff(np.append(slopes, 0.0)), 0.0)
+    p = q * gamma[1:]
+    losses = epsilons[1:]
+    middle = max(0.0, 1 - float(p.sum()) - float(q.sum()) - float(raised[-1]))
+    around = np.concatenate([q[::-1], [middle], p])
+    total = float(around.sum())
+    around /= max(total, 1.0)  # rounding only
+    points = np.concatenate([-losses[::-1], [0.0], losses])
+    return FiniteLaw(tuple(points.tolist()), tuple(around.tolist()), tuple(around[::-1].tolist()))

@@ -22,7 +22,8 @@ from fedveil.theory.shift import uses_mu
 _MOST = 16  # groups of places
 _BUDGET, _FEW = 400_000, 12  # numbers spent on each table of mu; uses up to which a mu is cheap
 _TURNS, _CLOSE = 10, 2e-4  # of cutting; relative distance of the bound from what a test can reach
-_NEAR, _MOVES = 0.1, (0.0, -0.5, 0.5)  # room, in quantiles, below which a tie gets first tangents, and where
+_ROOM = 0.2  # a tangent that a solution stays this far below, relative to it, is dropped
+_NEAR, _MOVES = 0.1, (0.0, -0.3, 0.3)  # room, in quantiles, below which a tie gets first tangents, and where
 _REACH = 60.0  # a solution may propose this many times the star's probabilities (the bound is not told)
 _SLACK = 1e-7  # added to the gain of every unknown so that the solver's tolerance cannot spoil its multipliers
 _TOLERANCE = 1e-9  # of the solver, in units of the answer
@@ -37,6 +38,12 @@ class Cuts:
     low: Indices
     slope: Vector
     height: Vector
+
+    def near(self, x: Vector, room: float) -> "Cuts":
+        """The rows that leave a solution no more room than this, relative to what they allow."""
+        left = self.height + self.slope * x[self.low] - x[self.high]
+        kept = left <= room * (self.height + self.slope * x[self.low])
+        return Cuts(self.high[kept], self.low[kept], self.slope[kept], self.height[kept])
 
     def join(self, other: "Cuts") -> "Cuts":
         """These rows and the others."""
@@ -93,14 +100,19 @@ class Program:
     def log_delta(self, epsilon: float) -> float:
         """Logarithm of an upper bound on delta in both directions; at worst the average over places."""
         check_epsilon(epsilon)
-        half = self.weight.size
-        swapped = np.roll(self.ties, (half, half), (0, 1))  # p and q exchanged
-        bound = self._one_way(epsilon, self.ties)
-        if not np.array_equal(swapped, self.ties):
-            bound = max(bound, self._one_way(epsilon, swapped))
+        bound, other = self.one_way(epsilon), self.flipped()
+        if not np.array_equal(other.ties, self.ties):
+            bound = max(bound, other.one_way(epsilon))
         return min(bound, log_average(self.average[0], epsilon, self.average[1]))
 
-    def _one_way(self, epsilon: float, ties: Vector) -> float:
+    def flipped(self) -> "Program":
+        """The same with the two data sets exchanged."""
+        half = self.weight.size
+        return Program(self.weight, np.roll(self.ties, (half, half), (0, 1)), self.average)
+
+    def one_way(self, epsilon: float) -> float:
+        """The bound from the ties alone, p against q only."""
+        ties = self.ties
         if not epsilon < 600:
             return 0.0
         gain = np.concatenate([self.weight, -math.exp(epsilon) * self.weight])
@@ -122,7 +134,7 @@ class Program:
             reached = max(reached, value)
             if bound <= reached * (1 + _CLOSE):
                 break
-            cuts = cuts.join(_violated(ties, x, quantiles, centre))
+            cuts = cuts.near(x, _ROOM).join(_violated(ties, x, quantiles, centre))
         return log_above(bound)
 
 
@@ -194,7 +206,11 @@ def _solve(gain: Vector, cuts: Cuts, unit: Vector) -> tuple[Vector, Vector] | No
         b_ub=limits,
         bounds=[(0.0, min(_REACH, 1 / size)) for size in unit.tolist()],
         method="highs-ds",
-        options={"dual_feasibility_tolerance": _TOLERANCE, "primal_feasibility_tolerance": _TOLERANCE},
+        options={
+            "presolve": False,
+            "dual_feasibility_tolerance": _TOLERANCE,
+            "primal_feasibility_tolerance": _TOLERANCE,
+        },
     )
     if solved.status != 0:
         return None

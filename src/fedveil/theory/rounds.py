@@ -106,6 +106,11 @@ class Rounds:
         noise, gap, swap = self.noise[:count], self.gap[:count], self.swap[:count]
         return Rounds(noise, gap, swap, self.lipschitz[:count], self.image[:count], self.diameter)
 
+    def seen_at(self, count: int) -> "Rounds":
+        """Rounds whose factors serve a release after ``count`` rounds: the first alone, if they can be followed."""
+        part = self.until(count)
+        return part if part.contracts else self
+
 
 def _odd(values: Vector) -> float:
     """The entry to name in a refusal: the first NaN, else the least, else the largest."""

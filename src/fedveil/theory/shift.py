@@ -100,7 +100,7 @@ def uses_mu(rounds: Rounds, uses: Indices, gaps: Vector, ends: Indices) -> Vecto
     for end in np.unique(ends):
         here = ends == end
         last = np.minimum(uses[here], end - 1)  # a use after the release is charged to its round
-        hidden = _hidden_mu(rounds.until(int(end)), last, gaps[here], ends[here])
+        hidden = _hidden_mu(rounds.seen_at(int(end)), last, gaps[here], ends[here])
         out[here] = np.minimum(separate[here], hidden)
     return out
 
