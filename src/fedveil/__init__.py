@@ -8,6 +8,7 @@
 
 from fedveil.account.calibrate import calibrate
 from fedveil.account.compare import account_for
+from fedveil.account.places import PlaceCurve, place_curve
 from fedveil.errors import BadValue, CannotCertify, FedveilError
 from fedveil.guarantee import Adversary, Answer, Bound, Neighbours, Status, Unit
 from fedveil.mechanism import (
@@ -39,6 +40,7 @@ __all__ = [
     "LastIterate",
     "Mechanism",
     "Neighbours",
+    "PlaceCurve",
     "Repeat",
     "SampledGaussian",
     "Status",
@@ -46,5 +48,6 @@ __all__ = [
     "account_for",
     "calibrate",
     "parse_mechanism",
+    "place_curve",
     "shuffled",
 ]

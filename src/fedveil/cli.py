@@ -16,9 +16,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedveil import __version__
 from fedveil.account.calibrate import calibrate as least_noise
 from fedveil.account.compare import account_for
 from fedveil.account.convert import Approximate, Definition, GaussianPromise, Renyi, Truncated
+from fedveil.account.places import PlaceCurve, place_curve
 from fedveil.checks import require
 from fedveil.errors import BadValue, FedveilError
 from fedveil.guarantee import Answer, finite_or_none
@@ -35,6 +37,22 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"fedveil {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
 File = Annotated[Path, typer.Argument(help="A mechanism file (TOML); see docs/mechanism-file.md.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to; made if it does not exist.")]
@@ -46,11 +64,31 @@ def account(
     delta: Annotated[float | None, typer.Option(help="Ask for epsilon at this delta.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Ask for delta at this epsilon.")] = None,
     group: Annotated[int, typer.Option(help="Protect this many records together.")] = 1,
+    per_place: Annotated[bool, typer.Option(help="Public order: also the epsilon of every place.")] = False,
     as_json: Json = False,
 ) -> None:
     """How private is this mechanism, under every bound that applies."""
-    answer = account_for(_read(mechanism), delta=delta, epsilon=epsilon, group=group)
-    _show(_answer_json(answer), as_json, lambda: _answer_table(answer, given_delta=delta is not None))
+    described = _read(mechanism)
+    answer = account_for(described, delta=delta, epsilon=epsilon, group=group)
+    result = _answer_json(answer)
+    curve = _places(described, delta) if per_place else None
+    if curve is not None:
+        rows = [{"place": p, "epsilon": finite_or_none(e)} for p, e in zip(curve.places, curve.epsilons, strict=True)]
+        result["places"] = {"worst": finite_or_none(curve.worst), "mean": finite_or_none(curve.mean), "curve": rows}
+
+    def table() -> None:
+        _answer_table(answer, given_delta=delta is not None)
+        if curve is not None:
+            _out().print(f"places: worst {_rounded_up(curve.worst)}, mean {_rounded_up(curve.mean)}")
+            _plain_table(result["places"]["curve"])
+
+    _show(result, as_json, table)
+
+
+def _places(mechanism: Mechanism, delta: float | None) -> PlaceCurve:
+    hidden = isinstance(mechanism, LastIterate) and delta is not None
+    require(hidden, "--per-place", "go with kind last-iterate and --delta", type(mechanism).__name__)
+    return place_curve(mechanism, delta=delta or 0.0)  # type: ignore[arg-type]
 
 
 @app.command(epilog="Example: fedveil calibrate mechanism.toml --epsilon 1 --delta 1e-5")

@@ -100,6 +100,20 @@ def test_dp_sgd_has_a_lower_value(write: Any) -> None:
     assert bounds["central-limit"]["status"] == "comparison"
 
 
+def test_every_place_has_its_own_guarantee(write: Any) -> None:
+    result = answer("account", write(FIGURE_2.replace("place = 39\n", "")), "--delta", "1e-5", "--per-place")
+    curve = [row["epsilon"] for row in result["places"]["curve"]]
+    assert len(curve) == 40
+    assert curve == sorted(curve)
+    assert result["places"]["worst"] == pytest.approx(result["epsilon"])
+    assert curve[38] == pytest.approx(1.361092, abs=2e-6)
+    _refused(fedveil("account", write(DP_SGD), "--delta", "1e-5", "--per-place"), "--per-place must go with")
+
+
+def test_the_version_is_printed() -> None:
+    assert fedveil("--version").stdout == "fedveil 0.1.0\n"
+
+
 def test_groups_cost_more(write: Any) -> None:
     path = write(DP_SGD)
     single = answer("account", path, "--delta", "1e-5")["epsilon"]

@@ -277,3 +277,30 @@ def test_merging_places_and_thinning_checkpoints_only_costs() -> None:
     assert general is not None
     fine, coarse = (smallest_epsilon(f, 1e-5, tolerance=1e-6) for f in (exact, general))
     assert fine * (1 - 1e-6) <= coarse <= 1.05 * fine
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0])
+def test_a_changing_schedule_is_above_the_mean_of_its_places(epsilon: float, passes: int) -> None:
+    """Places merged into groups and thinned checkpoints, against every place on its own with every checkpoint."""
+    rounds = 90
+    run = LastIterate(
+        rounds=rounds,
+        passes=passes,
+        batch=3,
+        order="secret",
+        step_size=tuple(0.6 / (1 + 0.05 * k) * (1 + 0.3 * (k % 3)) for k in range(rounds)),
+        lipschitz=1.0,
+        smoothness=1.0,
+        diameter=0.7,
+        noise_std=1.5,
+    )
+    merged = _block(run)(epsilon)
+    single = [_block(replace(run, order="public", place=place))(epsilon) for place in range(1, rounds + 1)]
+    mean = math.log(math.fsum(math.exp(value) for value in single) / rounds)
+    assert mean <= merged + 1e-9
+    assert merged <= mean + math.log(1.6)
+
+
+def _block(run: LastIterate):  # type: ignore[no-untyped-def]
+    return next(bound.log_delta for bound in evaluators(run) if bound.name == "block")

@@ -188,9 +188,10 @@ def _changing_rounds(run: LastIterate, state: HiddenRun) -> Checkpoints:
 def _crowded(total: int, earliest: int) -> Indices:
     if total - earliest <= _EXACT:
         return np.arange(earliest, total + 1)
-    back = np.unique(np.geomspace(1, total - earliest + 1, 36).astype(np.intp)) - 1
+    number = int(min(36, max(10, 4e6 // total)))  # any choice is valid; a million rounds afford fewer
+    back = np.unique(np.geomspace(1, total - earliest + 1, number).astype(np.intp)) - 1
     near = np.arange(earliest, min(earliest + 4, total))
-    return np.unique(np.concatenate([near, total - np.concatenate([back, np.arange(12)])]))
+    return np.unique(np.concatenate([near, total - np.concatenate([back, np.arange(number // 3)])]))
 
 
 def _groups(count: int) -> Indices:

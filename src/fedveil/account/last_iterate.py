@@ -20,7 +20,7 @@ from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.loss import LaplaceLaw
 from fedveil.theory.numerics import ROUNDING, Vector, log_sum
 
-_MOST_STEPS = 20_000  # rounds up to which one-round contraction is followed round by round
+_MOST_STEPS = 5000  # rounds up to which one-round contraction is followed round by round
 
 
 def evaluators(run: LastIterate) -> Sequence[Evaluator]:

@@ -19,8 +19,10 @@ from fedveil.theory.transport import Transport, transport
 
 _MOST_TABLES = 8  # rounds after the use that transport follows
 _WIDEST = 5.0  # diameters over noise at which transport is tried
-_MOST_STAR = 20_000  # places up to which position coupling is worked out
-_MOST_PROGRAM = 400  # places up to which its linear program is
+_MOST_PLACES = 20_000  # places up to which position coupling is worked out
+_MOST_USES = 200_000  # places times passes up to which it is
+_MOST_STAR = 3000  # places up to which it is tried through hubs
+_MOST_PROGRAM = 400  # places up to which its linear program is tried too
 
 
 class Coupling(Protocol):
@@ -114,8 +116,10 @@ def position_bound(run: LastIterate) -> Evaluator:
         return withdrawn(name, "the order is public")
     if (refused := needs_gaussian(run, name)) is not None:
         return refused
-    if run.stopping == "random" or run.rounds == 1 or run.rounds > _MOST_STAR:
-        return withdrawn(name, f"needs a fixed last round and between 2 and {_MOST_STAR} rounds")
+    if run.stopping == "random" or run.rounds == 1:
+        return withdrawn(name, "needs a fixed last round and at least two rounds to choose from")
+    if run.rounds > _MOST_PLACES or run.total > _MOST_USES:
+        return withdrawn(name, f"worked out for up to {_MOST_PLACES} rounds a pass and {_MOST_USES} in all")
     if not state.rounds.contracts:
         return withdrawn(name, no_contraction(run))
 
@@ -135,12 +139,13 @@ def _couplings(run: LastIterate) -> tuple[Coupling, ...]:
     """The best hub of a few, and the linear program where it is small enough."""
     state = hidden_run(run)
     weights = state.weights if state.weights is not None else np.ones(1)
-    last = run.rounds - 1
-    hubs = sorted({0, last // 8, last // 4, last // 2, (3 * last) // 4, (7 * last) // 8, last})
-    stars = [star(state.rounds, state.places, weights, hub) for hub in hubs]
-    probe = 2.0 * float(np.median(shift_mus(run)))
-    best = min(stars, key=lambda s: s.log_delta(probe))
-    chosen: list[Coupling] = [best, stars[-1]]
-    if run.rounds <= _MOST_PROGRAM:
+    chosen: list[Coupling] = []
+    if run.rounds <= _MOST_STAR:
+        last = run.rounds - 1
+        hubs = sorted({0, last // 8, last // 4, last // 2, (3 * last) // 4, (7 * last) // 8, last})
+        stars = [star(state.rounds, state.places, weights, hub) for hub in hubs]
+        probe = 2.0 * float(np.median(shift_mus(run)))
+        chosen += [min(stars, key=lambda s: s.log_delta(probe)), stars[-1]]
+    if run.rounds <= _MOST_PROGRAM or run.rounds > _MOST_STAR:
         chosen.append(program(state.rounds, state.places, weights))
     return tuple(chosen)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, xlog1py
+from scipy.special import digamma, gammaln, xlog1py
 
 from fedveil.checks import require
 from fedveil.theory.numerics import ROUNDING, Vector, check_delta, check_epsilon, log_sum
@@ -372,7 +372,8 @@ def stopped_zeta(alpha: float, lipschitz: float, sigma: float, rounds: int) -> f
     ratio = (lipschitz / sigma) ** 2
     if not 2 * alpha * (alpha - 1) * ratio <= 1:
         return math.inf
-    return 4 * alpha * ratio * math.fsum(1 / k for k in range(1, rounds + 1)) / rounds
+    harmonic = float(digamma(rounds + 1)) + np.euler_gamma
+    return 4 * alpha * ratio * harmonic / rounds
 
 
 def iteration_kappa(lipschitz: float, sigma: float, contraction: float, later: int) -> float:

@@ -1,0 +1,57 @@
+"""Per person: with a public order every place has its own guarantee; the certificate is the worst of them."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedveil.account.last_iterate import evaluators
+from fedveil.checks import require
+from fedveil.mechanism import LastIterate
+from fedveil.theory.numerics import check_delta, smallest_epsilon
+
+_QUICK = ("unhidden", "nonlinear-contraction", "shift", "block")  # transport refines only the last few places
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceCurve:
+    """Epsilon at each of the places (rounds, counted from 1) that were looked at."""
+
+    places: tuple[int, ...]
+    epsilons: tuple[float, ...]
+
+    @property
+    def worst(self) -> float:
+        """The certificate: the largest."""
+        return max(self.epsilons)
+
+    @property
+    def mean(self) -> float:
+        """What a person at a random but public place can expect."""
+        return math.fsum(self.epsilons) / len(self.epsilons)
+
+
+def place_curve(run: LastIterate, *, delta: float, most: int = 200) -> PlaceCurve:
+    """Certified epsilon of each place; beyond ``most`` rounds, of that many places, the first and last among them.
+
+    >>> run = LastIterate(rounds=4, step_size=0.5, lipschitz=1.0, smoothness=0.5, noise_std=2.0)
+    >>> [round(e, 3) for e in place_curve(run, delta=1e-5).epsilons]  # mu = 1/sqrt(rounds from here on)
+    [1.993, 2.341, 2.943, 4.377]
+    """
+    check_delta(delta)
+    require(
+        run.order == "public",
+        "place_curve",
+        "be asked for a public order",
+        run.order,
+        "A secret order has one epsilon.",
+    )
+    require(most >= 2, "most", "be at least 2", most)
+    count = min(run.rounds, most)
+    places = sorted({int(p) for p in np.linspace(1, run.rounds, count).round()})
+    return PlaceCurve(tuple(places), tuple(_least(replace(run, place=place), delta) for place in places))
+
+
+def _least(run: LastIterate, delta: float) -> float:
+    bounds = [e.log_delta for e in evaluators(run) if e.name in _QUICK and e.log_delta is not None]
+    return min(smallest_epsilon(bound, delta, tolerance=1e-7) for bound in bounds)
