@@ -13,10 +13,10 @@ from fedveil.theory.blocks import (
     block_distances,
     contract,
     linear_contraction,
-    log_excess,
     nonlinear_contraction,
 )
 from fedveil.theory.divergence import log_laplace, log_theta
+from fedveil.theory.kernel import raised_epsilon
 from fedveil.theory.numerics import Vector, smallest_epsilon
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import shift_mu, uses_mu
@@ -190,9 +190,9 @@ def test_distances_of_a_deep_run_are_those_of_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-300, 1e-9, 1.0, 800.0])
-def test_log_excess_does_not_overflow(epsilon: float) -> None:
+def test_the_raised_epsilon_does_not_overflow(epsilon: float) -> None:
     log_a = np.array([0.0, -1.0, -700.0, -1e6, -INF])
-    found = log_excess(epsilon, log_a)
+    found = raised_epsilon(epsilon, log_a)
     assert np.all(found >= 0)
     assert found[0] == pytest.approx(epsilon, rel=1e-9)
     assert np.all(np.diff(found) >= 0)

@@ -15,24 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.theory.divergence import log_theta
+from fedveil.theory.kernel import raised_epsilon
 from fedveil.theory.numerics import Vector
 from fedveil.theory.rounds import Indices, Rounds
 
 LogDivergence = Callable[[Vector, Vector], Vector]  # (epsilon, distance over noise) -> log E_epsilon
 
 
-def log_excess(epsilon: float, log_a: Vector) -> Vector:
-    r"""$\tilde\varepsilon = \ln(1 + (e^\varepsilon - 1)/a)$ of the nonlinear contraction, $a \le 1$."""
-    if epsilon == 0:
-        return np.zeros_like(log_a)
-    log_grown = epsilon + math.log(-math.expm1(-epsilon))  # log(e^epsilon - 1)
-    with np.errstate(invalid="ignore"):  # NaN stays NaN
-        return np.asarray(np.logaddexp(0.0, log_grown - log_a), dtype=np.float64)
-
-
 def contract(epsilon: float, log_a: Vector, distance: Vector, log_divergence: LogDivergence = log_theta) -> Vector:
     """One nonlinear contraction step: log of a * eta_{eps~}; never above ``log_a``."""
-    step = log_divergence(log_excess(epsilon, log_a), distance)
+    step = log_divergence(raised_epsilon(epsilon, log_a), distance)
     return np.where(np.isneginf(log_a), log_a, log_a + step)
 
 
@@ -63,7 +55,7 @@ def _followed(rounds: Rounds, before: Indices, after: Indices) -> Vector:
 def _hopeless(epsilon: float, log_a: Vector) -> float:
     """A distance beyond which no entry of ``log_a`` is contracted by more than a float can show."""
     least = np.min(log_a, initial=0.0, where=np.isfinite(log_a))
-    return 8.5 + math.sqrt(72.0 + 2 * float(log_excess(epsilon, np.asarray(least))))  # r/2 - eps~/r = 8.5
+    return 8.5 + math.sqrt(72.0 + 2 * float(raised_epsilon(epsilon, np.asarray(least))))  # r/2 - eps~/r = 8.5
 
 
 def block_contraction(

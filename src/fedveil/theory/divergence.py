@@ -34,7 +34,7 @@ def hockey_stick(p: Vector, q: Vector, epsilon: float) -> float:
         require(total and np.all(law >= 0), name, "be a probability vector", law.tolist())
     with np.errstate(over="ignore", invalid="ignore"):
         cost = np.where(q > 0, math.exp(min(epsilon, 709.0)) * q, 0.0)
-    return float(np.maximum(p - cost, 0.0).sum())
+    return min(1.0, float(np.maximum(p - cost, 0.0).sum()))
 
 
 def gaussian_delta(epsilon: float, r: float) -> float:

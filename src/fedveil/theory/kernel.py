@@ -165,7 +165,7 @@ def raised_epsilon(epsilon: ArrayLike, log_before: ArrayLike) -> Vector:
     (1999.99999..., 0.0)
     """
     e, log_a = np.asarray(epsilon, dtype=np.float64), np.asarray(log_before, dtype=np.float64)
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         log_gain = np.where(e < 30, np.log(np.expm1(np.minimum(e, 30))), e + np.log1p(-np.exp(-e)))
         raised = np.logaddexp(0.0, log_gain - log_a) * (1 - 1e-15)
-    return np.asarray(np.maximum(e, raised), dtype=np.float64)
+    return np.asarray(np.where(e == 0, 0.0, np.maximum(e, raised)), dtype=np.float64)
