@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -105,9 +106,9 @@ def calibrate(
     result = {"noise": noise, "factor": factor, **_answer_json(answer)}
 
     def table() -> None:
-        shown = ", ".join(f"{value:.6g}" for value in noise[:6]) + (", ..." if len(noise) > 6 else "")
+        shown = ", ".join(_digits(value, 6) for value in noise[:6]) + (", ..." if len(noise) > 6 else "")
         _out().print(
-            f"noise {shown} gives epsilon {_rounded_up(answer.epsilon)} at delta {delta:g}, by {answer.certified_by}"
+            f"noise {shown} gives epsilon {_rounded_up(answer.epsilon)} at delta {delta!r}, by {answer.certified_by}"
         )
 
     _show(result, as_json, table)
@@ -155,8 +156,14 @@ def convert(
     _show(
         result,
         as_json,
-        lambda: _out().print("  ".join(f"{k} {v:.7g}" for k, v in result.items() if v is not None)),
+        lambda: _out().print("  ".join(_named(key, value) for key, value in result.items())),
     )
+
+
+def _named(name: str, value: float | None) -> str:
+    if value is None:
+        return f"{name} inf"
+    return f"{name} {_digits(value, 7, ROUND_FLOOR if name == 'zeta' else ROUND_CEILING)}"  # zeta is a budget
 
 
 def _converted(
@@ -180,7 +187,8 @@ def _converted(
         asked,
     )
     if delta is not None:
-        others = promise.alternatives(delta) if isinstance(promise, Renyi) else {}
+        older = promise.alternatives(delta) if isinstance(promise, Renyi) else {}
+        others = {name: finite_or_none(value) for name, value in older.items()}
         return {"epsilon": finite_or_none(promise.epsilon(delta)), "delta": delta, **others}
     return {"epsilon": epsilon, "delta": promise.delta(epsilon or 0.0)}
 
@@ -302,9 +310,9 @@ def _answer_json(answer: Answer) -> dict[str, Any]:
 
 def _answer_table(answer: Answer, *, given_delta: bool) -> None:
     value = (
-        f"epsilon {_rounded_up(answer.epsilon)} at delta {answer.delta:g}"
+        f"epsilon {_rounded_up(answer.epsilon)} at delta {answer.delta!r}"
         if given_delta
-        else f"delta {answer.delta:.4g} at epsilon {answer.epsilon:g}"
+        else f"delta {_digits(answer.delta, 4)} at epsilon {answer.epsilon!r}"
     )
     _out().print(f"certified: {value}, by {answer.certified_by or 'nothing'}")
     table = Table(box=None, pad_edge=False)
@@ -312,7 +320,7 @@ def _answer_table(answer: Answer, *, given_delta: bool) -> None:
         table.add_column(column, justify="right" if column in ("epsilon", "delta") else "left")
     for bound in answer.bounds:
         number = bound.epsilon if given_delta else bound.delta
-        shown = "-" if number is None else _rounded_up(number) if given_delta else f"{number:.4g}"
+        shown = "-" if number is None else _rounded_up(number) if given_delta else _digits(number, 4)
         table.add_row(bound.name, shown, bound.status, bound.reason)
     _out().print(table)
 
@@ -322,13 +330,22 @@ def _plain_table(rows: list[dict[str, Any]]) -> None:
     for column in rows[0]:
         table.add_column(column)
     for row in rows:
-        table.add_row(*(f"{v:.6g}" if isinstance(v, float) else "-" if v is None else str(v) for v in row.values()))
+        table.add_row(*(_digits(v, 6) if isinstance(v, float) else "-" if v is None else str(v) for v in row.values()))
     _out().print(table)
 
 
 def _rounded_up(epsilon: float) -> str:
     """Four decimals, never below the value."""
-    return f"{math.ceil(epsilon * 1e4) / 1e4:.4f}" if math.isfinite(epsilon) else "inf"
+    if not math.isfinite(epsilon):
+        return "inf"
+    return str(Decimal(repr(float(epsilon))).quantize(Decimal("0.0001"), rounding=ROUND_CEILING))
+
+
+def _digits(value: float, count: int, rounding: str = ROUND_CEILING) -> str:
+    """So many significant digits, never below the value (or never above it)."""
+    if not math.isfinite(value):
+        return str(value)
+    return f"{float(Context(prec=count, rounding=rounding).create_decimal(repr(float(value)))):.{count}g}"
 
 
 def _out() -> Console:

@@ -5,14 +5,51 @@ A published class never changes its meaning: old records must certify to the sam
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from fedveil.checks import require
 from fedveil.guarantee import Neighbours
 
 Numbers = float | tuple[float, ...]
 MOST_ROUNDS = 10**12
+
+
+def number(name: str, value: Any) -> float:
+    """A float, whatever kind of real number was given; True, "1" and lists are refused."""
+    if type(value) is float:
+        return value
+    require(isinstance(value, Real) and not isinstance(value, bool), name, "be a number", value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def whole(name: str, value: Any) -> int:
+    """An int, whatever kind of whole number was given."""
+    if type(value) is int:
+        return value
+    require(number(name, value).is_integer(), name, "be a whole number", value)
+    return int(value)
+
+
+def _many(name: str, value: Any, kind: Any) -> Any:
+    """One number, or a tuple of them from any flat sequence."""
+    flat = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    return tuple(kind(name, item) for item in value) if flat else kind(name, value)
+
+
+def _settle(owner: Any, kind: Any, *fields: str) -> None:
+    """Replace numbers as they were given by plain ones, which compare and hash alike; what may be absent stays so."""
+    optional = ("records", "place", "smoothness", "diameter")
+    for field in fields:
+        value = getattr(owner, field)
+        if value is not None or field not in optional:
+            object.__setattr__(owner, field, kind(f"{type(owner).__name__}.{field}", value))
 
 
 def _check_noise(name: str, value: float) -> None:
@@ -22,7 +59,8 @@ def _check_noise(name: str, value: float) -> None:
 
 
 def _check_neighbours(name: str, value: str) -> None:
-    require(value in get_args(Neighbours), name, f"be one of {', '.join(get_args(Neighbours))}", value)
+    right = isinstance(value, str) and value in get_args(Neighbours)
+    require(right, name, f"be one of {', '.join(get_args(Neighbours))}", value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +71,7 @@ class Gaussian:
     neighbours: Neighbours = "zero-out"
 
     def __post_init__(self) -> None:
+        _settle(self, number, "noise_multiplier")
         _check_noise("Gaussian.noise_multiplier", self.noise_multiplier)
         _check_neighbours("Gaussian.neighbours", self.neighbours)
 
@@ -50,6 +89,7 @@ class Laplace:
     neighbours: Neighbours = "zero-out"
 
     def __post_init__(self) -> None:
+        _settle(self, number, "noise_multiplier")
         _check_noise("Laplace.noise_multiplier", self.noise_multiplier)
         _check_neighbours("Laplace.neighbours", self.neighbours)
 
@@ -73,6 +113,7 @@ class SampledGaussian:
     neighbours: Neighbours = "zero-out"
 
     def __post_init__(self) -> None:
+        _settle(self, number, "rate", "noise_multiplier")
         require(
             self.sampling in ("poisson", "fixed-size"),
             "SampledGaussian.sampling",
@@ -98,6 +139,7 @@ class ApproximateDP:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
+        _settle(self, number, "epsilon", "delta")
         require(0 <= self.epsilon < 1e6, "ApproximateDP.epsilon", "lie in [0, 1e6)", self.epsilon)
         require(0 <= self.delta < 1, "ApproximateDP.delta", "lie in [0, 1)", self.delta)
 
@@ -130,6 +172,11 @@ class LastIterate:
     neighbours: Neighbours = "replace-one"
 
     def __post_init__(self) -> None:
+        _settle(self, whole, "rounds", "passes", "records", "place")
+        _settle(self, number, "lipschitz", "smoothness", "strong_convexity", "diameter")
+        _settle(self, lambda name, value: _many(name, value, whole), "batch")
+        _settle(self, lambda name, value: _many(name, value, number), "step_size", "noise_std")
+        require(isinstance(self.convex, bool | np.bool_), "LastIterate.convex", "be true or false", self.convex)
         _check_counts(self)
         _check_numbers(self)
         _check_choices(self)
@@ -160,6 +207,7 @@ def _check_counts(run: LastIterate) -> None:
     if run.records is not None:
         needed = sum(batches) if len(batches) > 1 else batches[0] * run.rounds
         require(run.records >= needed, "LastIterate.records", f"be at least rounds * batch, {needed}", run.records)
+        require(run.records <= 10**18, "LastIterate.records", "be at most 1e18", run.records)
 
 
 def _check_numbers(run: LastIterate) -> None:
@@ -244,6 +292,8 @@ class Repeat:
     times: int
 
     def __post_init__(self) -> None:
+        require(isinstance(self.of, Mechanism), "Repeat.of", "be a mechanism", self.of)
+        _settle(self, whole, "times")
         require(1 <= self.times <= MOST_ROUNDS, "Repeat.times", "lie between 1 and 1e12", self.times)
 
 
@@ -254,7 +304,10 @@ class Compose:
     parts: tuple["Mechanism", ...]
 
     def __post_init__(self) -> None:
-        require(len(self.parts) >= 1, "Compose.parts", "name at least one mechanism", self.parts)
+        given: Any = self.parts
+        listed = isinstance(given, list | tuple) and all(isinstance(part, Mechanism) for part in given)
+        require(listed and len(given) >= 1, "Compose.parts", "name at least one mechanism", given)
+        object.__setattr__(self, "parts", tuple(given))
 
 
 Primitive = Gaussian | Laplace | SampledGaussian | ApproximateDP | LastIterate
@@ -268,9 +321,11 @@ def sensitivity(neighbours: Neighbours) -> float:
 
 def shuffled(*, rate: float, rounds: int, noise_multiplier: float, neighbours: Neighbours) -> Mechanism:
     """Shuffled passes: every record once per pass, so one Gaussian per (started) pass; never charged as Poisson."""
+    rate, rounds = number("rate", rate), whole("rounds", rounds)
     require(0 < rate <= 1, "rate", "lie in (0, 1]", rate, "Is it a batch size?")
+    require(rate >= 1e-12, "rate", "be at least 1e-12", rate)
     require(rounds >= 1, "rounds", "be at least 1", rounds)
-    per_pass = max(1, math.floor(1 / rate * (1 + 1e-12)))
+    per_pass = max(1, math.floor(1 / rate * (1 + 4e-16)))  # rounding of the rate must not cost a batch
     return Repeat(of=Gaussian(noise_multiplier=noise_multiplier, neighbours=neighbours), times=-(-rounds // per_pass))
 
 
@@ -283,3 +338,24 @@ def flatten(mechanism: Mechanism) -> Sequence[tuple[Primitive, int]]:
             return [(primitive, count * times) for primitive, count in flatten(part)]
         case _:
             return [(mechanism, 1)]
+
+
+def alike(mechanism: Mechanism) -> Mechanism:
+    """The mechanism with one neighbouring relation: where parts differ, all are charged for an exchange of records.
+
+    A record that contributes nothing is a record, so what holds for replace-one holds for zero-out too.
+    """
+    found = {p.neighbours for p, _ in flatten(mechanism) if not isinstance(p, ApproximateDP)}
+    return _exchanging(mechanism) if len(found) > 1 else mechanism
+
+
+def _exchanging(mechanism: Mechanism) -> Mechanism:
+    match mechanism:
+        case Compose(parts=parts):
+            return Compose(parts=tuple(_exchanging(part) for part in parts))
+        case Repeat(of=part, times=times):
+            return Repeat(of=_exchanging(part), times=times)
+        case ApproximateDP():
+            return mechanism
+        case _:
+            return replace(mechanism, neighbours="replace-one")

@@ -1,7 +1,6 @@
 """A mechanism from a small TOML file (see docs/mechanism-file.md), with a sentence for every mistake."""
 
 import difflib
-import math
 import tomllib
 from collections.abc import Mapping
 from typing import Any
@@ -48,6 +47,9 @@ _KEYS = {
     "compose": ["parts"],
 }
 
+_WORDS = {"sampling", "neighbours", "order", "stopping", "noise"}
+_DEEPEST = 20  # compositions within compositions
+
 
 def parse_mechanism(text: str, *, default_noise: float | None = None) -> Mechanism:
     """The mechanism that a file describes; ``default_noise`` stands in for noise that was left out (to be calibrated).
@@ -55,16 +57,20 @@ def parse_mechanism(text: str, *, default_noise: float | None = None) -> Mechani
     >>> parse_mechanism('[mechanism]\\nkind = "gaussian"\\nnoise_multiplier = 2.0')
     Gaussian(noise_multiplier=2.0, neighbours='zero-out')
     """
+    require(isinstance(text, str), "The mechanism file", "be given as text", type(text).__name__)
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # not TOML, or a number of thousands of digits
         raise BadValue(f"The mechanism file must be TOML: {error}.") from error
+    except RecursionError as error:
+        raise BadValue("The mechanism file must be TOML of modest depth: its brackets are nested too deep.") from error
     _known(tables, ["mechanism"], "the file")
     require("mechanism" in tables, "The file", "have a [mechanism] table", sorted(tables))
     return _mechanism(_table(tables["mechanism"], "mechanism"), default_noise)
 
 
-def _mechanism(table: Mapping[str, Any], default_noise: float | None) -> Mechanism:
+def _mechanism(table: Mapping[str, Any], default_noise: float | None, depth: int = 0) -> Mechanism:
+    require(depth <= _DEEPEST, "mechanism.parts", f"be nested at most {_DEEPEST} deep", f"{depth} levels")
     kind = table.get("kind")
     hint = f"Did you mean {close[0]}?" if (close := difflib.get_close_matches(str(kind), _KEYS)) else ""
     require(isinstance(kind, str) and kind in _KEYS, "mechanism.kind", f"be one of {', '.join(_KEYS)}", kind, hint)
@@ -79,7 +85,8 @@ def _mechanism(table: Mapping[str, Any], default_noise: float | None) -> Mechani
                 "list at least one [[mechanism.parts]]",
                 parts,
             )
-            return Compose(parts=tuple(_mechanism(_table(p, "mechanism.parts"), default_noise) for p in parts or ()))
+            inner = (_mechanism(_table(p, "mechanism.parts"), default_noise, depth + 1) for p in parts or ())
+            return Compose(parts=tuple(inner))
         case "last-iterate":
             return _last_iterate(values, default_noise)
         case "dp-sgd":
@@ -194,19 +201,19 @@ def _value(key: str, value: Any) -> Any:
     """Numbers as floats, lists as tuples; anything else as it stands."""
     if isinstance(value, list):
         require(value, f"mechanism.{key}", "not be an empty list", value)
+        require(key not in _WORDS | {"convex"}, f"mechanism.{key}", "be of the right kind", value)
         return tuple(_number(key, item) for item in value)
     if isinstance(value, bool | str):
-        words = {"sampling", "neighbours", "order", "stopping", "noise"}
-        right = key == "convex" if isinstance(value, bool) else key in words
+        right = key == "convex" if isinstance(value, bool) else key in _WORDS
         require(
             right,
             f"mechanism.{key}",
-            "be a number" if key not in words | {"convex"} else "be of the right kind",
+            "be a number" if key not in _WORDS | {"convex"} else "be of the right kind",
             value,
         )
         return value
     require(
-        key not in {"sampling", "neighbours", "order", "stopping", "noise", "convex"},
+        key not in _WORDS | {"convex"},
         f"mechanism.{key}",
         "be of the right kind",
         value,
@@ -217,7 +224,7 @@ def _value(key: str, value: Any) -> Any:
 def _number(key: str, value: Any) -> float:
     fine = isinstance(value, int | float) and not isinstance(value, bool)
     require(fine, f"mechanism.{key}", "be a number", value)
-    require(not math.isnan(value) and abs(value) < 1e300, f"mechanism.{key}", "be a finite number", value)
+    require(abs(value) < 1e300, f"mechanism.{key}", "be a finite number", value if isinstance(value, float) else "more")
     return float(value)
 
 

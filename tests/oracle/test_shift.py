@@ -244,3 +244,16 @@ class TestFarFromOne:
 def test_unhidden_is_quadrature() -> None:
     rounds = make(np.array([1.0, 2.0, 4.0]), np.ones(3), gap=np.array([3.0, 8.0, 0.0]))
     assert unhidden_mu(rounds, np.array([[0, 1], [2, 2]])).tolist() == [5.0, 0.0]
+
+
+def test_very_many_uses_on_a_bounded_domain_are_cut_to_the_last_few() -> None:
+    """Beyond 400 uses only the last dozen are followed from arbitrary points: above the optimum, and close."""
+    count = 1000
+    ones = np.ones(count)
+    rounds = Rounds(ones, ones, ones, ones, 3 * ones, 1.0)
+    uses = np.arange(0, count, 2)
+    leaks = np.zeros(count)
+    leaks[uses] = 0.1
+    exact = shift_mu(rounds, leaks)
+    found = float(uses_mu(rounds, uses, leaks[uses], np.array(count)))
+    assert exact * (1 - 1e-12) <= found <= 1.02 * exact

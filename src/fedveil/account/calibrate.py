@@ -8,8 +8,8 @@ from fedveil.account.base import curve_of
 from fedveil.account.compare import certified_law, certified_log_delta
 from fedveil.account.loss_distribution import LossDistributionAccountant
 from fedveil.checks import require
-from fedveil.errors import CannotCertify
-from fedveil.mechanism import ApproximateDP, Compose, LastIterate, Mechanism, Numbers, Repeat
+from fedveil.errors import BadValue, CannotCertify
+from fedveil.mechanism import ApproximateDP, Compose, LastIterate, Mechanism, Numbers, Repeat, alike, number
 from fedveil.theory.numerics import check_delta
 
 _SMALLEST, _LARGEST = 1e-4, 1e8
@@ -43,16 +43,19 @@ def calibrate(
     >>> round(calibrate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5)[0], 3)
     3.731
     """
+    require(isinstance(mechanism, Mechanism), "mechanism", "be a mechanism", mechanism)
+    epsilon, delta = number("epsilon", epsilon), number("delta", delta)
     require(1e-9 <= epsilon <= 1e5, "epsilon", "lie in [1e-9, 1e5]", epsilon)
     check_delta(delta)
-    excess = _excess(mechanism, epsilon, delta)
+    require(1e-9 <= number("tolerance", tolerance) <= 1, "tolerance", "lie in [1e-9, 1]", tolerance)
+    excess = _excess(alike(mechanism), epsilon, delta)
     low, high = _bracket(excess)
     factor = _least(excess, low, high, tolerance)
     return factor, scaled(mechanism, factor)
 
 
 def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> Callable[[float], float]:
-    """Positive while the target is missed, as a function of the logarithm of the factor."""
+    """Positive (or NaN) while the target is missed, as a function of the logarithm of the factor."""
     if isinstance(mechanism, LastIterate):
         aim = epsilon * (1 - 1e-6)  # so that inverting the curve again stays below the target
 
@@ -63,7 +66,11 @@ def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> Callable[[flo
     accountant = LossDistributionAccountant(certified_law)
 
     def in_epsilon(log_factor: float) -> float:
-        value = accountant.epsilon(curve_of(accountant, scaled(mechanism, math.exp(log_factor))), delta)
+        noisy = scaled(mechanism, math.exp(log_factor))
+        try:
+            value = accountant.epsilon(curve_of(accountant, noisy), delta)
+        except CannotCertify:  # a hidden part that is no use with so little noise
+            return math.inf
         return math.log(max(value, 1e-300)) - math.log(epsilon)
 
     return in_epsilon
@@ -78,18 +85,28 @@ def _run(mechanism: Mechanism) -> LastIterate:
 def _bracket(excess: Callable[[float], float]) -> tuple[tuple[float, float], tuple[float, float]]:
     """Two logarithms of factors, the target missed at the first and met at the second."""
     at, value = 0.0, excess(0.0)
-    step = 1.0 if value > 0 else -1.0
+    met = value <= 0
+    step = -1.0 if met else 1.0
     while True:
         after = at + step
-        limits = math.log(_SMALLEST) <= after <= math.log(_LARGEST)
-        if not limits:
-            if step < 0:
+        now = _within_limits(excess, after)
+        if now is None:
+            if met:
                 return (at, value), (at, value)  # even this little noise is enough
             raise CannotCertify("no amount of noise in reach meets the target; is part of the mechanism noiseless?")
-        now = excess(after)
-        if (now > 0) != (value > 0):
-            return ((at, value), (after, now)) if value > 0 else ((after, now), (at, value))
+        if (now <= 0) != met:
+            return ((after, now), (at, value)) if met else ((at, value), (after, now))
         at, value, step = after, now, step * 1.6
+
+
+def _within_limits(excess: Callable[[float], float], at: float) -> float | None:
+    """The excess there; None where the factor, or the noise it makes, is out of range."""
+    if not math.log(_SMALLEST) <= at <= math.log(_LARGEST):
+        return None
+    try:
+        return excess(at)
+    except BadValue:
+        return None
 
 
 def _least(
@@ -105,8 +122,8 @@ def _least(
         middle = left + (right - left) * min(max(share, 0.002), 0.998)
         middle = min(middle + tolerance / 4, right - tolerance / 8) if right - left > tolerance else middle
         value = excess(middle)
-        if value > 0:
-            left, above, below = middle, value, below / 2
-        else:
+        if value <= 0:
             right, below, above = middle, value, above / 2
+        else:
+            left, above, below = middle, value, below / 2
     return math.exp(right)

@@ -16,7 +16,7 @@ from fedveil.account.renyi import RenyiAccountant
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Answer, Bound, Status
-from fedveil.mechanism import LastIterate, Mechanism, flatten
+from fedveil.mechanism import LastIterate, Mechanism, alike, flatten, number, whole
 from fedveil.theory.concentrated import group_epsilon_delta
 from fedveil.theory.loss import FiniteLaw, law_of_profile
 from fedveil.theory.numerics import (
@@ -28,6 +28,8 @@ from fedveil.theory.numerics import (
 )
 
 _PROFILE_POINTS = 40  # epsilons at which a hidden run's certified curve is taken into a composition
+
+_WIDEST_PROFILE = 600.0  # largest epsilon of such a curve; its exponential must be a number
 
 
 def account_for(
@@ -45,15 +47,31 @@ def account_for(
         "be given exactly one of delta and epsilon",
         (delta, epsilon),
     )
-    require(1 <= group <= 1000 and group == int(group), "group", "be a whole number from 1 to 1000", group)
+    require(isinstance(mechanism, Mechanism), "mechanism", "be a mechanism", mechanism)
+    group = whole("group", group)
+    require(1 <= group <= 1000, "group", "be a whole number from 1 to 1000", group)
     if delta is not None:
-        check_delta(delta)
+        check_delta(delta := number("delta", delta))
     if epsilon is not None:
-        check_epsilon(epsilon)
-    run = _single_run(mechanism)
-    rows = _hidden_rows(run) if run is not None else _released_rows(mechanism)
+        check_epsilon(epsilon := number("epsilon", epsilon))
+    _check_places(mechanism, group)
+    charged = alike(mechanism)
+    run = _single_run(charged)
+    rows = _hidden_rows(run) if run is not None else _released_rows(charged)
     bounds = [row(delta, epsilon, group) for row in rows]
+    if charged is not mechanism:
+        note = "; the parts name different neighbours, so all are charged for replace-one"
+        bounds = [replace(bound, reason=bound.reason + note) for bound in bounds]
     return _answer(bounds, delta, epsilon)
+
+
+def _check_places(mechanism: Mechanism, group: int) -> None:
+    """A given place speaks for the records of its own round; the rest of a larger group sits in others."""
+    for run, _ in flatten(mechanism):
+        if isinstance(run, LastIterate) and run.place is not None:
+            there = run.batch[run.place - 1] if isinstance(run.batch, tuple) else run.batch
+            hint = "Leave place out: the others may sit in worse rounds."
+            require(group <= there, "group", f"be at most the batch at the given place, {there}", group, hint)
 
 
 def _answer(bounds: Sequence[Bound], delta: float | None, epsilon: float | None) -> Answer:
@@ -191,7 +209,7 @@ def certified_law(run: LastIterate) -> FiniteLaw:
         raise CannotCertify("a hidden run in the composition has no finite guarantee of its own")
     log_delta = min(able, key=lambda bound: bound(probe))  # any certified bound is valid; the best one there is used
     far = smallest_epsilon(log_delta, 1e-13, tolerance=1e-2)
-    if not far < LARGEST_EPSILON:
-        raise CannotCertify("a hidden run in the composition has no finite guarantee of its own")
+    if not far < _WIDEST_PROFILE:
+        raise CannotCertify("a hidden run in the composition has hardly any privacy of its own; give it more noise")
     grid = np.linspace(0.0, max(far, 1e-9), _PROFILE_POINTS)
     return law_of_profile(grid, np.array([math.exp(min(log_delta(float(e)), 0.0)) for e in grid]))

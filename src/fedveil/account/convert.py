@@ -8,7 +8,7 @@ from fedveil.checks import require
 from fedveil.errors import CannotCertify
 from fedveil.theory.concentrated import Concentrated, gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import log_gaussian_delta
-from fedveil.theory.numerics import ROUNDING
+from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon
 from fedveil.theory.renyi import closed_epsilon, largest_zeta, least_delta, least_epsilon, mironov_epsilon
 
 
@@ -121,7 +121,8 @@ class GaussianPromise:
 
     def delta(self, epsilon: float, /) -> float:
         """Exact, rounded up."""
-        return min(1.0, math.exp(log_gaussian_delta(epsilon, self.mu) + ROUNDING))
+        check_epsilon(epsilon)
+        return min(1.0, math.exp(max(log_gaussian_delta(epsilon, self.mu) + ROUNDING, -700.0)))
 
 
 @final
@@ -134,23 +135,27 @@ class Approximate:
 
     def __post_init__(self) -> None:
         require(0 <= self.at_epsilon < 1e6, "epsilon", "lie in [0, 1e6)", self.at_epsilon)
-        require(0 <= self.at_delta < 1, "delta", "lie in [0, 1)", self.at_delta)
+        require(0 <= self.at_delta <= 1, "delta", "lie in [0, 1]", self.at_delta, "At 1 nothing is promised.")
 
     def repeated(self, times: int, /) -> "Approximate":
         """Basic composition; `fedveil account` with kind approximate-dp composes exactly."""
-        return Approximate(self.at_epsilon * times, min(self.at_delta * times, 1 - 1e-16))
+        return Approximate(self.at_epsilon * times, min(self.at_delta * times, 1.0))
 
     def grouped(self, size: int, /) -> "Approximate":
         """(g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
+        if self.at_delta == 1:
+            return Approximate(self.at_epsilon * size, 1.0)
         epsilon, delta = group_epsilon_delta(self.at_epsilon, self.at_delta, size)
-        return Approximate(epsilon, min(delta, 1 - 1e-16))
+        return Approximate(epsilon, min(delta, 1.0))
 
     def epsilon(self, delta: float, /) -> float:
         """Its own epsilon if this delta allows it."""
+        check_delta(delta)
         return self.at_epsilon if delta >= self.at_delta else math.inf
 
     def delta(self, epsilon: float, /) -> float:
         """A smaller epsilon costs delta: that of the worst mechanism which keeps the promise."""
+        check_epsilon(epsilon)
         if epsilon >= self.at_epsilon:
             return self.at_delta
         extra = -math.expm1(epsilon - self.at_epsilon) / (1 + math.exp(-self.at_epsilon))

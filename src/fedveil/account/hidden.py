@@ -86,7 +86,7 @@ def rounds_of(run: LastIterate) -> Rounds:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)  # a long run holds many megabytes
 def hidden_run(run: LastIterate) -> HiddenRun:
     """Everything the bounds share."""
     rounds = rounds_of(run)
@@ -96,8 +96,9 @@ def hidden_run(run: LastIterate) -> HiddenRun:
     if run.order == "secret":
         batch = _per_round(run.batch, run)[: run.rounds]
         weights = batch / (run.records if run.records is not None else batch.sum())
-    arrays = (rounds.noise, rounds.gap, rounds.lipschitz)
-    return HiddenRun(rounds, places, weights, all(np.ptp(a) == 0 for a in arrays if np.all(np.isfinite(a))))
+    arrays = [rounds.noise, rounds.gap, rounds.lipschitz, rounds.reach]
+    arrays += [weights] if weights is not None else []  # equal rounds may hold unequal batches
+    return HiddenRun(rounds, places, weights, all(bool(np.all(a == a[0])) for a in arrays))
 
 
 def unhidden_mus(run: LastIterate) -> Vector:

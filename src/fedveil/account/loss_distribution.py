@@ -162,6 +162,8 @@ def _alternatives(curve: LossCurve) -> list[Uses]:
 def _approximate(mechanism: ApproximateDP) -> FiniteLaw:
     """The worst (epsilon, delta) mechanism: randomised response, or a full disclosure with probability delta."""
     e, rest = mechanism.epsilon, 1 - mechanism.delta
+    if mechanism.delta > 0:
+        rest *= 1 - 8e-16  # sums of floats near 1 must not round a small delta away
     if e == 0:
         return FiniteLaw((0.0,), (rest,), (rest,))
     yes = rest / (1 + math.exp(-e))

@@ -7,23 +7,27 @@ import numpy as np
 
 from fedveil.account.last_iterate import evaluators
 from fedveil.checks import require
-from fedveil.mechanism import LastIterate
+from fedveil.mechanism import LastIterate, number, whole
 from fedveil.theory.numerics import check_delta, smallest_epsilon
 
-_QUICK = ("unhidden", "nonlinear-contraction", "shift", "block")  # transport refines only the last few places
+_QUICK = {
+    "gaussian": ("unhidden", "shift", "block"),  # transport refines only the last few places
+    "laplace": ("unhidden", "nonlinear-contraction"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceCurve:
-    """Epsilon at each of the places (rounds, counted from 1) that were looked at."""
+    """Epsilon at each of the places (rounds, counted from 1) that were looked at; ``others`` bounds all the rest."""
 
     places: tuple[int, ...]
     epsilons: tuple[float, ...]
+    others: float = 0.0
 
     @property
     def worst(self) -> float:
-        """The certificate: the largest."""
-        return max(self.epsilons)
+        """The certificate: the largest, places that were not looked at included."""
+        return max(*self.epsilons, self.others)
 
     @property
     def mean(self) -> float:
@@ -38,7 +42,8 @@ def place_curve(run: LastIterate, *, delta: float, most: int = 200) -> PlaceCurv
     >>> [round(e, 3) for e in place_curve(run, delta=1e-5).epsilons]  # mu = 1/sqrt(rounds from here on)
     [1.993, 2.341, 2.943, 4.377]
     """
-    check_delta(delta)
+    require(isinstance(run, LastIterate), "place_curve", "be asked for a hidden run", run)
+    check_delta(delta := number("delta", delta))
     require(
         run.order == "public",
         "place_curve",
@@ -46,12 +51,15 @@ def place_curve(run: LastIterate, *, delta: float, most: int = 200) -> PlaceCurv
         run.order,
         "A secret order has one epsilon.",
     )
+    most = whole("most", most)
     require(most >= 2, "most", "be at least 2", most)
     count = min(run.rounds, most)
     places = sorted({int(p) for p in np.linspace(1, run.rounds, count).round()})
-    return PlaceCurve(tuple(places), tuple(_least(replace(run, place=place), delta) for place in places))
+    epsilons = tuple(_least(replace(run, place=place), delta) for place in places)
+    others = _least(replace(run, place=None), delta) if len(places) < run.rounds else 0.0
+    return PlaceCurve(tuple(places), epsilons, others)
 
 
 def _least(run: LastIterate, delta: float) -> float:
-    bounds = [e.log_delta for e in evaluators(run) if e.name in _QUICK and e.log_delta is not None]
+    bounds = [e.log_delta for e in evaluators(run) if e.name in _QUICK[run.noise] and e.log_delta is not None]
     return min(smallest_epsilon(bound, delta, tolerance=1e-7) for bound in bounds)

@@ -20,7 +20,7 @@ from fedveil.theory.transport import Transport, transport
 _MOST_TABLES = 8  # rounds after the use that transport follows
 _WIDEST = 5.0  # diameters over noise at which transport is tried
 _MOST_PLACES = 20_000  # places up to which position coupling is worked out
-_MOST_USES = 200_000  # places times passes up to which it is
+_MOST_USES = {True: 1_000_000, False: 200_000}  # rounds in all up to which it is, with and without a projection
 _MOST_STAR = 3000  # places up to which it is tried through hubs
 _MOST_PROGRAM = 400  # places up to which its linear program is tried too
 
@@ -118,8 +118,9 @@ def position_bound(run: LastIterate) -> Evaluator:
         return refused
     if run.stopping == "random" or run.rounds == 1:
         return withdrawn(name, "needs a fixed last round and at least two rounds to choose from")
-    if run.rounds > _MOST_PLACES or run.total > _MOST_USES:
-        return withdrawn(name, f"worked out for up to {_MOST_PLACES} rounds a pass and {_MOST_USES} in all")
+    most = _MOST_USES[run.diameter is not None]
+    if run.rounds > _MOST_PLACES or run.total > most:
+        return withdrawn(name, f"worked out for up to {_MOST_PLACES} rounds a pass and {most} in all")
     if not state.rounds.contracts:
         return withdrawn(name, no_contraction(run))
 

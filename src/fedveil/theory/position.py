@@ -188,7 +188,8 @@ def pair_mu(rounds: Rounds, places: Indices, s: Indices, t: Indices, gap_s: Vect
     """
     passes = places.shape[1]
     out = np.empty((s.size, t.size))
-    step = max(1, _CHUNK // max(1, t.size * 4 * passes * passes))
+    width = min(2 * passes, 13)  # longer sets of uses are not worked out all at once
+    step = max(1, _CHUNK // max(1, t.size * max(width * width, 2 * passes)))
     for first in range(0, s.size, step):
         some = s[first : first + step]
         shape = (some.size, t.size, passes)

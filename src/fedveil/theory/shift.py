@@ -20,6 +20,7 @@ from fedveil.theory.rounds import Rounds
 
 _EXHAUSTIVE = 1500  # rounds up to which every starting round is tried
 _FEW = 12  # uses up to which many hulls are worked out at once
+_MANY = 400  # uses beyond which only the last few are followed, where a bounded domain allows it
 
 
 def unhidden_mu(rounds: Rounds, uses: Indices) -> Vector:
@@ -106,10 +107,13 @@ def uses_mu(rounds: Rounds, uses: Indices, gaps: Vector, ends: Indices) -> Vecto
 
 
 def _hidden_mu(rounds: Rounds, uses: Indices, gaps: Vector, ends: Indices) -> Vector:
+    forget = math.isfinite(rounds.diameter) and uses.shape[-1] > _MANY
+    if forget:  # a bounded domain: what came before the last few uses may always be forgotten
+        uses, gaps = uses[..., -_FEW - 1 :], gaps[..., -_FEW - 1 :]
     opened = rounds.factor[uses] * gaps
     stops = np.concatenate([uses[..., 1:], ends[..., None]], axis=-1)
     lengths = rounds.span(uses, stops)
-    best = _energies(opened, lengths)
+    best = np.full(ends.shape, np.inf) if forget else _energies(opened, lengths)
     if math.isfinite(rounds.diameter):
         count = uses.shape[-1]
         for kept in range(max(0, count - _FEW), count):  # any choice is valid
