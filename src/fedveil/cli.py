@@ -108,7 +108,7 @@ def calibrate(
     def table() -> None:
         shown = ", ".join(_digits(value, 6) for value in noise[:6]) + (", ..." if len(noise) > 6 else "")
         _out().print(
-            f"noise {shown} gives epsilon {_rounded_up(answer.epsilon)} at delta {delta!r}, by {answer.certified_by}"
+            f"noise {shown} gives epsilon {_rounded_up(answer.epsilon)} at delta {delta:.12g}, by {answer.certified_by}"
         )
 
     _show(result, as_json, table)
@@ -310,9 +310,9 @@ def _answer_json(answer: Answer) -> dict[str, Any]:
 
 def _answer_table(answer: Answer, *, given_delta: bool) -> None:
     value = (
-        f"epsilon {_rounded_up(answer.epsilon)} at delta {answer.delta!r}"
+        f"epsilon {_rounded_up(answer.epsilon)} at delta {answer.delta:.12g}"
         if given_delta
-        else f"delta {_digits(answer.delta, 4)} at epsilon {answer.epsilon!r}"
+        else f"delta {_digits(answer.delta, 4)} at epsilon {answer.epsilon:.12g}"
     )
     _out().print(f"certified: {value}, by {answer.certified_by or 'nothing'}")
     table = Table(box=None, pad_edge=False)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from mpmath import mp  # type: ignore[import-untyped]
 from scipy.special import ndtr
 
 from fedveil import LastIterate, account_for
@@ -16,12 +17,13 @@ from fedveil.mechanism import ApproximateDP, Gaussian, Laplace, Mechanism, Repea
 from fedveil.theory.composition import delta_bracket, epsilon_bracket, epsilon_upper, worst_bracket, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.convolution import Tilt, TiltedSum, convolve
+from fedveil.theory.coupling import Shifts, _cells
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.lattice import Cells, LatticeLaw, from_above, lowered, raised
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, GroupLaw, LaplaceLaw, SampledLaw, Tails, law_of_profile
 from fedveil.theory.numerics import Vector
-from fedveil.theory.position import Star, secant_bounds
-from fedveil.theory.position_program import Cuts, dual_bound
+from fedveil.theory.position import Star, log_average, own_mu, pair_mu, secant_bounds
+from fedveil.theory.position_program import Cuts, Program, dual_bound, program
 from fedveil.theory.renyi import delta_over_orders, epsilon_over_orders, least_delta, least_epsilon
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import uses_mu
@@ -169,9 +171,13 @@ def test_transport_averages_the_places_each_with_its_own_rounds_to_follow(epsilo
 
 
 def test_bounds_for_one_use_withdraw_from_several_passes() -> None:
-    twice = replace(RUN, passes=2)
-    told = {e.name for e in evaluators(twice) if e.log_delta is not None}
-    assert told == {"unhidden", "shift", "block"}
+    """Counted as one use they would be too small; a place that leaves rounds to follow, and a secret one."""
+    for run, more in ((replace(RUN, place=2), set()), (replace(RUN, order="secret"), {"position"})):
+        once, twice = (
+            {e.name for e in evaluators(replace(run, passes=passes)) if e.log_delta is not None} for passes in (1, 2)
+        )
+        assert {"linear-contraction", "nonlinear-contraction", "transport"} <= once
+        assert twice == {"unhidden", "shift", "block"} | more
 
 
 @pytest.mark.parametrize("lipschitz", [1.0, 0.5, 1e-150])
@@ -455,6 +461,8 @@ def test_secants_know_of_the_errors() -> None:
     cells = secant_bounds(z, v, e)
     assert np.all(cells >= 1.125)
     assert np.all(secant_bounds(z, v, np.zeros(3)) == [2.0, 2.0])  # prolonged chords
+    line = np.arange(4.0)
+    assert secant_bounds(line, line, np.full(4, 0.5))[1] >= 2.5
 
 
 def test_a_test_that_needs_a_tiny_hub_is_not_overlooked() -> None:
@@ -467,14 +475,66 @@ def test_a_dual_bound_pays_for_what_its_prices_miss() -> None:
     cuts = Cuts(np.array([0]), np.array([1]), np.array([1.0]), np.array([0.25]))
     gain = np.array([1.0, -1.0])
     assert dual_bound(gain, cuts, np.array([0.0])) >= 1.0
-    assert dual_bound(gain, cuts, np.array([-3.0])) >= 1.0
+    assert dual_bound(-gain, cuts, np.array([-1.0])) >= 1.0  # reached at (0, 1)
     assert dual_bound(gain, cuts, np.array([0.5])) >= 0.125 + 0.5
     assert 0.25 * (1 + 0.9 * HAIR) <= dual_bound(gain, cuts, np.array([1.0])) <= 0.25 * (1 + 2 * HAIR)
     free = Cuts(np.array([0]), np.array([1]), np.array([1.0]), np.array([0.0]))
     assert dual_bound(gain, free, np.array([1.0])) > 0  # the prices' own rounding
 
 
+def test_the_worse_direction_of_a_star_and_of_a_program_counts() -> None:
+    weight, none = np.array([0.5, 0.5]), np.array([0.0, 0.5])
+    bad = Star(weight, np.array([0.0, 3.0]), np.array([2.0, 3.0]), np.array([2.0, 2.0]))
+    mild = Star(weight, none, np.array([2.0, 0.5]), np.array([2.0, 2.0]), bad)
+    assert mild.log_delta(0.5) >= bad.log_delta(0.5) > replace(mild, back=None).log_delta(0.5) + 1e-3
+    ties = np.array([[0.0, 0.2, 2.0, 3.0], [0.2, 0.0, 0.5, 2.0], [2.0, 0.5, 0.0, 3.0], [3.0, 2.0, 3.0, 0.0]])
+    tied = Program(weight, ties, (weight, np.array([2.0, 2.0])))
+    ways = [tied.one_way(0.5), tied.flipped().one_way(0.5)]
+    assert abs(ways[0] - ways[1]) > 1e-3
+    average = log_average(weight, 0.5, np.array([2.0, 2.0]))
+    for either in (tied, tied.flipped()):
+        assert either.log_delta(0.5) >= min(max(ways), average) - 1e-3
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_a_group_of_places_is_tied_as_loosely_as_its_loosest_members(ratio: float) -> None:
+    count = 24
+    ones = np.ones(count)
+    swap = 1.0 / (1 + (np.arange(count) * 7) % 5)
+    rounds = Rounds(ones, ratio * swap, swap, ones, np.full(count, math.inf), math.inf)
+    places = np.arange(count)[:, None]
+    found = program(rounds, places, ones / count, most=4)
+    ends = np.rint(np.cumsum(found.weight) * count).astype(int)
+    members = np.split(np.arange(count), ends[:-1])
+    half = len(members)
+    assert half <= 4
+    gaps = (rounds.swap, rounds.gap)
+    for row in range(2 * half):
+        for column in range(2 * half):
+            (a, i), (b, j) = divmod(row, half), divmod(column, half)
+            if i != j:
+                pairs = pair_mu(rounds, places, members[i], members[j], gaps[a], gaps[b])
+                assert found.ties[row, column] >= float(pairs.max()) * (1 - 1e-12)
+            elif a != b:
+                assert found.ties[row, column] >= float(own_mu(rounds, places)[members[i]].max())
+
+
+def test_a_profile_that_falls_too_fast_is_not_scaled_away() -> None:
+    epsilons, deltas = np.array([0.0, 0.1, 1.0]), np.array([0.9, 0.01, 0.001])
+    law = law_of_profile(epsilons, deltas)
+    losses, p = np.array(law.losses), np.array(law.p)
+    told = [float(p @ np.maximum(-np.expm1(e - losses), 0.0)) + max(0.0, 1 - float(p.sum())) for e in epsilons]
+    assert np.all(np.array(told) >= deltas * (1 - 1e-9))
+
+
 # Transport.
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 4.0])
+def test_transport_with_nothing_to_follow_is_one_gaussian_and_a_hair(epsilon: float) -> None:
+    exact = math.exp(float(log_theta(epsilon, 0.5)))
+    found = transport([], [], diameter=1.0).delta(epsilon, gap=1.0, noise=2.0, following=0)
+    assert exact * (1 + 0.9 * HAIR) <= found <= exact * (1 + 2 * HAIR)
 
 
 def test_transport_of_tiny_gaps_is_not_lost_in_rounding() -> None:
@@ -486,3 +546,36 @@ def test_transport_of_tiny_gaps_is_not_lost_in_rounding() -> None:
     for gap in np.geomspace(1e-16, 1e-6, 61):
         found = chain.delta(0.0, gap=float(gap), noise=1.0, following=1)
         assert found >= per_gap * float(gap) * (1 - 1e-7)
+
+
+@pytest.mark.parametrize(("x", "tilt"), [(1e-9, 0.0), (1e-5, 0.0), (1e-7, 2.0), (0.3, 0.7), (2.0, 1.5)])
+def test_masses_of_a_pairing_are_rounded_outward(x: float, tilt: float) -> None:
+    """Eight cells against thirty digits: more above the pivot, less below it, and farther apart than the truth."""
+    distance = np.linspace(0.5, 4.0, 8)
+    path = distance * np.linspace(0.3, 0.6, 8)
+    cells = _cells(distance, Shifts(np.array([x]), np.array([tilt]), 1.0), path[None, :])
+    with mp.workdps(30):
+        shift, pivot = mp.mpf(x), mp.mpf(tilt) + mp.mpf(x) / 2
+        g = mp.exp(mp.mpf(tilt) * shift)
+
+        def density(t: mp.mpf) -> mp.mpf:
+            return mp.npdf(t - shift) - g * mp.npdf(t)
+
+        def mass(a: mp.mpf, b: mp.mpf) -> mp.mpf:
+            return mp.ncdf(b - shift) - mp.ncdf(a - shift) - g * (mp.ncdf(b) - mp.ncdf(a))
+
+        v = [mp.mpf(0), *(mp.mpf(float(value)) for value in path)]
+        u = [mp.mpf(float(d)) - here for d, here in zip([0.0, *distance], v, strict=True)]
+        for j in range(8):
+            above = mass(pivot + v[j], pivot + v[j + 1])
+            below = -mass(pivot - u[j + 1], pivot - u[j])
+            assert above <= mp.mpf(float(cells.above[0, j]))
+            assert mp.mpf(float(cells.below[0, j])) <= below
+            far = mp.quad(lambda t: t * density(pivot + t), [v[j], v[j + 1]]) / above
+            near = -mp.quad(lambda t: t * density(pivot - t), [u[j], u[j + 1]]) / below
+            low, high = v[j] + u[j], v[j + 1] + u[j + 1]
+            assert (far + near - low) / (high - low) <= mp.mpf(float(cells.share[0, j]))
+        rest = mp.ncdf(shift - pivot - v[-1]) - g * mp.ncdf(-pivot - v[-1])
+        spare = g * mp.ncdf(pivot - u[-1]) - mp.ncdf(pivot - shift - u[-1])
+        assert rest <= mp.mpf(float(cells.above_left[0]))
+        assert mp.mpf(float(cells.below_left[0])) <= spare
