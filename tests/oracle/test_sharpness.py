@@ -426,6 +426,24 @@ def test_a_curve_is_as_bad_as_its_worse_direction() -> None:
             assert accountant.epsilon(together, 1e-5) >= gaussian_epsilon(1.0, 1e-5) * (1 - 1e-8)
 
 
+@pytest.mark.parametrize("epsilon", [0.05, 0.3])
+@pytest.mark.parametrize(
+    ("sampling", "neighbours", "move"),
+    [("fixed-size", "replace-one", 2.0), ("poisson", "zero-out", 1.0), ("poisson", "replace-one", 1.0)],
+)
+def test_one_sampled_sum_tells_at_least_what_one_mixture_does(
+    sampling: str, neighbours: str, move: float, epsilon: float
+) -> None:
+    """A mixture against its own first part: q theta at the epsilon raised to ln(1 + (e^eps - 1)/q)."""
+    rate, noise = 0.2, 1.5
+    sampled = SampledGaussian(sampling=sampling, rate=rate, noise_multiplier=noise, neighbours=neighbours)  # type: ignore[arg-type]
+    exact = rate * math.exp(float(log_theta(math.log1p(math.expm1(epsilon) / rate), move / noise)))
+    found = account_for(sampled, epsilon=epsilon).delta
+    assert found >= exact
+    if move == 2.0 or neighbours == "zero-out":
+        assert found <= 1.01 * exact
+
+
 @pytest.mark.parametrize("removal", [True, False])
 def test_a_sampled_group_is_charged_in_both_directions(removal: bool) -> None:
     sampled = SampledGaussian(sampling="poisson", rate=0.3, noise_multiplier=2.0)
@@ -548,6 +566,26 @@ def test_transport_of_tiny_gaps_is_not_lost_in_rounding() -> None:
         assert found >= per_gap * float(gap) * (1 - 1e-7)
 
 
+@pytest.mark.parametrize("diameter", [2.0, 4.0, 8.0])
+def test_a_coarse_table_pays_for_its_bends(diameter: float) -> None:
+    """Eight cells, up to three rounds after: not below the recursion that is exact at epsilon 0."""
+    chain = transport([1.0] * 3, [1.0] * 3, diameter, cells=8)
+    y, width = np.linspace(0.0, 14.0, 7001, retstep=True)
+    apart = np.linspace(0.0, diameter, 201)
+
+    def back(shifts: Vector, after: Vector) -> Vector:
+        mass = np.exp(-((y - shifts[:, None] / 2) ** 2) / 2) - np.exp(-((y + shifts[:, None] / 2) ** 2) / 2)
+        seen = np.interp(np.minimum(2 * y, diameter), apart, after)
+        return np.asarray(mass @ seen * width / math.sqrt(2 * math.pi))
+
+    after = 2 * ndtr(apart / 2) - 1
+    gaps = np.array([1.0, 4.0])
+    for following in (1, 2, 3):
+        for gap, exact in zip(gaps, back(gaps, after), strict=True):
+            assert chain.delta(0.0, gap=float(gap), noise=1.0, following=following) >= float(exact) * (1 - 1e-4)
+        after = back(apart, after)
+
+
 @pytest.mark.parametrize(("x", "tilt"), [(1e-9, 0.0), (1e-5, 0.0), (1e-7, 2.0), (0.3, 0.7), (2.0, 1.5)])
 def test_masses_of_a_pairing_are_rounded_outward(x: float, tilt: float) -> None:
     """Eight cells against thirty digits: more above the pivot, less below it, and farther apart than the truth."""
@@ -579,3 +617,10 @@ def test_masses_of_a_pairing_are_rounded_outward(x: float, tilt: float) -> None:
         spare = g * mp.ncdf(pivot - u[-1]) - mp.ncdf(pivot - shift - u[-1])
         assert rest <= mp.mpf(float(cells.above_left[0]))
         assert mp.mpf(float(cells.below_left[0])) <= spare
+
+
+def test_a_lower_epsilon_is_proved_even_where_the_slack_swallows_the_tail() -> None:
+    total = TiltedSum(1.0, 0.25, 0.5, 0, np.array([0.5, 0.25, 0.25]), 0.0625, 0.01)
+    for delta in (0.015, 0.02, 0.05, 0.1, 0.2):
+        low = total.epsilon(delta, upper=False)
+        assert low == 0 or math.exp(total.log_delta(low, upper=False)) >= delta * (1 - 1e-9)

@@ -120,7 +120,9 @@ class TiltedSum:
                 return max(0.0, self.step * (self.start + index - 1))
         if index == 0:
             return max(0.0, self.step * self.start) if upper else 0.0
-        return max(0.0, self._within(index, float(log_delta[index - 1]), float(log_delta[index]), log_target))
+        # From below the value at the right end may be negative: a chord to zero there would prove too much.
+        fall = 1 - math.exp(-self.tilt * self.step) * float(inside[index] / inside[index - 1])
+        return max(0.0, self._within(index, float(log_delta[index - 1]) - log_target, fall))
 
     def log_delta(self, epsilon: float, *, upper: bool) -> float:
         """Logarithm of delta at ``epsilon``, rounded up (or down)."""
@@ -151,10 +153,9 @@ class TiltedSum:
         source = np.append(0.0, above[:-1]) * (decay * -math.expm1(-self.step))
         return decaying_sums(source, both)[::-1]
 
-    def _within(self, index: int, before: float, after: float, target: float) -> float:
-        """Between two grid points delta is linear in exp(epsilon)."""
-        fall = -math.expm1(after - before)
-        part = min(max(-math.expm1(target - before) / fall, 0.0), 1.0) if fall > 0 else 1.0
+    def _within(self, index: int, missed: float, fall: float) -> float:
+        """Between two grid points delta is linear in exp(epsilon): where it has fallen by as much as was missed."""
+        part = min(max(-math.expm1(-missed) / fall, 0.0), 1.0) if fall > 0 else 1.0
         return self.step * (self.start + index - 1) + math.log1p(part * math.expm1(self.step))
 
 
