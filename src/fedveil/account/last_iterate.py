@@ -96,6 +96,8 @@ def _one_round(run: LastIterate, name: str, rule: Callable[..., Vector]) -> Eval
     if run.total > _MOST_STEPS:
         return withdrawn(name, f"followed round by round up to {_MOST_STEPS} rounds; blocks dominate it")
     state, divergence = hidden_run(run), _divergence(run)
+    if run.stopping == "random" and not state.constant:
+        return withdrawn(name, "random stopping is followed round by round for constant rounds only")
     ratios, distances = state.rounds.gap / state.rounds.noise, _images(state)
 
     def log_delta(epsilon: float) -> float:
@@ -123,8 +125,6 @@ def _stopped(
 ) -> float:
     """Random stopping: the rounds before each stop are a run of their own; constant rounds share one sequence."""
     state = hidden_run(run)
-    if not state.constant:
-        raise NotImplementedError
     along = rule(epsilon, first, distances, divergence)[::-1]  # entry r: r rounds follow
     place = 0 if run.place is None else run.place - 1
     counts = np.full(run.rounds - place, 1 / run.rounds)
@@ -134,17 +134,11 @@ def _stopped(
 
 
 def _linear(run: LastIterate) -> Evaluator:
-    return _guard_stopping(run, _one_round(run, "linear-contraction", linear_contraction))
+    return _one_round(run, "linear-contraction", linear_contraction)
 
 
 def _nonlinear(run: LastIterate) -> Evaluator:
-    return _guard_stopping(run, _one_round(run, "nonlinear-contraction", nonlinear_contraction))
-
-
-def _guard_stopping(run: LastIterate, bound: Evaluator) -> Evaluator:
-    if run.stopping == "random" and not hidden_run(run).constant:
-        return withdrawn(bound.name, "random stopping is followed round by round for constant rounds only")
-    return bound
+    return _one_round(run, "nonlinear-contraction", nonlinear_contraction)
 
 
 def _shift(run: LastIterate) -> Evaluator:
