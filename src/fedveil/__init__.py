@@ -6,6 +6,9 @@
 (4.377, 1.361)
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedveil.account.calibrate import calibrate
 from fedveil.account.compare import account_for
 from fedveil.account.places import PlaceCurve, place_curve
@@ -23,8 +26,28 @@ from fedveil.mechanism import (
     shuffled,
 )
 from fedveil.mechanism_file import parse_mechanism
+from fedveil.version import __version__ as __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from fedveil.certify import Certificate
+    from fedveil.data.arrays import records_from_arrays
+    from fedveil.job import Result, plan_study, run_study
+
+# Found on first use: whoever only accounts or certifies loads no training code.
+_LATER = {
+    "Certificate": "fedveil.certify",
+    "records_from_arrays": "fedveil.data.arrays",
+    "Result": "fedveil.job",
+    "plan_study": "fedveil.job",
+    "run_study": "fedveil.job",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'fedveil' has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)
+
 
 __all__ = [
     "Adversary",
@@ -33,6 +56,7 @@ __all__ = [
     "BadValue",
     "Bound",
     "CannotCertify",
+    "Certificate",
     "Compose",
     "FedveilError",
     "Gaussian",
@@ -42,6 +66,7 @@ __all__ = [
     "Neighbours",
     "PlaceCurve",
     "Repeat",
+    "Result",
     "SampledGaussian",
     "Status",
     "Unit",
@@ -49,5 +74,8 @@ __all__ = [
     "calibrate",
     "parse_mechanism",
     "place_curve",
+    "plan_study",
+    "records_from_arrays",
+    "run_study",
     "shuffled",
 ]

@@ -1,12 +1,10 @@
 """A mechanism from a small TOML file (see docs/mechanism-file.md), with a sentence for every mistake."""
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from fedveil.checks import require
-from fedveil.errors import BadValue
 from fedveil.mechanism import (
     ApproximateDP,
     Compose,
@@ -18,6 +16,7 @@ from fedveil.mechanism import (
     SampledGaussian,
     shuffled,
 )
+from fedveil.tables import known, read_tables, table
 
 _LAST_ITERATE = [
     "rounds",
@@ -57,35 +56,40 @@ def parse_mechanism(text: str, *, default_noise: float | None = None) -> Mechani
     >>> parse_mechanism('[mechanism]\\nkind = "gaussian"\\nnoise_multiplier = 2.0')
     Gaussian(noise_multiplier=2.0, neighbours='zero-out')
     """
-    require(isinstance(text, str), "The mechanism file", "be given as text", type(text).__name__)
-    try:
-        tables = tomllib.loads(text)
-    except ValueError as error:  # not TOML, or a number of thousands of digits
-        raise BadValue(f"The mechanism file must be TOML: {error}.") from error
-    except RecursionError as error:
-        raise BadValue("The mechanism file must be TOML of modest depth: its brackets are nested too deep.") from error
-    _known(tables, ["mechanism"], "the file")
+    tables = read_tables(text, "The mechanism file")
+    known(tables, ["mechanism"], "the file")
     require("mechanism" in tables, "The file", "have a [mechanism] table", sorted(tables))
-    return _mechanism(_table(tables["mechanism"], "mechanism"), default_noise)
+    return mechanism_of(tables["mechanism"], default_noise=default_noise)
 
 
-def _mechanism(table: Mapping[str, Any], default_noise: float | None, depth: int = 0) -> Mechanism:
+def mechanism_of(given: Any, *, default_noise: float | None = None) -> Mechanism:
+    """The mechanism that a [mechanism] table describes."""
+    return _mechanism(table(given, "mechanism"), default_noise)
+
+
+def last_iterate_table(run: LastIterate) -> dict[str, Any]:
+    """The [mechanism] table that reads back to this run."""
+    values = {key: getattr(run, key) for key in _LAST_ITERATE if key != "noise_scale"}
+    return {"kind": "last-iterate", **values}
+
+
+def _mechanism(given: Mapping[str, Any], default_noise: float | None, depth: int = 0) -> Mechanism:
     require(depth <= _DEEPEST, "mechanism.parts", f"be nested at most {_DEEPEST} deep", f"{depth} levels")
-    kind = table.get("kind")
+    kind = given.get("kind")
     hint = f"Did you mean {close[0]}?" if (close := difflib.get_close_matches(str(kind), _KEYS)) else ""
     require(isinstance(kind, str) and kind in _KEYS, "mechanism.kind", f"be one of {', '.join(_KEYS)}", kind, hint)
-    _known(table, ["kind", *_KEYS[str(kind)]], f"a mechanism of kind {kind}")
-    values = {key: _value(key, value) for key, value in table.items() if key not in ("kind", "parts")}
+    known(given, ["kind", *_KEYS[str(kind)]], f"a mechanism of kind {kind}")
+    values = {key: _value(key, value) for key, value in given.items() if key not in ("kind", "parts")}
     match kind:
         case "compose":
-            parts = table.get("parts")
+            parts = given.get("parts")
             require(
                 isinstance(parts, list) and parts,
                 "mechanism.parts",
                 "list at least one [[mechanism.parts]]",
                 parts,
             )
-            inner = (_mechanism(_table(p, "mechanism.parts"), default_noise, depth + 1) for p in parts or ())
+            inner = (_mechanism(table(p, "mechanism.parts"), default_noise, depth + 1) for p in parts or ())
             return Compose(parts=tuple(inner))
         case "last-iterate":
             return _last_iterate(values, default_noise)
@@ -232,15 +236,3 @@ def _whole(key: str, value: Any) -> int:
     fine = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
     require(fine, f"mechanism.{key}", "be a whole number", value)
     return int(value)
-
-
-def _table(value: Any, name: str) -> Mapping[str, Any]:
-    require(isinstance(value, dict), name, "be a table", value)
-    return value  # type: ignore[no-any-return]
-
-
-def _known(table: Mapping[str, Any], known: list[str], where: str) -> None:
-    for key in table:
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
-        require(key in known, f"Key {key!r}", f"be known to {where}", key, hint)

@@ -11,9 +11,8 @@ import pytest
 from scipy.stats import norm
 
 from fedveil.errors import BadValue
-from fedveil.mechanism import LastIterate
-from fedveil.report.catalogue import FIGURES, one_run
-from fedveil.report.figures import write_demo_figure, write_figures
+from fedveil.report.catalogue import FIGURES
+from fedveil.report.figures import write_figures
 from fedveil.report.style import spread
 
 Curves = dict[tuple[str, str], list[tuple[float, float]]]
@@ -198,33 +197,6 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
         write_figures(tmp_path / "taken")
 
 
-RUNS = {
-    "public": LastIterate(rounds=2, step_size=0.5, lipschitz=1.0, smoothness=0.5, diameter=1.0, noise_std=2.0),
-    "two passes": LastIterate(
-        rounds=5, passes=2, batch=4, order="secret", step_size=0.5, lipschitz=1.0, smoothness=1.0, noise_std=2.0
-    ),
-    "rough": LastIterate(rounds=3, step_size=0.5, lipschitz=1.0, convex=False, diameter=1.0, noise_std=2.0),
-    "first of many": LastIterate(
-        rounds=40, place=1, step_size=0.5, lipschitz=1.0, smoothness=0.5, diameter=1.0, noise_std=2.0
-    ),
-    "laplace": LastIterate(rounds=3, noise="laplace", step_size=0.5, lipschitz=1.0, diameter=1.0, noise_std=2.0),
-}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_one_run_can_be_drawn(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "deep" / "run.svg"
-    write_demo_figure(RUNS[name], path)
-    text = "".join(ElementTree.fromstring(path.read_text(encoding="utf-8")).itertext())
-    assert "unhidden" in text
-    assert "Only the final model is released" in text
-
-
-def test_a_figure_is_svg_or_png(tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match=r"end in \.svg or \.png"):
-        write_demo_figure(RUNS["public"], tmp_path / "run.pdf")
-
-
 @pytest.mark.parametrize("wanted", [[0.0, 0.0, 0.0], [1.0, 0.99, 0.98], [0.5, 0.1, 0.52], [0.3]])
 def test_labels_keep_their_order_and_never_overlap(wanted: list[float]) -> None:
     sizes = [0.1, 0.2, 0.1][: len(wanted)]
@@ -233,12 +205,3 @@ def test_labels_keep_their_order_and_never_overlap(wanted: list[float]) -> None:
     for low, high in pairwise(order):
         assert centres[high] - centres[low] >= (sizes[low] + sizes[high]) / 2 - 1e-8
     assert all(s / 2 - 1e-8 <= c <= 1 - s / 2 + 1e-8 for c, s in zip(centres, sizes, strict=True))
-
-
-def test_an_abrupt_end_is_followed() -> None:
-    """Laplace noise has no tail: delta is 1 - exp((epsilon - 1)/2) up to 1, then nothing."""
-    curve = one_run(RUNS["laplace"]).panels[0].curves[0]
-    for delta, epsilon in zip(curve.x, curve.y, strict=True):
-        truth = 1 + 2 * math.log1p(-delta)
-        assert truth - 1e-8 <= epsilon <= truth + 1e-3
-    assert curve.value == pytest.approx(1 + 2 * math.log1p(-1e-5), abs=1e-4)

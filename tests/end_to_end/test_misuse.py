@@ -24,6 +24,7 @@ from fedveil import (
     place_curve,
     shuffled,
 )
+from fedveil.cli.show import digits, rounded_up
 
 HEAD = '[mechanism]\nkind = "last-iterate"\n'
 BODY: dict[str, str] = {"rounds": "4", "step_size": "0.5", "lipschitz": "1.0", "smoothness": "0.5", "noise_std": "2.0"}
@@ -133,9 +134,9 @@ def test_a_promise_that_ran_out_is_delta_one(
 )
 def test_printed_numbers_are_never_below_the_value(value: float) -> None:
     exact = Decimal(repr(value))
-    assert exact <= Decimal(cli._rounded_up(value)) <= exact + Decimal("0.0001")
-    assert exact <= Decimal(cli._digits(value, 4)) <= exact * Decimal("1.001")
-    assert Decimal(cli._digits(value, 4, "ROUND_FLOOR")) <= exact
+    assert exact <= Decimal(rounded_up(value)) <= exact + Decimal("0.0001")
+    assert exact <= Decimal(digits(value, 4)) <= exact * Decimal("1.001")
+    assert Decimal(digits(value, 4, "ROUND_FLOOR")) <= exact
 
 
 @pytest.mark.parametrize("shown", ["epsilon", "delta"])

@@ -49,8 +49,8 @@ def calibrate(
     check_delta(delta)
     require(1e-9 <= number("tolerance", tolerance) <= 1, "tolerance", "lie in [1e-9, 1]", tolerance)
     excess = _excess(alike(mechanism), epsilon, delta)
-    low, high = _bracket(excess)
-    factor = _least(excess, low, high, tolerance)
+    low, high = bracket(excess)
+    factor = least_factor(excess, low, high, tolerance)
     return factor, scaled(mechanism, factor)
 
 
@@ -82,7 +82,7 @@ def _run(mechanism: Mechanism) -> LastIterate:
     return mechanism
 
 
-def _bracket(excess: Callable[[float], float]) -> tuple[tuple[float, float], tuple[float, float]]:
+def bracket(excess: Callable[[float], float]) -> tuple[tuple[float, float], tuple[float, float]]:
     """Two logarithms of factors, the target missed at the first and met at the second."""
     at, value = 0.0, excess(0.0)
     met = value <= 0
@@ -109,7 +109,7 @@ def _within_limits(excess: Callable[[float], float], at: float) -> float | None:
         return None
 
 
-def _least(
+def least_factor(
     excess: Callable[[float], float], low: tuple[float, float], high: tuple[float, float], tolerance: float
 ) -> float:
     """Regula falsi with a safeguard; returns the factor at which the target was seen to be met."""

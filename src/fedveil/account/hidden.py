@@ -54,7 +54,8 @@ class Checkpoints:
     fresh_mu: Vector
 
 
-def _per_round(values: Numbers | int | tuple[int, ...], run: LastIterate) -> Vector:
+def per_round(values: Numbers | int | tuple[int, ...], run: LastIterate) -> Vector:
+    """One number for each round of all passes."""
     array = np.atleast_1d(np.asarray(values, dtype=np.float64))
     if array.size == run.rounds:
         array = np.tile(array, run.passes)
@@ -72,7 +73,7 @@ def lipschitz_of_step(run: LastIterate, step: Vector) -> Vector:
 
 def rounds_of(run: LastIterate) -> Rounds:
     """The arrays of a run."""
-    step, batch, noise = (_per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
+    step, batch, noise = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
     diameter = run.diameter if run.diameter is not None else math.inf
     scale = step * noise / (np.sqrt(batch) if run.noise == "gaussian" else 1.0)
     swap = 2 * run.lipschitz * step / batch
@@ -94,7 +95,7 @@ def hidden_run(run: LastIterate) -> HiddenRun:
     places = first[:, None] + run.rounds * np.arange(run.passes)[None, :]
     weights = None
     if run.order == "secret":
-        batch = _per_round(run.batch, run)[: run.rounds]
+        batch = per_round(run.batch, run)[: run.rounds]
         weights = batch / (run.records if run.records is not None else batch.sum())
     arrays = [rounds.noise, rounds.gap, rounds.lipschitz, rounds.reach]
     arrays += [weights] if weights is not None else []  # equal rounds may hold unequal batches

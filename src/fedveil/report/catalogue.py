@@ -21,8 +21,6 @@ from fedveil.report.curves import (
     bounds_of,
     epsilon_at,
     profile_panel,
-    transposed,
-    without_twins,
 )
 from fedveil.report.style import number
 from fedveil.theory.concentrated import epsilon_of_curve
@@ -301,36 +299,6 @@ def federated_run(rounds: int) -> LastIterate:
         smoothness=1.0,
         diameter=2.0,
         noise_std=0.62,
-    )
-
-
-def one_run(run: LastIterate) -> Chart:
-    """epsilon against delta for one run: all certified bounds, those that coincide under one name."""
-    roles: dict[str, tuple[str, Role]] = {
-        "unhidden": ("unhidden", "baseline"),
-        "linear-contraction": ("linear-contraction", "paper"),
-        "nonlinear-contraction": ("nonlinear-contraction", "rival"),
-        "shift": ("shift", "rival"),
-        "block": ("block", "step"),
-        "transport": ("transport", "step"),
-        "position": ("position", "step"),
-    }
-    bounds = [bound for bound in bounds_of(run, roles) if bound.status == "certified"]
-    best = min(bounds, key=epsilon_at)
-    shown = [NamedBound(b.name, "best" if b is best else b.role, b.status, b.log_delta) for b in bounds]
-    whole = profile_panel("", shown)
-    old, new = whole.epsilon("unhidden"), whole.epsilon(best.name)
-    title = f"Only the final model is released: ε {number(new)} at δ 10⁻⁵"
-    if new < old:
-        title += f", {number(old)} if every model were"
-    return Chart(
-        name="run",
-        title=title,
-        caption=f"{run.total} rounds, {run.order} order, {run.neighbours} neighbours. All curves are certified; the "
-        "least one counts. The numbers are ε at δ 10⁻⁵, marked by dots.",
-        panels=(transposed(without_twins(whole), 1e-2),),
-        x=Axis(label="failure probability δ", log=True, limits=(1e-2, REPORTED_DELTA), mark=DELTA),
-        y=EPSILON,
     )
 
 

@@ -164,55 +164,6 @@ def _steps(logs: Sequence[float], x: Sequence[float]) -> Iterable[tuple[tuple[fl
     return zip(pairwise(logs), pairwise(x), strict=True)
 
 
-def transposed(panel: Panel, largest: float) -> Panel:
-    """epsilon against delta, from ``largest`` down: the same numbers, but every curve crosses the whole panel."""
-    curves = []
-    for curve in panel.curves:
-        deltas, epsilons = np.array(curve.y), np.array(curve.x)
-        start = _crossing(curve, largest)
-        inside = deltas < largest
-        x = (largest, *deltas[inside].tolist(), REPORTED_DELTA)
-        y = (start, *epsilons[inside].tolist(), float(epsilons[-1]))
-        curves.append(Curve(name=curve.name, role=curve.role, status=curve.status, x=x, y=y, value=curve.value))
-    return Panel(title=panel.title, curves=tuple(curves))
-
-
-def _crossing(curve: Curve, delta: float) -> float:
-    """Where a profile falls to ``delta``, from above: delta is convex in exp(epsilon), so chords there are safe."""
-    for (a, b), (above, below) in zip(pairwise(curve.x), pairwise(curve.y), strict=True):
-        if above > delta >= below:
-            share = (above - delta) / (above - below)
-            return b + math.log(share + (1 - share) * math.exp(a - b))
-    return curve.x[0] if curve.y[0] <= delta else curve.x[-1]
-
-
-def without_twins(panel: Panel) -> Panel:
-    """Curves that nobody could tell apart in print, under one name; the first keeps its place."""
-    kept: list[Curve] = []
-    for curve in panel.curves:
-        twin = next((i for i, other in enumerate(kept) if _alike(curve, other)), None)
-        if twin is None:
-            kept.append(curve)
-        else:
-            kept[twin] = _merged(kept[twin], curve)
-    return Panel(title=panel.title, curves=tuple(kept))
-
-
-def _merged(first: Curve, second: Curve) -> Curve:
-    role: Role = "best" if "best" in (first.role, second.role) else first.role
-    if role == "rival":
-        role = second.role
-    lower = first if first.value is None or second.value is None or first.value <= second.value else second
-    name = f"{first.name} = {second.name}"
-    return Curve(name=name, role=role, status=first.status, x=lower.x, y=lower.y, value=lower.value)
-
-
-def _alike(one: Curve, other: Curve) -> bool:
-    grid = np.linspace(0.0, max(one.x[-1], other.x[-1]), 50)
-    logs = [np.interp(grid, c.x, np.log(c.y), right=math.log(REPORTED_DELTA)) for c in (one, other)]
-    return bool(np.max(np.abs(logs[0] - logs[1])) < 0.02 * math.log(1 / REPORTED_DELTA))
-
-
 def write_table(chart: Chart, path: Path) -> Path:
     """Every point of every curve, one a row, in full precision."""
     with path.open("w", newline="", encoding="utf-8") as file:

@@ -17,9 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from fedveil.checks import require
-from fedveil.mechanism import LastIterate
 from fedveil.report import style
-from fedveil.report.catalogue import FIGURES, one_run
+from fedveil.report.catalogue import FIGURES
 from fedveil.report.curves import Axis, Chart, Curve, Panel, write_table
 
 # Inches.
@@ -42,13 +41,6 @@ def write_figures(
         written.append(write_table(chart, out / f"{name}.csv"))
         progress(f"{position}/{len(names)} {name} ({time.perf_counter() - start:.1f} s)")
     return written
-
-
-def write_demo_figure(run: LastIterate, path: Path) -> None:
-    """Draw epsilon against delta for one run under every certified bound; the suffix of ``path`` is .svg or .png."""
-    require(path.suffix in (".svg", ".png"), "path", "end in .svg or .png", str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _save(one_run(run), [path])
 
 
 def _chosen(only: Sequence[str] | None) -> list[str]:

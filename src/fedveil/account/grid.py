@@ -1,0 +1,205 @@
+"""A guarantee of the ideal run, made one of the run on the grid: every bound at once, by one argument.
+
+Theory page: grid-noise.md.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.errors import CannotCertify
+from fedveil.guarantee import Answer, Bound
+from fedveil.theory.grid import (
+    LARGEST_STATE,
+    LEAST_STEPS,
+    MOST_STEPS,
+    SAMPLER_DISTANCE,
+    NoiseLaw,
+    Slack,
+    displacement,
+    distance,
+    log_delta_left,
+    log_delta_on_grid,
+    slack_of,
+)
+from fedveil.theory.numerics import REPORTED_DELTA, SMALLEST_DELTA, Vector, check_delta, check_epsilon
+
+_SHARES: Final = (1e-6, 0.5)  # of delta, kept for the grid: first what costs nothing, then what is bearable
+_UNBOUNDED_STEPS: Final = 2.0**34  # per smallest noise without a radius: room for 2**18 times that noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """How a run on multiples of 2**exponent differs from the ideal one.
+
+    ``distance``: of the two trajectories' laws on one data set, in units of noise (Gaussian: mu; Laplace: a pure
+    epsilon), the error of floats included; ``total_variation``: of all samples together from their law.
+    """
+
+    exponent: int
+    dimension: int
+    rounds: int
+    distance: float
+    total_variation: float
+    law: NoiseLaw = "gaussian"
+
+    def __post_init__(self) -> None:
+        require(-1000 <= self.exponent <= 1000, "Grid.exponent", "lie in [-1000, 1000]", self.exponent)
+        require(self.law in ("gaussian", "laplace"), "Grid.law", "be gaussian or laplace", self.law)
+        right = self.dimension >= 1 and (self.law == "gaussian" or self.dimension == 1)
+        require(right, "Grid.dimension", "be at least 1 (exactly 1 with Laplace noise)", self.dimension)
+        require(self.rounds >= 1, "Grid.rounds", "be at least 1", self.rounds)
+        require(self.distance >= 0, "Grid.distance", "be non-negative", self.distance)
+        require(0 <= self.total_variation <= 1, "Grid.total_variation", "lie in [0, 1]", self.total_variation)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        exponent: int,
+        dimension: int,
+        noise: Vector,
+        lipschitz: Vector,
+        errors: Vector,
+        law: NoiseLaw = "gaussian",
+    ) -> "Grid":
+        """The grid of a run, all rounds given: deviation (or scale) of the noise, Lipschitz constant of the step, and
+        how far the step computed in floats may be from the true one.
+
+        A step whose Lipschitz constant is unknown (``inf``) may blow up the rounding of the state: no finite guarantee.
+        """
+        require(-1000 <= exponent <= 1000, "Grid.exponent", "lie in [-1000, 1000]", exponent)
+        right = noise.ndim == 1 and noise.size >= 1 and np.all((noise > 0) & (noise < math.inf))
+        require(right, "Grid noise", "be positive and finite in every round", noise.tolist()[:3])
+        for name, values in (("lipschitz", lipschitz), ("errors", errors)):
+            right = values.shape == noise.shape and np.all(values >= 0)
+            require(right, f"Grid {name}", f"be non-negative, {noise.size} numbers", values.tolist()[:3])
+        shares = displacement(2.0**exponent, dimension, lipschitz, errors) / noise
+        return cls(
+            exponent=exponent,
+            dimension=dimension,
+            rounds=noise.size,
+            distance=distance(shares, law),
+            total_variation=min(1.0, SAMPLER_DISTANCE * dimension * noise.size),
+            law=law,
+        )
+
+    @property
+    def slack(self) -> Slack:
+        """What the displacement costs, on each of the two data sets."""
+        return slack_of(self.distance, self.law)
+
+
+def on_grid(grid: Grid, answer_at: Callable[[float], Answer], delta: float) -> Answer:
+    """The smallest epsilon proved for the run on the grid at ``delta``; ``answer_at`` answers for the ideal run.
+
+    The ideal run is asked at a little less than ``delta``; a bound for which the rest does not pay the grid's share
+    becomes infinite.
+    """
+    check_delta(delta)
+    first, second = (math.exp(-grid.slack.epsilon) * (1 - share) * delta for share in _SHARES)
+    if not second >= SMALLEST_DELTA:  # too little left to ask for: no finite guarantee
+        return _raised(grid, answer_at(delta), delta, delta)
+    ideal = answer_at(first)
+    answer = _raised(grid, ideal, first, delta)
+    if answer.epsilon < math.inf or ideal.epsilon == math.inf:
+        return answer
+    return _raised(grid, answer_at(second), second, delta)
+
+
+def _raised(grid: Grid, ideal: Answer, inner: float, delta: float) -> Answer:
+    bounds = tuple(_raised_bound(grid, bound, inner, delta) for bound in ideal.bounds)
+    epsilon = _raised_epsilon(grid, ideal.epsilon, inner, delta)
+    name = ideal.certified_by if epsilon < math.inf else None
+    return Answer(epsilon=epsilon, delta=delta, certified_by=name, bounds=bounds)
+
+
+def _raised_bound(grid: Grid, bound: Bound, inner: float, delta: float) -> Bound:
+    if bound.epsilon is None:
+        return bound
+    epsilon = _raised_epsilon(grid, bound.epsilon, inner, delta)
+    lost = epsilon == math.inf and bound.epsilon < math.inf
+    reason = bound.reason + ("; the grid's share does not fit in delta: take a finer grid" if lost else "")
+    return replace(bound, epsilon=epsilon, epsilon_lower=None, reason=reason)
+
+
+def _raised_epsilon(grid: Grid, epsilon: float, inner: float, delta: float) -> float:
+    slack = grid.slack
+    paid = inner < delta and log_delta_on_grid(epsilon, math.log(inner), slack, grid.total_variation) <= math.log(delta)
+    return (epsilon + 2 * slack.epsilon) * (1 + 2.0**-50) if paid else math.inf
+
+
+def delta_on_grid(grid: Grid, answer_at: Callable[[float], Answer], epsilon: float) -> Answer:
+    """The smallest delta proved for the run on the grid at ``epsilon``; ``answer_at`` answers for the ideal run.
+
+    Below twice the grid's slack nothing is promised: delta is 1.
+    """
+    check_epsilon(epsilon)
+    inner = epsilon - 2 * grid.slack.epsilon * (1 + 1e-12)
+    if not inner >= 0:
+        return Answer(epsilon=epsilon, delta=1.0, certified_by=None, bounds=())
+    ideal = answer_at(inner)
+    bounds = tuple(
+        bound
+        if bound.delta is None
+        else replace(bound, epsilon=epsilon, delta=_raised_delta(grid, inner, bound.delta), epsilon_lower=None)
+        for bound in ideal.bounds
+    )
+    delta = _raised_delta(grid, inner, ideal.delta)
+    return Answer(epsilon=epsilon, delta=delta, certified_by=ideal.certified_by, bounds=bounds)
+
+
+def _raised_delta(grid: Grid, inner: float, delta: float) -> float:
+    log_ideal = math.log(max(delta, REPORTED_DELTA))
+    return math.exp(log_delta_on_grid(inner, log_ideal, grid.slack, grid.total_variation))
+
+
+def inner_target(grid: Grid, epsilon: float, delta: float) -> tuple[float, float]:
+    """What the ideal run must meet so that the run on the grid meets (epsilon, delta)."""
+    check_epsilon(epsilon)
+    check_delta(delta)
+    inner = epsilon - 2 * grid.slack.epsilon * (1 + 1e-12)
+    left = log_delta_left(inner, delta, grid.slack, grid.total_variation) if inner > 0 else -math.inf
+    if left == -math.inf:
+        raise CannotCertify(
+            f"({epsilon:g}, {delta:g}) is out of reach on the grid of step 2**{grid.exponent}, which costs epsilon "
+            f"{2 * grid.slack.epsilon:.3g} and delta {grid.total_variation:.3g} times exp(epsilon); take a finer grid"
+        )
+    return inner, math.exp(left)
+
+
+def choose_grid(radius: float | None, smallest_noise: float, largest_noise: float | None = None) -> int:
+    """The finest exponent at which float64 holds the state exactly and the sampler reaches the largest noise.
+
+    Coordinates are cut to 2**52 steps around 0: beyond ``radius`` plus 16 deviations of the largest noise. Without a
+    radius the smallest noise gets 2**34 to 2**35 steps; give the sum of all steps' lengths as a radius for more room.
+
+    >>> choose_grid(10.0, smallest_noise=0.001)
+    -48
+    """
+    largest_noise = smallest_noise if largest_noise is None else largest_noise
+    require(0 < smallest_noise < math.inf, "smallest noise", "be finite and positive", smallest_noise)
+    require(smallest_noise <= largest_noise < math.inf, "largest noise", "be finite, not the smaller", largest_noise)
+    require(radius is None or 0 < radius < math.inf, "radius", "be positive and finite, or absent", radius)
+    finest = [_ceil_log2(largest_noise / MOST_STEPS)]
+    if radius is None:
+        finest.append(math.frexp(smallest_noise / _UNBOUNDED_STEPS)[1] - 1)
+    else:
+        finest.append(_ceil_log2((radius + 16 * largest_noise) / LARGEST_STATE))
+    exponent = max(finest)
+    steps = math.ldexp(smallest_noise, -exponent)
+    hint = "Use a smaller radius, or noise that varies less between rounds."
+    rule = f"hold at least 2**24 steps of the grid 2**{exponent}, the finest that float64 and the radius allow"
+    require(steps >= LEAST_STEPS, "smallest noise of a round", rule, smallest_noise, hint)
+    require(-1000 <= exponent <= 1000, "grid exponent", "lie in [-1000, 1000]", exponent)
+    return exponent
+
+
+def _ceil_log2(value: float) -> int:
+    """The least k with value <= 2**k."""
+    mantissa, exponent = math.frexp(value)
+    return exponent - 1 if mantissa == 0.5 else exponent

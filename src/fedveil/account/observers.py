@@ -1,0 +1,172 @@
+"""One run, five observers, one guarantee for each: what is certified depends on who is looking.
+
+Theory page: observers.md.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+
+from fedveil.account.calibrate import bracket, least_factor, scaled
+from fedveil.account.curious import curious_bounds
+from fedveil.account.evaluator import Evaluator, withdrawn
+from fedveil.account.hidden import per_round
+from fedveil.account.last_iterate import evaluators
+from fedveil.account.participation import Participation as Participation
+from fedveil.checks import require
+from fedveil.guarantee import Adversary, Answer, Bound
+from fedveil.mechanism import LastIterate, number
+from fedveil.theory.numerics import REPORTED_DELTA, Vector, check_delta, check_epsilon, smallest_epsilon
+
+
+def observe(
+    run: LastIterate,
+    adversary: Adversary,
+    participation: Participation,
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+) -> Answer:
+    """The smallest proved (epsilon, delta) against this observer: give one, get the other.
+
+    >>> run = LastIterate(rounds=20, batch=5, records=100, step_size=0.5, lipschitz=1.0, smoothness=1.0, noise_std=4.0)
+    >>> who = Participation(clients=100, every_round=False)
+    >>> [round(observe(run, seen, who, delta=1e-5).epsilon, 2) for seen in ("every-model", "server")]
+    [0.82, 1.99]
+    """
+    _check(run, adversary, participation)
+    given = (delta is None) != (epsilon is None)
+    require(given, "observe", "be given exactly one of delta and epsilon", (delta, epsilon))
+    if delta is not None:
+        check_delta(delta := number("delta", delta))
+    if epsilon is not None:
+        check_epsilon(epsilon := number("epsilon", epsilon))
+    return _answer([_bound(e, delta, epsilon) for e in views(run, adversary, participation)], delta, epsilon)
+
+
+def calibrate_for(
+    run: LastIterate,
+    adversary: Adversary,
+    participation: Participation,
+    *,
+    epsilon: float,
+    delta: float,
+    tolerance: float = 1e-5,
+) -> tuple[float, LastIterate]:
+    """The least factor on the noise that meets (epsilon, delta) against this observer, and the run with that noise."""
+    _check(run, adversary, participation)
+    epsilon, delta = number("epsilon", epsilon), number("delta", delta)
+    require(1e-9 <= epsilon <= 1e5, "epsilon", "lie in [1e-9, 1e5]", epsilon)
+    check_delta(delta)
+    require(1e-9 <= number("tolerance", tolerance) <= 1, "tolerance", "lie in [1e-9, 1]", tolerance)
+    aim = epsilon * (1 - 1e-6)  # so that inverting the curve again stays below the target
+
+    def noisy(factor: float) -> LastIterate:
+        found = scaled(run, factor)
+        return found if isinstance(found, LastIterate) else run
+
+    def excess(log_factor: float) -> float:
+        bounds = views(noisy(math.exp(log_factor)), adversary, participation)
+        values = [e.log_delta(aim) for e in bounds if e.status == "certified" and e.log_delta is not None]
+        return min(values, default=0.0) - math.log(delta)
+
+    low, high = bracket(excess)
+    factor = least_factor(excess, low, high, tolerance)
+    return factor, noisy(factor)
+
+
+def views(run: LastIterate, adversary: Adversary, participation: Participation) -> Sequence[Evaluator]:
+    """Every bound on what this observer learns."""
+    match adversary:
+        case "final-model":
+            return _final(run, participation)
+        case "curious-client":
+            return curious_bounds(run, participation)
+        case "every-model":
+            return _unhidden(run, "every model seen: one noisy sum per use of the unit")
+        case "server-with-secure-aggregation":
+            return _summed(run, participation)
+        case _:
+            why = "each unit's own noisy update seen: local, one noisy answer per use, at the worst round"
+            return _unhidden(replace(run, batch=1, order="public", records=None), why)
+
+
+def noise_left(run: LastIterate, adversary: Adversary, participation: Participation) -> Vector:
+    """The least share of each round's noise variance that this observer does not know.
+
+    For whatever else is measured against the noise, such as the errors of a grid.
+    """
+    _check(run, adversary, participation)
+    batch = per_round(run.batch, run)
+    match adversary:
+        case "final-model" | "every-model":
+            return np.ones(run.total)
+        case "curious-client":
+            known = float(participation.largest_client)
+            return np.asarray(np.maximum(batch - known, 1.0) / batch, dtype=np.float64)
+        case "server-with-secure-aggregation":
+            missing = float(participation.colluders + participation.dropouts)
+            return np.asarray(np.maximum(batch - missing, 0.0) / batch, dtype=np.float64)
+        case _:
+            return np.asarray(1 / batch, dtype=np.float64)
+
+
+def _check(run: LastIterate, adversary: Adversary, participation: Participation) -> None:
+    require(isinstance(run, LastIterate), "run", "be a LastIterate", run)
+    known = isinstance(adversary, str) and adversary in get_args(Adversary)
+    require(known, "adversary", f"be one of {', '.join(get_args(Adversary))}", adversary)
+    require(isinstance(participation, Participation), "participation", "be a Participation", participation)
+
+
+def _final(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
+    """All bounds on the last model; coupling of positions exchanges single units, so whole clients must be single."""
+    found = evaluators(run)
+    if not who.whole_clients:
+        return found
+    why = "whole clients are dealt, so exchanging two rounds of a unit moves all units of its client"
+    return [withdrawn(e.name, why) if e.name == "position" and e.log_delta is not None else e for e in found]
+
+
+def _unhidden(run: LastIterate, why: str) -> Sequence[Evaluator]:
+    return [replace(e, reason=why) for e in evaluators(run) if e.name == "unhidden"]
+
+
+def _summed(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
+    """Every sum seen by one who calls the clients, so knows their rounds, and lacks some of their noise."""
+    batch, missing = per_round(run.batch, run), who.colluders + who.dropouts
+    left = noise_left(run, "server-with-secure-aggregation", who)
+    place = slice(None) if run.place is None else slice(run.place - 1, None, run.rounds)
+    if not bool(np.all(left[place] > 0)):
+        why = f"{missing} units may add no noise that counts, and a round has {np.min(batch[place]):g}"
+        return [withdrawn("unhidden", why)]
+    noise = per_round(run.noise_std, run) * np.sqrt(np.where(left > 0, left, 1.0))  # other places do not count
+    why = "every sum seen, at the worst round: the server knows who takes part"
+    if missing:
+        why += f"; the noise of {missing} units a round is taken off"
+    return _unhidden(replace(run, order="public", noise_std=tuple(noise.tolist())), why)
+
+
+def _bound(evaluator: Evaluator, delta: float | None, epsilon: float | None) -> Bound:
+    name, status, reason = evaluator.name, evaluator.status, evaluator.reason
+    if evaluator.log_delta is None:
+        return Bound(name=name, status=status, reason=reason)
+    if delta is not None:
+        value = smallest_epsilon(evaluator.log_delta, delta, tolerance=1e-7)
+        return Bound(name=name, status=status, reason=reason, epsilon=value)
+    least = min(1.0, max(math.exp(min(evaluator.log_delta(epsilon or 0.0), 0.0)), REPORTED_DELTA))
+    return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least)
+
+
+def _answer(bounds: Sequence[Bound], delta: float | None, epsilon: float | None) -> Answer:
+    proved = [b for b in bounds if b.status == "certified"]
+    if delta is not None:
+        best = min(proved, key=lambda b: math.inf if b.epsilon is None else b.epsilon, default=None)
+        value = math.inf if best is None or best.epsilon is None else best.epsilon
+        name = best.name if best is not None and value < math.inf else None
+        return Answer(epsilon=value, delta=delta, certified_by=name, bounds=tuple(bounds))
+    best = min(proved, key=lambda b: 1.0 if b.delta is None else b.delta, default=None)
+    least = 1.0 if best is None or best.delta is None else best.delta
+    return Answer(epsilon=epsilon or 0.0, delta=least, certified_by=best.name if best else None, bounds=tuple(bounds))

@@ -1,0 +1,49 @@
+"""Who takes part with how much, as far as an observer inside the run needs to be told."""
+
+from dataclasses import dataclass
+
+from fedveil.account.hidden import per_round
+from fedveil.checks import require
+from fedveil.mechanism import LastIterate, whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participation:
+    """How units and clients go together. Units are those of the run: records, or clients.
+
+    ``largest_client``: the most units that one client holds; ``clients``: how many there are. ``every_round``: units
+    are dealt one by one, so a client with several may take part in any round; otherwise a client takes part once in a
+    pass, with all its units. In a round at most ``colluders`` units belong to clients who tell the server their noise,
+    and the noise of at most ``dropouts`` units is missing.
+    """
+
+    largest_client: int = 1
+    clients: int
+    every_round: bool
+    colluders: int = 0
+    dropouts: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("largest_client", 1), ("clients", 1), ("colluders", 0), ("dropouts", 0)):
+            value = whole(f"Participation.{name}", getattr(self, name))
+            require(least <= value <= 10**18, f"Participation.{name}", f"be at least {least}", value)
+            object.__setattr__(self, name, value)
+        require(self.every_round in (True, False), "Participation.every_round", "be true or false", self.every_round)
+
+    @property
+    def whole_clients(self) -> bool:
+        """Whether clients with several units are dealt whole; a client with one unit is that unit."""
+        return not self.every_round and self.largest_client > 1
+
+    def uniform(self, run: LastIterate) -> bool:
+        """Whether every slot is as likely to be a client's as any other, so that a secret order helps against it."""
+        if self.every_round:
+            return True
+        sizes = run.batch if isinstance(run.batch, tuple) else (run.batch,)
+        even = all(size % self.largest_client == 0 for size in sizes)
+        return even and units_of(run) == self.clients * self.largest_client
+
+
+def units_of(run: LastIterate) -> int:
+    """How many units there are; without a number, those that are used."""
+    return run.records if run.records is not None else round(float(per_round(run.batch, run)[: run.rounds].sum()))

@@ -1,0 +1,122 @@
+"""What each guarantee rests on: every assumption, its value in this plan, and what enforces it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedveil.account.hidden import per_round
+from fedveil.guarantee import Adversary
+from fedveil.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """Its name, its value, and what makes it true; "declared" marks what no code can enforce."""
+
+    name: str
+    value: str
+    enforced_by: str
+
+
+def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
+    """All that the guarantee against this observer assumes."""
+    rows = [*_records(plan), *_noise(plan)]
+    if adversary in ("final-model", "curious-client"):
+        rows += [*_steps(plan), *_hiding(plan)]
+    return (*rows, *_observer(plan, adversary))
+
+
+def _records(plan: Plan) -> list[Assumption]:
+    data, run = plan.data, plan.run
+    once = "at most one round of each pass" if run.rounds > 1 else "every round"
+    return [
+        Assumption("feature bound", f"{data.bound:.12g}", "every row is cut to it when the data are read"),
+        Assumption(
+            "gradient bound", f"{run.lipschitz:.12g}", "every record's gradient is clipped to it before it is averaged"
+        ),
+        Assumption("a unit takes part in", once, "the rounds are slices of one permutation"),
+        Assumption(
+            "fixed divisor", f"{_range(run.batch)} units", "averages divide by the planned batch, whoever answers"
+        ),
+    ]
+
+
+def _noise(plan: Plan) -> list[Assumption]:
+    run = plan.run
+    source = (
+        "a seed that the study names: anyone can take the noise off again"
+        if plan.seeded
+        else "a stream cipher keyed by the operating system's entropy; each round's noise is drawn once"
+    )
+    law = "normal" if run.noise == "gaussian" else "Laplace"
+    return [
+        Assumption(f"noise per unit ({law})", f"{_range(run.noise_std)}", source),
+        Assumption(
+            "noise grid", f"2^{plan.grid}", "state and noise are whole multiples; its share is in epsilon and delta"
+        ),
+    ]
+
+
+def _steps(plan: Plan) -> list[Assumption]:
+    run = plan.run
+    if run.smoothness is None or not run.convex:
+        return [Assumption("convexity", "not used", "only bounds that do without it are offered")]
+    largest = float(np.max(per_round(run.step_size, run)))
+    limit = f"{largest:.6g} <= {2 / run.smoothness:.6g}" if largest <= 2 / run.smoothness else f"{largest:.6g}"
+    held = "checked when the plan was made" if largest <= 2 / run.smoothness else "not met: the growth is charged"
+    rows = [
+        Assumption("step_size <= 2/smoothness", limit, held),
+        Assumption("smoothness", f"{run.smoothness:.12g}", "derived from the loss and the feature bound"),
+    ]
+    if run.strong_convexity:
+        rows.append(Assumption("strong convexity", f"{run.strong_convexity:.12g}", "the l2 term of the loss"))
+    if run.diameter is not None:
+        rows.append(Assumption("diameter", f"{run.diameter:.12g}", "the model is projected before every step"))
+    return rows
+
+
+def _hiding(plan: Plan) -> list[Assumption]:
+    rows = [
+        Assumption(
+            "intermediate models stay hidden",
+            f"{plan.run.total} rounds",
+            "they are kept in memory and in private checkpoints only; whoever copies those voids it",
+        )
+    ]
+    if plan.run.order == "secret":
+        rows.append(
+            Assumption(
+                "secret order", f"{plan.run.rounds} rounds a pass", "drawn from the run's key, never written down"
+            )
+        )
+    if plan.run.stopping == "random":
+        rows.append(Assumption("random stopping", "uniform", "drawn from the run's key, never written down"))
+    return rows
+
+
+def _observer(plan: Plan, adversary: Adversary) -> list[Assumption]:
+    match adversary:
+        case "final-model" | "every-model":
+            return [Assumption("the server is trusted", "declared", "declared: it sees more than this observer")]
+        case "curious-client":
+            held = plan.participation.largest_client
+            return [
+                Assumption("a single client, not the victim's", f"at most {held} units", "the plan's data shape"),
+                Assumption("it is sent a model only when it takes part", "declared", "declared: so in this process"),
+                Assumption("the server is trusted", "declared", "declared: it sees more than this observer"),
+            ]
+        case "server-with-secure-aggregation":
+            return [
+                Assumption(
+                    "the server learns sums only", "declared", "declared: this run did not use secure aggregation"
+                ),
+                Assumption("every client adds its share of the noise", "no dropouts, no colluders", "declared"),
+            ]
+        case _:
+            return [Assumption("every client adds its share of the noise", "before it sends", "declared")]
+
+
+def _range(values: float | tuple[float, ...]) -> str:
+    numbers = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    low, high = float(numbers.min()), float(numbers.max())
+    return f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"

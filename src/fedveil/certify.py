@@ -1,0 +1,170 @@
+"""The certificate of a run, worked out from its records alone: no training code, no data.
+
+``plan.toml`` says what was to run, ``ledger.jsonl`` what was charged and released, ``model.npz`` is what was released.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedveil.assumptions import Assumption, assumptions
+from fedveil.checks import require
+from fedveil.errors import BadValue
+from fedveil.guarantee import Adversary, Answer, finite_or_none
+from fedveil.ledger import Entry, read_export
+from fedveil.plan import Plan, read_plan
+from fedveil.promises import ADVERSARIES, promise
+
+SEES: dict[Adversary, str] = {
+    "final-model": "the released model",
+    "curious-client": "the models it was sent, its own noise, and the released model",
+    "every-model": "the model after every round",
+    "server-with-secure-aggregation": "the noised sum of every round, and who took part in it",
+    "server": "every client's own noised update",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """What is promised against one observer, by which bound, and on which assumptions."""
+
+    adversary: Adversary
+    answer: Answer
+    assumptions: tuple[Assumption, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """All guarantees of one run."""
+
+    plan: Plan
+    run: str
+    version: str
+    guarantees: tuple[Guarantee, ...]
+    released: tuple[dict[str, Any], ...]
+
+    @property
+    def private(self) -> bool:
+        """Whether the noise was secret: a run from a known seed promises nothing."""
+        return not self.plan.seeded
+
+    def text(self) -> str:
+        """The certificate as JSON."""
+        return json.dumps(_as_json(self), indent=1, allow_nan=False) + "\n"
+
+
+def certify(folder: Path, version: str) -> Certificate:
+    """The certificate that the records in ``folder`` support, or a refusal that says what is missing or altered."""
+    plan, entries = read_records(folder)
+    charge, release = entries[0], entries[-1]
+    require(charge.kind == "charge", "The ledger", "begin with a charge", charge.kind)
+    named = charge.payload.get("plan")
+    require(named == plan.hash, "plan.toml", f"be the plan that was charged, {named}", plan.hash)
+    hint = "The run did not finish; go on with: fedveil run --resume."
+    require(release.kind == "release", "The ledger", "end with a release", release.kind, hint)
+    model, stated = _digest(folder / "model.npz"), release.payload.get("model")
+    require(model == stated, "model.npz", f"be the model that was released, {stated}", model)
+    guarantees = tuple(_guarantee(plan, adversary) for adversary in ADVERSARIES)
+    return Certificate(
+        plan=plan, run=charge.run, version=version, guarantees=guarantees, released=_released(plan, model)
+    )
+
+
+def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
+    """The plan and the run's own entries of the ledger, their chain checked."""
+    plan = read_plan(_read(folder / "plan.toml"))
+    entries = read_export(folder / "ledger.jsonl")
+    require(len(entries) >= 1, "ledger.jsonl", "hold the run's entries", 0)
+    return plan, entries
+
+
+def differences(found: Certificate, text: str) -> list[str]:
+    """In what the recomputed certificate and a written one differ; an empty list means they agree."""
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        return ["certificate.json is not JSON"]
+    computed = json.loads(found.text())
+    keys = sorted(set(stated) | set(computed)) if isinstance(stated, dict) else []
+    if not keys:
+        return ["certificate.json is not an object"]
+    return [f"{key} differs" for key in keys if stated.get(key) != computed.get(key)]
+
+
+def _guarantee(plan: Plan, adversary: Adversary) -> Guarantee:
+    return Guarantee(adversary=adversary, answer=promise(plan, adversary), assumptions=assumptions(plan, adversary))
+
+
+def _released(plan: Plan, model: str) -> tuple[dict[str, Any], ...]:
+    """Everything that leaves, with what is promised for it."""
+    rows: list[dict[str, Any]] = [{"what": "the final model", "file": "model.npz", "sha256": model, "covered": True}]
+    if plan.test_records and not plan.test_public:
+        rows.append(
+            {
+                "what": f"metrics on {plan.test_records} held-out records that were not declared public",
+                "file": "metrics.json",
+                "covered": False,
+                "note": "computed without noise: no guarantee holds for the held-out records",
+            }
+        )
+    if plan.baselines:
+        rows.append(
+            {
+                "what": "metrics of baselines trained without privacy",
+                "file": "metrics.json",
+                "covered": False,
+                "note": "computed from the training records without noise: publish only where these are public",
+            }
+        )
+    return tuple(rows)
+
+
+def _as_json(certificate: Certificate) -> dict[str, Any]:
+    plan = certificate.plan
+    return {
+        "format": 1,
+        "version": certificate.version,
+        "study": plan.name,
+        "plan": plan.hash,
+        "run": certificate.run,
+        "private": certificate.private,
+        "guarantees": [_guarantee_json(plan, guarantee) for guarantee in certificate.guarantees],
+        "released": list(certificate.released),
+    }
+
+
+def _guarantee_json(plan: Plan, guarantee: Guarantee) -> dict[str, Any]:
+    answer = guarantee.answer
+    bounds = [
+        {"name": b.name, "epsilon": finite_or_none(b.epsilon), "status": b.status, "reason": b.reason}
+        for b in answer.bounds
+    ]
+    return {
+        "adversary": guarantee.adversary,
+        "sees": SEES[guarantee.adversary],
+        "unit": plan.target.unit,
+        "neighbours": plan.target.neighbours,
+        "epsilon": None if plan.seeded else finite_or_none(answer.epsilon),
+        "delta": answer.delta,
+        "certified_by": None if plan.seeded else answer.certified_by,
+        "bounds": bounds,
+        "assumptions": [
+            {"name": a.name, "value": a.value, "enforced_by": a.enforced_by} for a in guarantee.assumptions
+        ],
+    }
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error

@@ -1,0 +1,81 @@
+"""The command line: one short function a command; what they compute stands elsewhere.
+
+Every command takes ``--json`` (one object on standard output, nothing else there) and exits 0 on success, 2 on a user's
+mistake (one clear sentence on standard error), 1 otherwise.
+"""
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from fedveil.cli import account, figures, studies
+from fedveil.errors import FedveilError
+from fedveil.run.conduct import Interrupted
+from fedveil.version import __version__
+
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
+
+app = typer.Typer(
+    name="fedveil",
+    help="Train across many data holders, release only the final model, certify how private it is.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"fedveil {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+for module in (studies, account, figures):
+    module.register(app)
+
+
+def main() -> None:
+    """Run a command; a user's mistake is one sentence and exit code 2, never a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except Interrupted as error:
+        _fail(1, str(error))
+    except (FedveilError, ValueError) as error:
+        _fail(2, str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        code = _INTERRUPTED
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # what the option parser raises
+        if usage is not None:
+            _fail_usage(usage())
+        if os.environ.get("FEDVEIL_DEBUG"):
+            raise
+        _fail(1, f"internal error, please report it: {type(error).__name__}: {error}")
+    if code == _INTERRUPTED:
+        _fail(1, "stopped; what was written can be resumed")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail_usage(message: str) -> NoReturn:
+    if message.startswith("Usage:"):  # no command was given: the help itself
+        sys.stderr.write(message + "\n")
+        sys.exit(2)
+    end = "" if message.endswith(("?", ".")) else "."
+    _fail(2, f"{message}{end} See 'fedveil --help'.")
+
+
+def _fail(code: int, sentence: str) -> NoReturn:
+    sys.stderr.write(f"fedveil: {' '.join(sentence.split())}\n")
+    sys.exit(code)

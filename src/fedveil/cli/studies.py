@@ -1,0 +1,259 @@
+"""Commands about studies: plan one, run it, certify what it left, and draw its report again."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedveil.certify import SEES, Certificate, certify, differences
+from fedveil.cli.show import Json, Out, digits, out, plain_table, rounded_up, show
+from fedveil.errors import BadValue, CannotCertify
+from fedveil.guarantee import finite_or_none
+from fedveil.job import Result, plan_study, run_study
+from fedveil.mechanism_file import last_iterate_table
+from fedveil.plan import Plan
+from fedveil.planning import Planned
+from fedveil.promises import ADVERSARIES, promise
+from fedveil.run.conduct import Progress as Step
+from fedveil.study import Study, parse_study
+from fedveil.version import __version__
+
+StudyFile = Annotated[Path, typer.Argument(help="A study file (TOML); see docs/study-file.md.")]
+Folder = Annotated[Path, typer.Argument(help="The folder a run left.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")]
+
+DEMO = """
+[study]
+name = "Breast cancer, 4 hospitals"
+
+[data]
+source = "sklearn:breast_cancer"
+feature_bound = 2.0
+
+[data.held_out]
+fraction = 0.25
+public = true
+
+[clients]
+kind = "dirichlet"
+count = 4
+alpha = 2.0
+
+[model]
+kind = "logistic"
+radius = 10.0
+
+[privacy]
+epsilon = 1.0
+delta = 1e-4
+neighbours = "zero-out"
+
+[report]
+baselines = true
+"""
+
+
+def plan(study: StudyFile, as_json: Json = False) -> None:
+    """Schedule, noise and guarantees of a study; trains nothing, touches no row values."""
+    planned = plan_study(study)
+    result = _plan_json(planned)
+
+    def text() -> None:
+        _plan_text(planned.plan)
+        out().print(f"schedule {planned.designed.kind}: {planned.designed.reason}")
+        plain_table(result["guarantees"])
+        out().print("considered:")
+        plain_table(result["considered"])
+
+    show(result, as_json, text)
+
+
+def run(
+    study: StudyFile,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train, certify, report."""
+    with _progress(quiet) as watch:
+        result = run_study(study, folder, resume=resume, watch=watch)
+    _show_result(result, quiet, as_json)
+
+
+def demo(folder: Out = Path("fedveil-demo"), quiet: Quiet = False, as_json: Json = False) -> None:
+    """The main job on built-in data: train across four hospitals, release only the last model, certify it."""
+    study: Study = parse_study(DEMO, base=Path(), name="demo")
+    with _progress(quiet) as watch:
+        result = run_study(study, _fresh(folder), watch=watch)
+    _show_result(result, quiet, as_json)
+
+
+def certify_run(folder: Folder, as_json: Json = False) -> None:
+    """Recompute the certificate from the run's records alone, and say whether it matches."""
+    found = certify(folder, _version_of(folder))
+    path = folder / "certificate.json"
+    try:
+        stated = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
+    changes = differences(found, stated)
+
+    def text() -> None:
+        _certificate_table(found)
+        out().print(
+            "The certificate matches the records." if not changes else f"It does NOT match: {'; '.join(changes)}."
+        )
+
+    show({"matches": not changes, "differences": changes, **json.loads(found.text())}, as_json, text)
+    if changes:
+        raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
+
+
+def report(folder: Folder, as_json: Json = False) -> None:
+    """The HTML page again."""
+    from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
+
+    path = write_report(folder)
+    show({"written": [str(path)]}, as_json, lambda: out().print(f"written: {path}"))
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Any]:
+    """A bar on standard error with rate, time left and what the run is charged."""
+    if quiet:
+        yield None
+        return
+    columns = (
+        TextColumn("round {task.completed} of {task.total}"),
+        BarColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[budget]}"),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("training", total=1, rate="", budget="")
+
+    def watch(now: Step) -> None:
+        if not bar.live.is_started:  # at the first round: a refusal before it stays one sentence
+            bar.start()
+        rate = f"{now.rate:.0f}/s" if now.rate else ""
+        budget = f"charged: epsilon {rounded_up(now.epsilon)}"
+        bar.update(task, completed=now.round, total=now.total, rate=rate, budget=budget)
+
+    try:
+        yield watch
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def _fresh(folder: Path) -> Path:
+    """The demo may be repeated: what an earlier one left is removed, and only that."""
+    if (folder / "plan.toml").exists():
+        for name in ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", "metrics.json", "report.html"):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / "private", ignore_errors=True)
+    return folder
+
+
+def _show_result(result: Result, quiet: bool, as_json: bool) -> None:
+    certificate = result.certificate
+    summary = {**json.loads(certificate.text()), "metrics": result.metrics, "folder": str(result.folder)}
+
+    def text() -> None:
+        if quiet:
+            return
+        plan = certificate.plan
+        _plan_text(plan)
+        _certificate_table(certificate)
+        test = result.metrics.get("test") or {}
+        if "accuracy" in test:
+            rest = [f"{name} {row['accuracy']:.1%}" for name, row in result.metrics.get("baselines", {}).items()]
+            out().print("accuracy on held-out records: " + ", ".join([f"this model {test['accuracy']:.1%}", *rest]))
+        out().print(f"written: {result.folder} (open {result.folder / 'report.html'})")
+
+    show(summary, as_json, text)
+
+
+def _plan_text(plan: Plan) -> None:
+    run, data, target = plan.run, plan.data, plan.target
+    units = f"{plan.units} {target.unit}s" if target.unit == "record" else f"{plan.units} clients"
+    secret = "dealt secretly" if run.order == "secret" else "in public order"
+    batch = run.batch if isinstance(run.batch, int) else f"{min(run.batch)} to {max(run.batch)}"
+    out().print(
+        f"{plan.name}: {plan.model.kind}, {plan.dimension} parameters; {units} of {data.clients} clients, {secret}; "
+        f"{run.passes} x {run.rounds} rounds of {batch}, step {_span(run.step_size)}, "
+        f"noise {_span(run.noise_std)} a {target.unit}."
+    )
+
+
+def _span(values: float | tuple[float, ...]) -> str:
+    if isinstance(values, float):
+        return digits(values, 4)
+    return f"{digits(values[0], 4)} to {digits(values[-1], 4)}"
+
+
+def _certificate_table(certificate: Certificate) -> None:
+    target = certificate.plan.target
+    if not certificate.private:
+        out().print("NOT PRIVATE: the noise came from a seed that the study names.")
+    table = Table(box=None, pad_edge=False, title=None)
+    for column in ("who", "epsilon", "delta", "by", "sees"):
+        table.add_column(column, justify="right" if column == "epsilon" else "left")
+    for guarantee in certificate.guarantees:
+        answer = guarantee.answer
+        epsilon = rounded_up(answer.epsilon) if certificate.private else "none"
+        by = answer.certified_by or "-"
+        table.add_row(guarantee.adversary, epsilon, f"{answer.delta:g}", by, SEES[guarantee.adversary])
+    out().print(f"certificate: one {target.unit}, {target.neighbours}")
+    out().print(table)
+
+
+def _plan_json(planned: Planned) -> dict[str, Any]:
+    plan, designed = planned.plan, planned.designed
+    guarantees = []
+    for adversary in ADVERSARIES:
+        answer = promise(plan, adversary)
+        guarantees.append(
+            {
+                "adversary": adversary,
+                "epsilon": finite_or_none(answer.epsilon),
+                "delta": answer.delta,
+                "certified_by": answer.certified_by,
+            }
+        )
+    return {
+        "plan": plan.hash,
+        "schedule": designed.kind,
+        "reason": designed.reason,
+        "mechanism": last_iterate_table(plan.run),
+        "guarantees": guarantees,
+        "considered": [asdict(row) for row in designed.considered],
+    }
+
+
+def _version_of(folder: Path) -> str:
+    """The version that the written certificate states: the same numbers are owed by every version."""
+    try:
+        stated = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
+        return str(stated["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return __version__
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command(epilog="Example: fedveil demo --out out/demo")(demo)
+    app.command(epilog="Example: fedveil plan study.toml")(plan)
+    app.command(epilog="Example: fedveil run study.toml --out results")(run)
+    app.command("certify", epilog="Example: fedveil certify results")(certify_run)
+    app.command(epilog="Example: fedveil report results")(report)

@@ -1,0 +1,1 @@
+"""Where records come from: sources, one fixed public rule for their features, the split among clients."""

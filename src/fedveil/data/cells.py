@@ -1,0 +1,59 @@
+"""Single cells: a text as a number, and one spelling for labels that mean the same."""
+
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.checks import require
+
+WHOLE = re.compile("[+-]?[0-9]+")
+Numbers = NDArray[np.float64]
+Place = Callable[[int], str]  # where a row stands, for messages: "heart.csv, line 7"
+
+
+def canonical(value: object) -> str:
+    """One spelling of a label: numbers that are equal are the same label, other text stands as it is.
+
+    >>> canonical("3.0"), canonical("+3"), canonical(3), canonical(" ill ")
+    ('3', '3', '3', 'ill')
+    """
+    word = str(value).strip()
+    if len(word) < 400 and WHOLE.fullmatch(word):
+        return str(int(word))  # not through a float: long identifiers must not run together
+    try:
+        number = float(word)
+    except ValueError:
+        return word
+    if not math.isfinite(number) or "_" in word:
+        return word
+    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
+
+
+def numbers_of(texts: Sequence[str], missing: Collection[str], column: str, place: Place) -> Numbers:
+    """The texts of a column as numbers, NaN where one of ``missing`` stands; anything else is refused by its place."""
+    try:
+        values = [math.nan if text in missing else float(text) for text in texts]
+    except ValueError:
+        values = [_number_or_nan(text) for text in texts]  # NaN marks the culprit, found below
+    found = np.array(values, dtype=np.float64)
+    suspects = np.flatnonzero(~np.isfinite(found))
+    underscores = any("_" in text for text in texts)  # Python reads 1_000 as a number; nobody else does
+    for row in range(len(texts)) if underscores else suspects.tolist():
+        text = texts[row]
+        if text in missing:
+            continue
+        name = f"{place(row)}, column {column!r}"
+        hint = "List it under data.missing, or declare the column under data.categories, or leave it out (data.ignore)."
+        require("_" not in text and not math.isnan(_number_or_nan(text)), name, "be a number", text, hint)
+        require(math.isfinite(_number_or_nan(text)), name, "be a finite number", text)
+    return found
+
+
+def _number_or_nan(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,88 @@
+"""The fixed, public rule from cells to rows: categories one-hot, public ranges to [-1, 1], the cut, the intercept.
+
+Nothing is learned from the data: no means, no ranges, no vocabulary. So a row depends on its own record alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.data.rows import Matrix, Vector, cut_rows
+from fedveil.data.spec import Source
+from fedveil.data.table import Table
+
+CHUNK = 2**17  # numbers at a time: fits in cache, and spares a second copy of everything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """Where each feature of a table goes: numbers to their slots, categories to a run of slots."""
+
+    names: tuple[str, ...]  # of all slots, the intercept's last
+    slots: tuple[int, ...]  # of the numeric columns
+    starts: dict[str, int]  # the first slot of each categorical column
+    limit: Vector  # 1 for a column with a public range, else none
+    middle: Vector
+    half: Vector
+
+
+def layout_of(table: Table, source: Source) -> Layout:
+    """The layout that the study's words fix; no row is looked at."""
+    names: list[str] = []
+    slots: list[int] = []
+    starts: dict[str, int] = {}
+    for column in table.choice.features:
+        if column in source.categories:
+            starts[column] = len(names)
+            names += [f"{column}={word}" for word in source.categories[column]]
+        else:
+            slots.append(len(names))
+            names.append(column)
+    if source.intercept:
+        names.append("intercept")
+    spans = [source.scale.get(column, source.default_scale) for column in table.choice.numbers]
+    limit = np.array([np.inf if span is None else 1.0 for span in spans])
+    middle = np.array([0.0 if span is None else span[0] / 2 + span[1] / 2 for span in spans])
+    half = np.array([1.0 if span is None else span[1] / 2 - span[0] / 2 for span in spans])
+    return Layout(names=tuple(names), slots=tuple(slots), starts=starts, limit=limit, middle=middle, half=half)
+
+
+def features_of(table: Table, source: Source) -> tuple[Matrix, tuple[str, ...]]:
+    """Bounded rows, and the names of their entries; the table has no missing values any more."""
+    layout = layout_of(table, source)
+    codes = {column: _codes(table, source, column) for column in table.choice.texts}
+    rows = np.zeros((len(table), len(layout.names)))
+    width = len(layout.names) - (1 if source.intercept else 0)
+    plain = layout.slots == tuple(range(width))
+    where = slice(0, width) if plain else list(layout.slots)
+    step = max(1, CHUNK // max(width, 1))
+    for start in range(0, len(table), step):
+        part = slice(start, min(start + step, len(table)))
+        scaled = table.numbers[part].astype(np.float64)
+        scaled -= layout.middle
+        with np.errstate(over="ignore"):  # far outside a narrow range: cut in the next line
+            scaled /= layout.half
+        np.maximum(scaled, -layout.limit, out=scaled)
+        np.minimum(scaled, layout.limit, out=scaled)
+        rows[part, where] = scaled
+        for column, code in codes.items():
+            rows[np.arange(part.start, part.stop), layout.starts[column] + code[part]] = 1.0
+        cut_rows(rows[part, :width], source.feature_bound, source.intercept)
+    if source.intercept:
+        rows[:, -1] = source.intercept
+    return rows, layout.names
+
+
+def _codes(table: Table, source: Source, column: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """The index of each row's category; one that is not declared is refused by its place."""
+    allowed = {word: index for index, word in enumerate(source.categories[column])}
+    words, inverse = np.unique(table.texts[column], return_inverse=True)
+    index = np.array([allowed.get(str(word), -1) for word in words], dtype=np.int64)[inverse]
+    unknown = np.flatnonzero(index < 0)
+    if unknown.size:
+        row = int(unknown[0])
+        rule = f"be one of data.categories.{column}: {', '.join(allowed)}"
+        hint = "Declare it there, or under data.missing."
+        require(False, f"{table.place(row)}, column {column!r}", rule, str(table.texts[column][row]), hint)
+    return index

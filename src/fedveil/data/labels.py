@@ -1,0 +1,41 @@
+"""Labels: declared classes, a threshold, or a number in a declared range; never learned from what occurs."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.data.cells import canonical
+from fedveil.data.rows import Vector
+from fedveil.data.spec import Span
+from fedveil.data.table import Array
+
+Classes = tuple[str, ...] | int
+
+
+def class_indices(target: Array, classes: Classes, name: str, place: Callable[[int], str]) -> Vector:
+    """The index of each row's class; a label that is not declared is refused by its place."""
+    allowed = tuple(str(k) for k in range(classes)) if isinstance(classes, int) else classes
+    index = {word: number for number, word in enumerate(allowed)}
+    words, inverse = np.unique(target, return_inverse=True)
+    codes = np.array([index.get(canonical(word), -1) for word in words], dtype=np.float64)[inverse]
+    unknown = np.flatnonzero(codes < 0)
+    if unknown.size:
+        row = int(unknown[0])
+        shown = ", ".join(allowed[:12]) + (", ..." if len(allowed) > 12 else "")
+        got = canonical(target[row])
+        require(False, f"{place(row)}, {name}", f"be one of data.classes: {shown}", got, "Declare every label.")
+    return np.asarray(codes)
+
+
+def above(target: Array, threshold: float) -> Vector:
+    """Class 1 where the target is above the threshold, else class 0."""
+    return np.asarray(target, dtype=np.float64).__gt__(threshold).astype(np.float64)
+
+
+def scaled(target: Array, span: Span) -> Vector:
+    """A number to predict, cut to its public range and mapped to [-1, 1]."""
+    low, high = span
+    with np.errstate(over="ignore"):
+        moved = (np.asarray(target, dtype=np.float64) - (low / 2 + high / 2)) / (high / 2 - low / 2)
+    return np.asarray(np.clip(moved, -1.0, 1.0))  # last, since dividing may round to just above 1

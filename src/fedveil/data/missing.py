@@ -1,0 +1,119 @@
+"""Missing values, settled by the rule the study states: refuse, drop the row, or put a stated value in."""
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.checks import require
+from fedveil.data.cells import canonical
+from fedveil.data.spec import Fill, Source
+from fedveil.data.table import Array, Table
+
+NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")  # as canonical() spells them
+Mask = NDArray[np.bool_]
+
+
+def settle_missing(table: Table, source: Source) -> tuple[Table, int]:
+    """The table without missing values, and how many rows were dropped for them."""
+    dropped = np.zeros(len(table), dtype=np.bool_)
+    numbers = _settle_numbers(table, source, dropped)
+    texts = {name: _settle_text(table, source, name, dropped) for name in table.choice.texts}
+    _settle_labels(table, source, dropped)
+    count = int(dropped.sum())
+    name = " and ".join(table.files[:3])
+    require(count < len(table), name, "have at least one row without a missing value", f"{count} rows, all dropped")
+    filled = Table(
+        choice=table.choice,
+        numbers=numbers,
+        texts=texts,
+        target=table.target,
+        client=table.client,
+        files=table.files,
+        file_of=table.file_of,
+        lines=table.lines,
+        line=table.line,
+    )
+    return (filled.rows(~dropped) if count else filled), count
+
+
+def _settle_numbers(table: Table, source: Source, dropped: Mask) -> Array:
+    """Fill numbers in, or note their rows as dropped; infinities are refused."""
+    numbers, marks = table.numbers, _number_marks(source)
+    if numbers.dtype.kind in "biu" and not marks:
+        return numbers
+    strange = ~np.isfinite(numbers)
+    if marks:
+        strange |= np.isin(numbers, marks)
+    if not strange.any():
+        return numbers
+    numbers = numbers.astype(np.float64)
+    for index in np.flatnonzero(strange.any(axis=0)):
+        column = table.choice.numbers[index]
+        _refuse_infinite(table, numbers[:, index], column)
+        gone = strange[:, index]
+        value = _rule(table, source.fill.get(column, source.default_fill), gone, column, dropped)
+        numbers[gone, index] = 0.0 if value is None else value
+    return numbers
+
+
+def _number_marks(source: Source) -> list[float]:
+    """Numbers that stand for a missing value, such as -9: then -9.0 does too, in a file or an array."""
+    words = (canonical(word) for word in source.missing)
+    return [float(word) for word in words if NUMBER.fullmatch(word)]
+
+
+def _settle_text(table: Table, source: Source, column: str, dropped: Mask) -> Array:
+    """Categories in their one spelling; a declared category is never missing, even if it is written "?"."""
+    words, inverse = np.unique(table.texts[column], return_inverse=True)
+    allowed = source.categories[column]
+    spelt = [canonical(word) for word in words]
+    marks = {canonical(word) for word in source.missing} | {"nan"}
+    absent = [word not in allowed and word in marks for word in spelt]
+    gone = np.array(absent, dtype=np.bool_)[inverse]
+    width = max(len(word) for word in (*spelt, *allowed)) or 1
+    found = np.array(spelt, dtype=f"U{width}")[inverse]
+    if gone.any():
+        given = source.fill.get(column, source.default_fill)
+        fitting = given in ("refuse", "drop-row") or canonical(given) in allowed
+        value = _rule(table, given if fitting else "refuse", gone, column, dropped)
+        found[gone] = allowed[0] if value is None else canonical(value)
+    return found
+
+
+def _settle_labels(table: Table, source: Source, dropped: Mask) -> None:
+    """A missing target or client is never invented: the row is refused or dropped."""
+    for values, name in ((table.target, table.choice.target or "label"), (table.client, table.choice.client)):
+        if values is None or name is None:
+            continue
+        if values.dtype.kind == "U":
+            declared = source.classes if values is table.target and isinstance(source.classes, tuple) else ()
+            absent = [word for word in source.missing if word not in declared]
+            gone = np.isin(values, absent)
+        elif values.dtype.kind == "f":
+            _refuse_infinite(table, values, name)
+            gone = np.isnan(values)
+        else:
+            continue
+        given = source.fill.get(name, source.default_fill)
+        if gone.any():
+            _rule(table, given if given == "drop-row" else "refuse", gone, name, dropped)
+
+
+def _rule(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) -> Fill | None:
+    """The value to put in; None when the rows are dropped."""
+    if given == "refuse":
+        first = int(np.flatnonzero(gone)[0])
+        hint = f'State data.fill.{column} (a value or "drop-row") or data.default_fill.'
+        require(False, f"{table.place(first)}, column {column!r}", "not be missing", "a missing value", hint)
+    if given == "drop-row":
+        dropped |= gone
+        return None
+    return given
+
+
+def _refuse_infinite(table: Table, values: Array, column: str) -> None:
+    infinite = np.flatnonzero(np.isinf(values))
+    if infinite.size:
+        row = int(infinite[0])
+        require(False, f"{table.place(row)}, column {column!r}", "be finite", float(values[row]))

@@ -1,0 +1,56 @@
+"""A table from named arrays of numbers or texts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.data.cells import numbers_of
+from fedveil.data.spec import Source
+from fedveil.data.table import Array, Table, choose, whole_file
+
+
+def from_columns(source: Source, file: str, columns: Mapping[str, Array]) -> Table:
+    """The features, target and client that the study names, numbers where numbers are meant."""
+    choice = choose(source, tuple(columns), file)
+    lengths = {name: len(values) for name, values in columns.items()}
+    same = len(set(lengths.values())) == 1
+    require(same, f"The columns of {file}", "have the same length", dict(list(lengths.items())[:10]))
+    rows = next(iter(lengths.values()))
+    missing = frozenset(source.missing)
+
+    def number(name: str) -> Array:
+        return _numbers(columns[name], missing, name, file)
+
+    numbers = _numeric(columns, choice.numbers, rows, number)
+    target = str(choice.target)
+    return Table(
+        choice=choice,
+        numbers=numbers,
+        texts={name: _plain(columns[name], name, file) for name in choice.texts},
+        target=_plain(columns[target], target, file) if choice.target_is_text else number(target),
+        client=None if choice.client is None else _plain(columns[choice.client], choice.client, file),
+        **whole_file(file, rows),
+    )
+
+
+def _numeric(columns: Mapping[str, Array], names: tuple[str, ...], rows: int, number: Any) -> Array:
+    numbers = np.empty((rows, len(names)))
+    for index, name in enumerate(names):
+        numbers[:, index] = number(name)
+    return numbers
+
+
+def _numbers(values: Array, missing: frozenset[str], name: str, file: str) -> Array:
+    kind = values.dtype.kind
+    if kind in "biuf":
+        return values.astype(np.float64)
+    texts = [str(value).strip() for value in _plain(values, name, file)]
+    return numbers_of(texts, missing, name, lambda row: f"{file}, row {row + 1}")
+
+
+def _plain(values: Array, name: str, file: str) -> Array:
+    kind = values.dtype.kind
+    require(kind in "biufU", f"The column {name!r} of {file}", "hold numbers or texts", str(values.dtype))
+    return values.astype(np.int8) if kind == "b" else values

@@ -1,0 +1,94 @@
+"""Comma-separated text: header or not, quotes, missing values; a wrong cell is named by line and column."""
+
+import csv
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.data.cells import numbers_of
+from fedveil.data.opening import text_of
+from fedveil.data.spec import Source
+from fedveil.data.table import Array, Choice, Table, check_cells, choose
+from fedveil.errors import BadValue
+
+CHUNK = 20_000  # rows turned into arrays at a time: Python texts are large
+Row = tuple[int, list[str]]
+
+
+def read_csv(source: Source, path: Path) -> Table:
+    """The rows of one file."""
+    delimiter = source.delimiter or ("\t" if path.name.removesuffix(".gz").endswith(".tsv") else ",")
+    with text_of(path) as text:
+        reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
+        rows = _rows(reader, path.name)
+        first = next(rows, None)
+        require(first is not None, path.name, "hold at least one row", "an empty file")
+        names, ahead = _names(source, first or (0, []), path.name)
+        choice = choose(source, names, path.name)
+        parts = [_chunk(source, path.name, names, choice, ahead + list(islice(rows, CHUNK)))]
+        while chunk := list(islice(rows, CHUNK)):
+            parts.append(_chunk(source, path.name, names, choice, chunk))
+    lines, numbers, texts, target, client = (list(part) for part in zip(*parts, strict=True))
+    count = sum(len(part) for part in lines)
+    return Table(
+        choice=choice,
+        numbers=np.concatenate(numbers),
+        texts={name: np.concatenate([part[name] for part in texts]) for name in choice.texts},
+        target=np.concatenate(target),
+        client=None if choice.client is None else np.concatenate(client),
+        files=(path.name,),
+        file_of=np.zeros(count, dtype=np.int32),
+        lines=np.concatenate(lines),
+        line="line",
+    )
+
+
+def _rows(reader: Iterator[list[str]], file: str) -> Iterator[Row]:
+    """Lines with their numbers, blank ones left out."""
+    line = 0
+    try:
+        for cells in reader:
+            line = int(getattr(reader, "line_num", line + 1))
+            if cells and (len(cells) > 1 or cells[0].strip()):
+                yield line, [cell.strip() for cell in cells]
+    except csv.Error as error:
+        raise BadValue(f"{file}, line {line + 1}, must be comma-separated text: {error}.") from error
+
+
+def _names(source: Source, first: Row, file: str) -> tuple[tuple[str, ...], list[Row]]:
+    """The columns' names, and the row that was read to learn them when it is no header."""
+    if source.header:
+        return tuple(first[1]), []
+    count = len(first[1])
+    if source.names:
+        require(len(source.names) == count, "data.names", f"name all {count} columns of {file}", len(source.names))
+    return source.names or tuple(str(index) for index in range(count)), [first]
+
+
+def _chunk(
+    source: Source, file: str, names: tuple[str, ...], choice: Choice, rows: list[Row]
+) -> tuple[Array, Array, dict[str, Array], Array, Array]:
+    for line, cells in rows:
+        right = len(cells) == len(names)
+        require(right, f"{file}, line {line},", f"have {len(names)} cells", len(cells), "Is data.delimiter right?")
+    check_cells(file, len(rows), len(names))
+    lines = np.array([line for line, _ in rows], dtype=np.int64)
+    columns = dict(zip(names, zip(*(cells for _, cells in rows), strict=True), strict=True)) if rows else {}
+    missing = frozenset(source.missing)
+
+    def number(name: str) -> Array:
+        return numbers_of(columns.get(name, ()), missing, name, lambda row: f"{file}, line {lines[row]}")
+
+    def text(name: str) -> Array:
+        return np.array(columns.get(name, ()), dtype=np.str_)
+
+    numbers = np.empty((len(rows), len(choice.numbers)))
+    for index, name in enumerate(choice.numbers):
+        numbers[:, index] = number(name)
+    label = str(choice.target)
+    target = text(label) if choice.target_is_text else number(label)
+    client = text(choice.client) if choice.client is not None else lines
+    return lines, numbers, {name: text(name) for name in choice.texts}, target, client

@@ -1,0 +1,66 @@
+"""Sparse text, one record a line: ``label index:value ...``; the number of features is stated, never learned."""
+
+import math
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.data.cells import numbers_of
+from fedveil.data.opening import text_of
+from fedveil.data.spec import Source
+from fedveil.data.table import Table, check_cells, from_block
+
+
+def read_libsvm(source: Source, path: Path) -> Table:
+    """The rows of one file, dense; columns are named 1 to ``features``."""
+    count = source.features
+    hint = "The largest index that occurs would be learned from the data."
+    require(count is not None, "data.features", "state how many features a libsvm file has", count, hint)
+    width = count or 0
+    labels: list[str] = []
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
+    with text_of(path) as text:
+        for number, line in enumerate(text, start=1):
+            words = line.partition("#")[0].split()
+            where = f"{path.name}, line {number}"
+            if not words:  # blank, or only a comment
+                continue
+            columns_here, values_here = _pairs(words[1:], width, where)
+            rows.extend([len(labels)] * len(columns_here))
+            columns.extend(columns_here)
+            values.extend(values_here)
+            labels.append(words[0])
+    check_cells(path.name, len(labels), width)
+    block = np.zeros((len(labels), width))
+    block[rows, columns] = values
+    missing = frozenset(source.missing)
+    target = numbers_of(labels, missing, "label", lambda row: f"{path.name}, record {row + 1}")
+    return from_block(source, path.name, block, target, tuple(str(j) for j in range(1, width + 1)), "record")
+
+
+def _pairs(words: list[str], width: int, where: str) -> tuple[list[int], list[float]]:
+    """The columns (from 0) and values of one line."""
+    columns, values, last = [], [], 0
+    for word in words:
+        column, value = _pair(word)
+        if not (last < column <= width and -math.inf < value < math.inf):
+            rule = f"hold index:value pairs, indices increasing from 1 to data.features ({width}), values finite"
+            require(False, where, rule, word)
+        columns.append(column - 1)
+        values.append(value)
+        last = column
+    return columns, values
+
+
+@lru_cache(maxsize=65536)  # binary features repeat the same few words on every line
+def _pair(word: str) -> tuple[int, float]:
+    """Index and value; index 0, which no line may have, for what is not a pair."""
+    index, _, value = word.partition(":")
+    try:
+        return (int(index), float(value)) if index.isdecimal() and "_" not in value else (0, 0.0)
+    except ValueError:
+        return 0, 0.0

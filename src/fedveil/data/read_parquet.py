@@ -1,0 +1,50 @@
+"""Parquet files, through pyarrow (the extra ``fedveil[parquet]``); only the columns that are needed are read."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.data.opening import bytes_of, damage_told
+from fedveil.data.read_columns import from_columns
+from fedveil.data.spec import Source
+from fedveil.data.table import Array, Table, check_cells, choose
+from fedveil.errors import BadValue
+
+
+def read_parquet(source: Source, path: Path) -> Table:
+    """The rows of one file; nulls are missing values."""
+    arrow, parquet = _pyarrow()
+    with bytes_of(path) as stream, damage_told(path.name, "a Parquet file"):
+        file = parquet.ParquetFile(stream)
+        names = tuple(str(name) for name in file.schema_arrow.names)
+        choice = choose(source, names, path.name)
+        wanted = [name for name in names if name in {*choice.features, choice.target, choice.client}]
+        check_cells(path.name, file.metadata.num_rows, len(wanted))
+        table = file.read(columns=wanted)
+        columns = {name: _array(arrow, table.column(name), name, path.name) for name in wanted}
+    unread = np.zeros(table.num_rows, dtype=np.int8)  # columns that the study ignores
+    return from_columns(source, path.name, {name: columns.get(name, unread) for name in names})
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise BadValue("Parquet files need pyarrow: install the extra fedveil[parquet].") from error
+
+
+def _array(arrow: Any, column: Any, name: str, file: str) -> Array:
+    kinds = arrow.types
+    if kinds.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
+        return np.array(["" if value is None else value for value in column.to_pylist()], dtype=np.str_)
+    numeric = kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind)
+    require(numeric, f"The column {name!r} of {file}", "hold numbers or texts", str(kind))
+    if kinds.is_floating(kind) or (kinds.is_integer(kind) and column.null_count == 0):
+        return np.asarray(column.to_numpy())
+    return np.array([np.nan if value is None else float(value) for value in column.to_pylist()])

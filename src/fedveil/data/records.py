@@ -1,0 +1,129 @@
+"""Records ready for training: bounded rows, targets, and the client that owns each; checked at birth."""
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.checks import require
+from fedveil.data.rows import Matrix, Vector, row_norms
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataShape:
+    """What a plan may know about the data: counts and the bound, never a value."""
+
+    records: int
+    features: int
+    classes: int
+    clients: int
+    largest_client: int
+    smallest_client: int
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Records:
+    """Rows of norm at most ``bound``, their targets (a class index, or a number in [-1, 1]) and their owners.
+
+    ``classes`` is 0 for regression. ``names`` may be empty: clients are then called by their number.
+    """
+
+    features: Matrix
+    targets: Vector
+    owner: Indices
+    clients: int
+    bound: float
+    classes: int
+    names: tuple[str, ...] = ()
+    sizes: Indices = field(init=False, repr=False)  # records of each client
+
+    def __post_init__(self) -> None:
+        _check_arrays(self)
+        _check_values(self)
+        sizes = np.bincount(self.owner, minlength=self.clients)
+        empty = np.flatnonzero(sizes == 0)
+        if empty.size:
+            require(False, "Records.owner", "give every client a record", f"none for {self.name(int(empty[0]))}")
+        object.__setattr__(self, "sizes", sizes)
+        for name in ("features", "targets", "owner", "sizes"):
+            view = getattr(self, name).view()  # the caller's own array stays as it was
+            view.setflags(write=False)
+            object.__setattr__(self, name, view)
+
+    def __len__(self) -> int:
+        return int(self.targets.size)
+
+    def name(self, client: int) -> str:
+        """What a client is called."""
+        return self.names[client] if self.names else f"client {client + 1}"
+
+    @property
+    def shape(self) -> DataShape:
+        """The public quantities."""
+        return DataShape(
+            records=len(self),
+            features=int(self.features.shape[1]),
+            classes=self.classes,
+            clients=self.clients,
+            largest_client=int(self.sizes.max()),
+            smallest_client=int(self.sizes.min()),
+            bound=self.bound,
+        )
+
+    def by_client(self) -> tuple[Indices, Indices]:
+        """An order that puts each client's records together, and where each client begins in it (and the end)."""
+        order = np.argsort(self.owner, kind="stable")
+        return order, np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+
+    def fingerprint(self, key: bytes) -> str:
+        """A keyed hash of everything here; keyed, because a plain one would let anyone test guesses of the data."""
+        right = isinstance(key, bytes) and 16 <= len(key) <= 64
+        require(right, "The key of a fingerprint", "be 16 to 64 secret bytes", type(key).__name__)
+        digest = hashlib.blake2b(key=key, digest_size=32)
+        shape = (*self.features.shape, self.clients, self.classes, self.bound, self.names)
+        head = repr(shape).encode()
+        digest.update(len(head).to_bytes(8, "little") + head)
+        for values in (self.features, self.targets, self.owner):
+            little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+            digest.update(np.ascontiguousarray(little).data)
+        return digest.hexdigest()
+
+
+def _check_arrays(records: Records) -> None:
+    features, rows = records.features, len(records.targets)
+    fine = isinstance(features, np.ndarray) and features.dtype == np.float64 and features.flags.c_contiguous
+    require(fine, "Records.features", "be a C-contiguous array of float64", getattr(features, "dtype", type(features)))
+    require(features.ndim == 2 and features.shape[1] >= 1, "Records.features", "have rows and columns", features.shape)
+    require(rows >= 1, "Records", "hold at least one record", rows)
+    require(features.shape[0] == rows, "Records.features", f"have one row for each target, {rows}", features.shape[0])
+    for name, dtype in (("targets", np.float64), ("owner", np.int64)):
+        values = getattr(records, name)
+        fine = values.dtype == dtype and values.shape == (rows,)
+        require(fine, f"Records.{name}", f"be {rows} values of {np.dtype(dtype)}", (values.dtype, values.shape))
+
+
+def _check_values(records: Records) -> None:
+    require(0 < records.bound < math.inf, "Records.bound", "be finite and positive", records.bound)
+    norms = row_norms(records.features)
+    wrong = np.flatnonzero(~(norms <= records.bound))
+    if wrong.size:
+        row = int(wrong[0])
+        rule = f"be finite with norm at most {records.bound!r}"
+        require(False, f"Records.features, row {row}", rule, float(norms[row]), "Cut it with cut_rows.")
+    require(records.classes == 0 or records.classes >= 2, "Records.classes", "be 0 or at least 2", records.classes)
+    targets = records.targets
+    require(np.isfinite(targets).all(), "Records.targets", "be finite", "NaN or infinity")
+    if records.classes:
+        whole = (targets == np.floor(targets)) & (targets >= 0) & (targets < records.classes)
+        require(whole.all(), "Records.targets", f"be classes 0 to {records.classes - 1}", "something else")
+    clients = records.clients
+    require(1 <= clients <= len(records), "Records.clients", f"lie between 1 and {len(records)} records", clients)
+    inside = (records.owner >= 0) & (records.owner < clients)
+    require(inside.all(), "Records.owner", f"lie between 0 and {clients - 1}", "something else")
+    right = not records.names or len(records.names) == clients
+    require(right, "Records.names", f"name all {clients} clients or none", len(records.names))

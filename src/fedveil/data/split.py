@@ -1,0 +1,105 @@
+"""Who owns which record. Every split is a partition in which nobody is left empty."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.checks import require
+from fedveil.data.cells import canonical
+from fedveil.data.records import Indices
+from fedveil.data.rows import Vector
+from fedveil.data.spec import Split
+from fedveil.data.table import Array
+
+Generator = np.random.Generator
+
+
+def owners(split: Split, targets: Vector, generator: Generator) -> tuple[Indices, int]:
+    """The owner of each record, dealt as a split of our own says, and the number of clients."""
+    require(not split.natural, "clients.kind", "be one that deals records", split.kind)
+    rows, count = targets.size, split.count or targets.size
+    hint = "Nobody may be left without a record."
+    require(count <= rows, "clients.count", f"be at most the number of records, {rows}", count, hint)
+    alpha = split.alpha or 0.0
+    match split.kind:
+        case "record":
+            return np.arange(rows, dtype=np.int64), rows
+        case "dirichlet":
+            return nobody_empty(dirichlet(targets, count, alpha, generator), count, generator), count
+        case _:
+            sizes = uneven_sizes(rows, count, alpha if split.kind == "uneven" else 0.0)
+            dealt = np.repeat(np.arange(count, dtype=np.int64), sizes)
+            return generator.permutation(dealt), count
+
+
+def natural_owners(labels: Array) -> tuple[Indices, tuple[str, ...]]:
+    """Clients as the data names them, in the order of their names."""
+    values, owner = np.unique(labels, return_inverse=True)
+    spell = canonical if values.dtype.kind == "f" else str
+    return owner.astype(np.int64).reshape(-1), tuple(spell(value) for value in values.tolist())
+
+
+def uneven_sizes(rows: int, count: int, alpha: float) -> Indices:
+    """One record for each client, and the rest in proportion to i**-alpha (equally for alpha 0).
+
+    >>> uneven_sizes(10, 3, 0.0).tolist(), uneven_sizes(14, 3, 1.0).tolist()
+    ([4, 3, 3], [7, 4, 3])
+    """
+    weights = np.arange(1, count + 1, dtype=np.float64) ** -alpha
+    shares = weights / weights.sum() * (rows - count)
+    sizes = np.floor(shares).astype(np.int64)
+    spare = rows - count - int(sizes.sum())
+    largest_remainders = np.argsort(sizes - shares, kind="stable")
+    sizes[largest_remainders[: max(spare, 0)]] += 1
+    sizes[: max(-spare, 0)] -= 1  # rounding of the shares gave a record too many
+    return np.asarray(sizes + 1)
+
+
+def dirichlet(targets: Vector, count: int, alpha: float, generator: Generator) -> Indices:
+    """Each class spread over the clients in proportions of its own, drawn from Dirichlet(alpha)."""
+    owner = np.empty(targets.size, dtype=np.int64)
+    for kind in np.unique(targets):
+        members = generator.permutation(np.flatnonzero(targets == kind))
+        weights = generator.standard_gamma(alpha, size=count)
+        total = np.cumsum(weights)
+        if not total[-1] > 0:  # all underflowed: so much skew that one client has it all
+            owner[members] = generator.integers(count)
+            continue
+        points = (np.arange(members.size) + generator.random()) / members.size * total[-1]
+        owner[members] = np.minimum(np.searchsorted(total, points, side="right"), count - 1)
+    return owner
+
+
+def nobody_empty(owner: Indices, count: int, generator: Generator) -> Indices:
+    """Give each empty client one record, taken at random from those who keep at least one."""
+    empty = np.flatnonzero(np.bincount(owner, minlength=count) == 0)
+    if not empty.size:
+        return owner
+    spare = _spare(owner)
+    given = generator.choice(spare, size=empty.size, replace=False, shuffle=True)
+    owner = owner.copy()
+    owner[given] = empty
+    return owner
+
+
+def held_out_rows(rows: int, fraction: float, owner: Indices | None, generator: Generator) -> NDArray[np.bool_]:
+    """A random choice of rows to keep from training; with owners that the data names, each keeps one record."""
+    wanted = round(fraction * rows)
+    hint = "Take another fraction, or a source of its own."
+    name = "data.held_out.fraction"
+    require(1 <= wanted < rows, name, f"leave records on both sides of {rows}", fraction, hint)
+    shuffled = generator.permutation(rows)
+    free = shuffled if owner is None else shuffled[_spare(owner[shuffled])]
+    fits = wanted <= free.size
+    require(fits, name, f"leave every client a record: at most {free.size} of {rows} rows", wanted, hint)
+    chosen = np.zeros(rows, dtype=np.bool_)
+    chosen[free[:wanted]] = True
+    return chosen
+
+
+def _spare(owner: Indices) -> Indices:
+    """All positions but the first of each owner."""
+    order = np.argsort(owner, kind="stable")
+    ranked = owner[order]
+    first = np.ones(owner.size, dtype=np.bool_)
+    first[1:] = ranked[1:] != ranked[:-1]
+    return np.sort(order[~first])

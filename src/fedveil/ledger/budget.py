@@ -1,0 +1,174 @@
+"""What runs may cost together: costs add up over runs, and a cap is never exceeded.
+
+Epsilons and deltas are added (basic composition), which stays valid when later runs are chosen after seeing earlier
+results [RRUV16]. A number counts as the decimal it is written as and sums are exact, so three runs of 0.1 fit a cap of
+0.3; what is reported is rounded up. What is not known counts as infinite.
+
+References:
+    [RRUV16] Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters: Pay-as-you-Go Composition. NeurIPS 2016.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any, Self, get_args
+
+from fedveil.checks import require
+from fedveil.errors import BadValue, FedveilError
+from fedveil.guarantee import Adversary, Neighbours, Unit
+
+
+def _check(name: str, value: "Cost | Cap") -> None:
+    for field, kind in (("adversary", Adversary), ("unit", Unit), ("neighbours", Neighbours)):
+        given, choices = getattr(value, field), get_args(kind)
+        right = isinstance(given, str) and given in choices
+        require(right, f"{name}.{field}", f"be one of {', '.join(choices)}", given)
+    for field in ("epsilon", "delta"):
+        given = getattr(value, field)
+        require(isinstance(given, float | int) and not isinstance(given, bool), f"{name}.{field}", "be a number", given)
+        object.__setattr__(value, field, float(given))
+    require(0 <= value.delta <= 1, f"{name}.delta", "lie in [0, 1]", value.delta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one observer may learn about one unit from one run; an infinite epsilon promises nothing."""
+
+    adversary: Adversary
+    unit: Unit
+    neighbours: Neighbours
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        _check("Cost", self)
+        require(self.epsilon >= 0, "Cost.epsilon", "be non-negative", self.epsilon)
+
+    def covers(self, unit: Unit, neighbours: Neighbours) -> bool:
+        """Whether this guarantee holds for that unit and relation too.
+
+        A record belongs to one client, and a record that contributes nothing is a record. Nothing follows from
+        a client's being left out: a client with one record less is another client, not an absent one.
+        """
+        if (self.unit, self.neighbours) == (unit, neighbours):
+            return True
+        return self.neighbours == "replace-one" and (self.unit == "client" or unit == "record")
+
+    def written(self) -> dict[str, Any]:
+        """For an entry: JSON has no infinity, so an infinite epsilon is null."""
+        return asdict(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> Self:
+        """From an entry."""
+        infinite = written["epsilon"] is None
+        return cls(**{**written, "epsilon": math.inf if infinite else written["epsilon"]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cap:
+    """What one observer may at most learn about one unit from all runs together."""
+
+    adversary: Adversary
+    unit: Unit
+    neighbours: Neighbours
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        _check("Cap", self)
+        hint = "Leave the cap out if there is none."
+        require(0 <= self.epsilon < math.inf, "Cap.epsilon", "be finite and non-negative", self.epsilon, hint)
+
+    def within(self, other: "Cap") -> bool:
+        """Whether this cap allows no more than the other."""
+        same = (self.adversary, self.unit, self.neighbours) == (other.adversary, other.unit, other.neighbours)
+        return same and self.epsilon <= other.epsilon and self.delta <= other.delta
+
+
+class CapExceeded(FedveilError):
+    """A run would cost more than is left; nothing was charged."""
+
+    def __init__(self, cap: Cap, spent: Cost, asked: Cost) -> None:
+        hint = (
+            "" if math.isfinite(asked.epsilon) else f" (no finite cost for one {cap.unit}, {cap.neighbours}, is stated)"
+        )
+        super().__init__(
+            f"The cap for {cap.adversary} ({cap.unit}, {cap.neighbours}) is epsilon {cap.epsilon}, delta {cap.delta}; "
+            f"epsilon {spent.epsilon}, delta {spent.delta} are spent and this run asks for "
+            f"epsilon {asked.epsilon}, delta {asked.delta}{hint}: ask for less, or raise the cap on purpose."
+        )
+        self.cap, self.spent, self.asked = cap, spent, asked
+
+
+def _exact(value: float) -> Fraction:
+    return Fraction(repr(value))
+
+
+def _up(value: Fraction) -> float:
+    """The least float whose decimal is not below."""
+    near = float(value)
+    return near if _exact(near) >= value else math.nextafter(near, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    epsilon: Fraction | None  # None: infinite
+    delta: Fraction
+
+    def __add__(self, other: "_Sum") -> "_Sum":
+        known = self.epsilon is not None and other.epsilon is not None
+        epsilon = self.epsilon + other.epsilon if known else None  # type: ignore[operator]
+        return _Sum(epsilon, self.delta + other.delta)
+
+    def within(self, cap: Cap) -> bool:
+        return self.epsilon is not None and self.epsilon <= _exact(cap.epsilon) and self.delta <= _exact(cap.delta)
+
+
+def _of_run(costs: Iterable[Cost], adversary: Adversary, unit: Unit, neighbours: Neighbours) -> _Sum:
+    """The least cost of a run that holds for this question; a run that says nothing about it costs everything."""
+    found = [c for c in costs if c.adversary == adversary and c.covers(unit, neighbours)]
+    least = min(found, key=lambda cost: (cost.epsilon, cost.delta), default=None)
+    if least is None or math.isinf(least.epsilon):
+        return _Sum(None, Fraction(0) if least is None else _exact(least.delta))
+    return _Sum(_exact(least.epsilon), _exact(least.delta))
+
+
+def total(runs: Iterable[Sequence[Cost]], adversary: Adversary, unit: Unit, neighbours: Neighbours) -> Cost:
+    """All runs together, rounded up.
+
+    >>> once = Cost(adversary="server", unit="record", neighbours="replace-one", epsilon=0.1, delta=1e-6)
+    >>> total([[once]] * 3, "server", "record", "zero-out").epsilon
+    0.3
+    """
+    result = sum((_of_run(costs, adversary, unit, neighbours) for costs in runs), _Sum(Fraction(0), Fraction(0)))
+    epsilon = math.inf if result.epsilon is None else _up(result.epsilon)
+    delta = min(1.0, _up(result.delta))
+    return Cost(adversary=adversary, unit=unit, neighbours=neighbours, epsilon=epsilon, delta=delta)
+
+
+def check_caps(caps: Iterable[Cap], before: Sequence[Sequence[Cost]], asked: Sequence[Cost]) -> None:
+    """Raise :class:`CapExceeded` unless every cap still holds with the new run."""
+    for cap in caps:
+        terms = (_of_run(costs, cap.adversary, cap.unit, cap.neighbours) for costs in (*before, asked))
+        if not sum(terms, _Sum(Fraction(0), Fraction(0))).within(cap):
+            question = (cap.adversary, cap.unit, cap.neighbours)
+            raise CapExceeded(cap, total(before, *question), total([asked], *question))
+
+
+def tightened(current: Mapping[Adversary, Cap], given: Iterable[Cap]) -> list[Cap]:
+    """The given caps that are new or lower; others are refused, so that no study raises a cap by itself."""
+    known, news = dict(current), []
+    for cap in given:
+        old = known.get(cap.adversary)
+        if old is not None and not cap.within(old):
+            raise BadValue(
+                f"The cap for {cap.adversary} must not exceed the one in the ledger, epsilon {old.epsilon} and delta "
+                f"{old.delta} ({old.unit}, {old.neighbours}), got epsilon {cap.epsilon} and delta {cap.delta} "
+                f"({cap.unit}, {cap.neighbours}). Raise the ledger's cap on purpose first."
+            )
+        if cap != old:
+            known[cap.adversary] = cap
+            news.append(cap)
+    return news

@@ -1,0 +1,160 @@
+"""One line of the books, and the chain of hashes that holds the lines together.
+
+The hash of an entry covers its place, the hash before it, and a digest of its content. The digest stands apart so that
+an export can show the digest of another run's entry without its content, and every link can still be recomputed.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from fedveil.checks import require
+from fedveil.errors import BadValue, FedveilError
+
+Kind = Literal["cap", "charge", "progress", "release", "failed"]
+GENESIS = "0" * 64  # what the first entry follows
+ALL_RUNS = "*"  # whose entries the caps are; no run can have this name
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
+HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class LedgerBroken(FedveilError):
+    """The books, or an export of them, were changed after they were written; ``entry`` is the first wrong one."""
+
+    def __init__(self, entry: int, why: str) -> None:
+        super().__init__(f"Entry {entry} of the ledger is broken: {why}.")
+        self.entry = entry
+
+
+def plain(name: str, value: Any) -> Any:
+    """A copy made of JSON's own types only; what JSON would bend silently (NaN, number keys) is refused."""
+    match value:
+        case None | bool() | str():
+            return value
+        case Integral():
+            return int(value)
+        case Real():
+            require(math.isfinite(value), name, "hold finite numbers only", value)
+            return float(value)
+        case list() | tuple():
+            return [plain(name, item) for item in value]
+        case Mapping():
+            require(all(type(key) is str for key in value), name, "have text keys only", list(value))
+            return {key: plain(name, item) for key, item in value.items()}
+        case _:
+            raise BadValue(f"{name} must be made of plain JSON values, got {type(value).__name__}.")
+
+
+def canonical(value: Any) -> str:
+    """The one way to write a plain value: sorted keys, no spaces, ASCII, shortest numbers that read back the same.
+
+    >>> canonical({"b": [1, 0.1], "a": None})
+    '{"a":null,"b":[1,0.1]}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def parse(text: str) -> Any:
+    """Read JSON that must be in canonical form: one value, one text, so nothing hides beside the hash."""
+    try:
+        value = json.loads(text)
+        same = canonical(value) == text
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is not JSON") from error
+    if not same:
+        raise ValueError("it is not in canonical form")
+    return value
+
+
+def sha256(text: str) -> str:
+    """Hex SHA-256 of ASCII text."""
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def link(sequence: int, previous: str, digest: str) -> str:
+    """The hash of the entry at this place, after that hash, with this content."""
+    return sha256(canonical([sequence, previous, digest]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Round 0 of a run is its charge, rounds 1 to T its progress, round T + 1 its release or failure."""
+
+    sequence: int
+    previous: str
+    run: str
+    round: int
+    kind: Kind
+    payload: Mapping[str, Any]
+    at: str | None = None
+
+    def __post_init__(self) -> None:
+        require(type(self.sequence) is int and self.sequence >= 1, "Entry.sequence", "be at least 1", self.sequence)
+        known = isinstance(self.previous, str) and HASH.fullmatch(self.previous)
+        require(known, "Entry.previous", "be 64 hexadecimal digits", self.previous)
+        require(self.kind in get_args(Kind), "Entry.kind", f"be one of {', '.join(get_args(Kind))}", self.kind)
+        check_run(self.run) if self.kind != "cap" else require(self.run == ALL_RUNS, "Entry.run", "be *", self.run)
+        right = type(self.round) is int and 0 <= self.round < 2**62
+        require(right, "Entry.round", "be a whole number, at least 0", self.round)
+        placed = self.kind == "cap" or (self.round == 0) == (self.kind == "charge")
+        require(placed, "Entry.round", "be 0 for a charge and only for a charge", self.round)
+        timed = self.at is None or (isinstance(self.at, str) and UTC.fullmatch(self.at))
+        require(timed, "Entry.at", "be absent or UTC like 2026-01-31T12:00:00Z", self.at)
+        require(isinstance(self.payload, Mapping), "Entry.payload", "be a mapping", self.payload)
+        object.__setattr__(self, "payload", MappingProxyType(plain("Entry.payload", self.payload)))
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What happened, without its place in the chain."""
+        return {
+            "run": self.run,
+            "round": self.round,
+            "kind": self.kind,
+            "payload": dict(self.payload),
+            "at": self.at,
+        }
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content."""
+        return sha256(canonical(self.content))
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of place, previous hash and digest."""
+        return link(self.sequence, self.previous, self.digest)
+
+
+def check_run(run: str) -> None:
+    """A run's name is a word that fits in a file name and a message."""
+    rule = "be up to 100 letters, digits, dots, dashes or underscores, starting with a letter or digit"
+    require(isinstance(run, str) and RUN.fullmatch(run), "run", rule, run)
+
+
+def check_stories(entries: Iterable[Entry]) -> None:
+    """Every run is charged first, goes forward, and ends once; ``LedgerBroken`` names the first entry that does not."""
+    rounds: dict[str, int] = {}
+    latest: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.kind == "cap":
+            continue
+        before = latest.get(entry.run)
+        if (before is None) != (entry.kind == "charge"):
+            raise LedgerBroken(entry.sequence, f"run {entry.run} must be charged first, and once")
+        if before is None:
+            rounds[entry.run] = entry.payload.get("rounds", 0)
+            if type(rounds[entry.run]) is not int or rounds[entry.run] < 1:
+                raise LedgerBroken(entry.sequence, "it does not say how many rounds are charged")
+        elif before.kind in ("release", "failed") or entry.round <= before.round:
+            raise LedgerBroken(entry.sequence, f"run {entry.run} goes on after round {before.round}, its {before.kind}")
+        last = rounds[entry.run] + 1
+        if (entry.round == last) != (entry.kind in ("release", "failed")) or entry.round > last:
+            raise LedgerBroken(entry.sequence, f"run {entry.run} has {last - 1} rounds")
+        latest[entry.run] = entry

@@ -1,0 +1,222 @@
+"""The SQLite file under the books: made whole or not at all, private, and append-only down to the SQL.
+
+A commit reaches the disk before it returns (write-ahead log, synchronous FULL). Triggers refuse whatever is not the
+next entry, so a mistake in the code above, or a hand at a prompt, cannot change, remove or skip one.
+"""
+
+import os
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedveil.errors import BadValue, FedveilError
+from fedveil.ledger.entry import GENESIS, Entry, LedgerBroken, check_stories, parse
+
+FORMAT = 1
+APPLICATION = 0x66765F31  # "fv_1": tells our file from any other SQLite file
+
+SCHEMA = """
+CREATE TABLE books (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    format INTEGER NOT NULL,
+    key BLOB NOT NULL CHECK (length(key) = 32),
+    fingerprint TEXT NOT NULL
+) STRICT;
+CREATE TABLE entries (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    previous TEXT NOT NULL,
+    run TEXT NOT NULL,
+    round INTEGER NOT NULL CHECK (round >= 0),
+    kind TEXT NOT NULL CHECK (kind IN ('cap', 'charge', 'progress', 'release', 'failed')),
+    payload TEXT NOT NULL,
+    at TEXT,
+    hash TEXT NOT NULL CHECK (length(hash) = 64),
+    UNIQUE (run, round)
+) STRICT;
+CREATE TRIGGER books_stay BEFORE UPDATE ON books BEGIN SELECT RAISE(ABORT, 'the books never change'); END;
+CREATE TRIGGER books_remain BEFORE DELETE ON books BEGIN SELECT RAISE(ABORT, 'the books never change'); END;
+CREATE TRIGGER books_once BEFORE INSERT ON books WHEN EXISTS (SELECT 1 FROM books)
+    BEGIN SELECT RAISE(ABORT, 'the books never change'); END;
+CREATE TRIGGER entries_stay BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'entries never change'); END;
+CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'entries never go'); END;
+CREATE TRIGGER entries_follow BEFORE INSERT ON entries BEGIN
+    SELECT RAISE(ABORT, 'not the next entry')
+        WHERE NEW.sequence IS NOT 1 + coalesce((SELECT max(sequence) FROM entries), 0);
+    SELECT RAISE(ABORT, 'not linked to the last entry')
+        WHERE NEW.previous IS NOT coalesce((SELECT hash FROM entries ORDER BY sequence DESC LIMIT 1), 'GENESIS');
+    SELECT RAISE(ABORT, 'this round is in the books')
+        WHERE EXISTS (SELECT 1 FROM entries WHERE run = NEW.run AND round = NEW.round);
+    SELECT RAISE(ABORT, 'a charge, and only a charge, is round 0')
+        WHERE NEW.kind <> 'cap' AND (NEW.kind = 'charge') <> (NEW.round = 0);
+    SELECT RAISE(ABORT, 'this run was never charged') WHERE NEW.kind NOT IN ('cap', 'charge')
+        AND NOT EXISTS (SELECT 1 FROM entries WHERE run = NEW.run AND kind = 'charge');
+    SELECT RAISE(ABORT, 'this run has ended')
+        WHERE EXISTS (SELECT 1 FROM entries WHERE run = NEW.run AND kind IN ('release', 'failed'));
+END;
+""".replace("GENESIS", GENESIS)
+
+
+class LedgerUnusable(FedveilError):
+    """The file cannot be read or written now: a full disk, a lock that is not given up, a file of another kind."""
+
+
+def create(path: Path, fingerprint: Callable[[bytes], str], urandom: Callable[[int], bytes]) -> None:
+    """Make new books at ``path``, unless another process is quicker.
+
+    They are made under another name and linked to theirs when complete, so nobody meets half a ledger.
+    """
+    for remains in (path.with_name(path.name + extra) for extra in ("-wal", "-shm", "-journal")):
+        if remains.exists() and not path.exists():  # SQLite would apply another ledger's log to the new one
+            raise BadValue(f"{remains} must not lie alone: bring back its ledger {path.name}, or remove both.")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")  # mode 600 at once
+    except OSError as error:
+        raise LedgerUnusable(f"A ledger cannot be made in {path.parent}: {error.strerror}.") from error
+    os.close(handle)
+    made = Path(name)
+    try:
+        key = urandom(32)
+        with closing(sqlite3.connect(made, isolation_level=None)) as connection:
+            for pragma in ("journal_mode = WAL", "synchronous = FULL", f"application_id = {APPLICATION}"):
+                connection.execute(f"PRAGMA {pragma}")
+            connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA}")
+            connection.execute("INSERT INTO books VALUES (1, ?, ?, ?)", (FORMAT, key, fingerprint(key)))
+            connection.execute("COMMIT")
+        os.link(made, path)
+        _sync_folder(path.parent)
+    except FileExistsError:
+        pass
+    except (OSError, sqlite3.Error) as error:
+        raise LedgerUnusable(f"A ledger cannot be made at {path}: {error}.") from error
+    finally:
+        for extra in ("", "-wal", "-shm"):
+            made.with_name(made.name + extra).unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def connect(path: Path, patience: float) -> sqlite3.Connection:
+    """A connection to books that exist, set so that what is committed is on the disk."""
+    if sqlite3.sqlite_version_info < (3, 37):
+        raise LedgerUnusable(f"A ledger needs SQLite 3.37 or later, this is {sqlite3.sqlite_version}.")
+    loose = stat.S_IMODE(path.stat().st_mode) & 0o077
+    if loose:
+        raise BadValue(f"The ledger {path} must be closed to other users; close it with: chmod 600 {path}")
+    uri = f"{path.resolve().as_uri()}?mode=rw"  # never makes an empty file
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=patience)
+    try:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if application != APPLICATION:
+            raise BadValue(f"{path} must be a ledger of this program, and it is another database.")
+        for pragma in ("synchronous = FULL", "fullfsync = ON", "trusted_schema = OFF"):
+            connection.execute(f"PRAGMA {pragma}")
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise LedgerUnusable(f"The ledger {path} lies where no write-ahead log is possible; use a local disk.")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def identity(connection: sqlite3.Connection) -> tuple[int, bytes, str]:
+    """Format, key and keyed fingerprint."""
+    found = connection.execute("SELECT format, key, fingerprint FROM books").fetchone()
+    if found is None:
+        raise LedgerBroken(0, "the books' own line is missing")
+    return int(found[0]), bytes(found[1]), str(found[2])
+
+
+@contextmanager
+def plainly(path: Path) -> Iterator[None]:
+    """SQLite's and the disk's complaints as one sentence."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        text = str(error)
+        hint = " Another process holds it; try again later." if "locked" in text else ""
+        raise LedgerUnusable(f"The ledger {path} cannot be used: {text}.{hint}") from error
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, *, writing: bool) -> Iterator[None]:
+    """One view of the books; for a writer alone, from the first look to the commit, and all of it or nothing."""
+    connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def append(connection: sqlite3.Connection, entry: Entry, payload: str) -> None:
+    """Write the next entry."""
+    row = (entry.sequence, entry.previous, entry.run, entry.round, entry.kind, payload, entry.at, entry.hash)
+    connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def head(connection: sqlite3.Connection) -> tuple[int, str]:
+    """Sequence and hash of the last entry."""
+    found = connection.execute("SELECT sequence, hash FROM entries ORDER BY sequence DESC LIMIT 1").fetchone()
+    return (0, GENESIS) if found is None else (int(found[0]), str(found[1]))
+
+
+def entry_of(row: tuple[Any, ...]) -> Entry:
+    """An entry as it is stored; ``LedgerBroken`` if it is not what its hash was made of."""
+    sequence, previous, run, round_, kind, payload, at, stored = row
+    try:
+        content = parse(payload)
+        entry = Entry(sequence=sequence, previous=previous, run=run, round=round_, kind=kind, payload=content, at=at)
+    except (ValueError, TypeError) as error:
+        raise LedgerBroken(sequence, str(error).rstrip(".")) from error
+    if entry.hash != stored:
+        raise LedgerBroken(sequence, "its content and its hash differ")
+    return entry
+
+
+def of_run(connection: sqlite3.Connection, run: str) -> list[Entry]:
+    """A run's entries, each checked against its own hash."""
+    query = "SELECT * FROM entries WHERE run = ? ORDER BY sequence"
+    return [entry_of(row) for row in connection.execute(query, (run,))]
+
+
+def at_round(connection: sqlite3.Connection, run: str, number: int) -> Entry | None:
+    """A run's entry of this round; 0 is its charge."""
+    found = connection.execute("SELECT * FROM entries WHERE run = ? AND round = ?", (run, number)).fetchone()
+    return None if found is None else entry_of(found)
+
+
+def last_of(connection: sqlite3.Connection, run: str) -> Entry | None:
+    """A run's latest entry."""
+    query = "SELECT * FROM entries WHERE run = ? ORDER BY round DESC LIMIT 1"
+    found = connection.execute(query, (run,)).fetchone()
+    return None if found is None else entry_of(found)
+
+
+def everything(connection: sqlite3.Connection) -> list[Entry]:
+    """All entries, the whole chain checked."""
+    entries: list[Entry] = []
+    previous = GENESIS
+    for place, row in enumerate(connection.execute("SELECT * FROM entries ORDER BY sequence"), start=1):
+        if row[0] != place or row[1] != previous:
+            raise LedgerBroken(place, "it does not follow the one before")
+        entries.append(entry_of(row))
+        previous = row[7]
+    counted = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entries'").fetchone()
+    written = int(counted[0]) if counted else 0
+    if written != len(entries):
+        raise LedgerBroken(len(entries) + 1, f"{written} entries were written and {len(entries)} are left")
+    check_stories(entries)
+    return entries

@@ -1,0 +1,1 @@
+"""Losses with derived constants, and clipped gradients of whole batches."""

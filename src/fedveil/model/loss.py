@@ -1,0 +1,125 @@
+"""What a loss must know: its constants, and the clipped gradient of a whole batch."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedveil.checks import require
+from fedveil.mechanism import number
+from fedveil.model.rows import Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What holds for every record and every pair of parameters; derived in docs/theory/losses.md, never estimated.
+
+    ``lipschitz`` bounds a record's gradient. The gradient map is ``smoothness``-Lipschitz; it is the gradient of a
+    function whose curvature is at least ``strong_convexity`` where ``convex``, and perhaps of none where not.
+    """
+
+    lipschitz: float
+    smoothness: float
+    strong_convexity: float = 0.0
+    convex: bool = True
+
+    def __post_init__(self) -> None:
+        least, most = self.strong_convexity, self.smoothness
+        require(0 < self.lipschitz < math.inf, "Constants.lipschitz", "be finite and positive", self.lipschitz)
+        require(0 <= most < math.inf, "Constants.smoothness", "be finite and non-negative", most)
+        require(0 <= least <= most, "Constants.strong_convexity", "lie between 0 and smoothness", least)
+        require(self.convex or least == 0, "Constants.convex", "be true when strong_convexity is positive", self.convex)
+
+
+class Loss(Protocol):
+    """A loss of linear scores, bound by the laws in tests/property/test_model_laws.py.
+
+    Parameters are one flat vector; a row holds its constant feature too, if there is one. Targets are class numbers
+    from 0, or real numbers.
+    """
+
+    @property
+    def kind(self) -> str:
+        """The name a study file uses."""
+
+    @property
+    def classes(self) -> int:
+        """How many there are to tell apart; 0 for regression."""
+
+    @property
+    def outputs(self) -> int:
+        """How many linear scores a row has."""
+
+    def size(self, features: int) -> int:
+        """How many parameters there are."""
+
+    def constants(self, bound: float, clip: float | None) -> Constants:
+        """Those of the clipped loss, for rows of norm at most ``bound``; ``None`` clips at the natural bound."""
+
+    def gradient(
+        self,
+        w: Vector,
+        X: Vector,
+        y: Vector,
+        *,
+        clip: float,
+        weights: Vector | None = None,
+        norms: Vector | None = None,
+    ) -> tuple[Vector, int]:
+        """The weighted sum of the clipped gradients, and how many records were left out of it.
+
+        Left out: a row, target or gradient that is no finite number, a target that is no class. That count depends on
+        the data: it must not be published. ``norms``: the rows' norms, if known; clipping trusts them.
+        """
+
+    def value(self, w: Vector, X: Vector, y: Vector) -> float:
+        """The mean loss, not clipped."""
+
+    def predict(self, w: Vector, X: Vector) -> Vector:
+        """A class number or a real number for each row."""
+
+
+def with_l2(constants: Constants, l2: float) -> Constants:
+    """The constants of a round that adds ``l2 * w`` to the averaged gradient.
+
+    ``lipschitz`` stays: that term is the same on neighbouring data sets.
+
+    >>> with_l2(Constants(lipschitz=1.0, smoothness=0.25), 0.01)
+    Constants(lipschitz=1.0, smoothness=0.26, strong_convexity=0.01, convex=True)
+    """
+    l2 = number("l2", l2)
+    require(0 <= l2 < math.inf, "l2", "be finite and non-negative", l2)
+    return Constants(
+        lipschitz=constants.lipschitz,
+        smoothness=constants.smoothness + l2,
+        strong_convexity=constants.strong_convexity + l2 if constants.convex else 0.0,
+        convex=constants.convex,
+    )
+
+
+def clipped_lipschitz(natural: float, clip: float | None) -> float:
+    """The bound that clipping enforces: no larger than what holds without it."""
+    if clip is None:
+        return natural
+    check_clip(clip)
+    return min(clip, natural)
+
+
+def check_bound(bound: float) -> None:
+    """Refuse a bound on the rows' norms that bounds nothing."""
+    require(0 < bound < math.inf, "bound", "be finite and positive", bound, "It bounds the norm of every row.")
+
+
+def check_clip(clip: float) -> None:
+    """Refuse a clipping norm that bounds nothing."""
+    require(1e-100 <= clip <= 1e100, "clip", "lie in [1e-100, 1e100]", clip, "It bounds each record's gradient.")
+
+
+def check_batch(size: int, w: Vector, X: Vector, y: Vector, weights: Vector | None, norms: Vector | None) -> None:
+    """Refuse arrays that do not belong together; broadcasting would hide it."""
+    require(w.shape == (size,), "w", f"be a flat vector of {size} parameters", w.shape)
+    rows = (X.shape[0],)
+    for name, given in (("y", y), ("weights", weights), ("norms", norms)):
+        if given is not None:
+            require(given.shape == rows, name, f"have one entry per row, {rows[0]}", given.shape)
+    if weights is not None:
+        require(math.isfinite(weights.sum()), "weights", "be finite", "a weight that is not")

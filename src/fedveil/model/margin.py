@@ -1,0 +1,171 @@
+"""Losses of one linear score z = <w, x>: logistic, smoothed hinge, Huber.
+
+The gradient of a record is slope(z) * x, so clipping it to norm c clips the slope to [-c/|x|, c/|x|]. The slope stays
+nondecreasing and no steeper: it is the slope of another convex loss, as smooth as the first (docs/theory/losses.md).
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from scipy.special import expit
+
+from fedveil.checks import require
+from fedveil.mechanism import number
+from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
+from fedveil.model.rows import Vector, row_norms, weighted_sum
+
+
+class MarginLoss(ABC):
+    """All that the three share; each adds its own slope, height and limits of both."""
+
+    __slots__ = ()
+    outputs = 1
+
+    @property
+    @abstractmethod
+    def classes(self) -> int:
+        """Two, or 0 for regression."""
+
+    @abstractmethod
+    def _limits(self) -> tuple[float, float]:
+        """The largest slope, and how steep the slope itself can be."""
+
+    @abstractmethod
+    def _slope(self, z: Vector, y: Vector) -> Vector:
+        """The derivative in z, a new array, to a few units in the last place; NaN where the target is no class."""
+
+    @abstractmethod
+    def _height(self, z: Vector, y: Vector) -> Vector:
+        """The loss itself."""
+
+    def size(self, features: int) -> int:
+        """One parameter per feature."""
+        return features
+
+    def constants(self, bound: float, clip: float | None) -> Constants:
+        """Slope times row norm; steepness times its square."""
+        check_bound(bound)
+        slope, steepness = self._limits()
+        return Constants(lipschitz=clipped_lipschitz(slope * bound, clip), smoothness=steepness * bound * bound)
+
+    def gradient(
+        self,
+        w: Vector,
+        X: Vector,
+        y: Vector,
+        *,
+        clip: float,
+        weights: Vector | None = None,
+        norms: Vector | None = None,
+    ) -> tuple[Vector, int]:
+        """The weighted sum of the clipped gradients, and how many records were left out of it."""
+        check_clip(clip)
+        check_batch(X.shape[1], w, X, y, weights, norms)
+        norms = row_norms(X) if norms is None else norms
+        with np.errstate(all="ignore"):
+            limits = clip / norms  # infinite for a row of zeros: nothing to clip
+            slopes = self._slope(X @ w, y)
+            np.minimum(slopes, limits, out=slopes)
+            np.maximum(slopes, np.negative(limits, out=limits), out=slopes)
+            usable = np.isfinite(slopes) & np.isfinite(norms) & np.isfinite(y)
+            return weighted_sum(X, slopes, usable, weights), X.shape[0] - int(np.count_nonzero(usable))
+
+    def value(self, w: Vector, X: Vector, y: Vector) -> float:
+        """The mean loss, not clipped."""
+        check_batch(X.shape[1], w, X, y, None, None)
+        with np.errstate(all="ignore"):
+            return float(np.mean(self._height(X @ w, y)))
+
+    def predict(self, w: Vector, X: Vector) -> Vector:
+        """The sign of the score as class 0 or 1; for regression the score."""
+        z: Vector = X @ w
+        return (z > 0).astype(np.float64) if self.classes else z
+
+
+def _signs(y: Vector) -> Vector:
+    """-1 for class 0, +1 for class 1, NaN for anything else."""
+    signs = 2.0 * y - 1.0
+    stray = np.abs(signs) != 1.0
+    if stray.any():
+        signs[stray] = np.nan
+    return signs
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Logistic(MarginLoss):
+    """ln(1 + exp(-z)) for class 1, ln(1 + exp(z)) for class 0."""
+
+    kind = "logistic"
+    classes = 2
+
+    def _limits(self) -> tuple[float, float]:
+        return 1.0, 0.25
+
+    def _slope(self, z: Vector, y: Vector) -> Vector:
+        against = -_signs(y)
+        slope: Vector = expit(against * z)  # accurate at both ends, unlike expit(z) - 1
+        slope *= against
+        return slope
+
+    def _height(self, z: Vector, y: Vector) -> Vector:
+        return np.logaddexp(0.0, -_signs(y) * z)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SmoothedHinge(MarginLoss):
+    """max(0, 1 - margin), its corner replaced by a parabola over the last ``smoothing`` before margin 1."""
+
+    smoothing: float = 1.0
+
+    kind = "smoothed-hinge"
+    classes = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "smoothing", number("SmoothedHinge.smoothing", self.smoothing))
+        hint = "At 0 the hinge is not smooth and nothing is hidden."
+        require(1e-9 <= self.smoothing <= 1e9, "SmoothedHinge.smoothing", "lie in [1e-9, 1e9]", self.smoothing, hint)
+
+    def _limits(self) -> tuple[float, float]:
+        return 1.0, 1.0 / self.smoothing
+
+    def _slope(self, z: Vector, y: Vector) -> Vector:
+        signs = _signs(y)
+        slope = np.clip((1.0 - signs * z) / self.smoothing, 0.0, 1.0)
+        slope *= -signs
+        return slope
+
+    def _height(self, z: Vector, y: Vector) -> Vector:
+        short = np.maximum(1.0 - _signs(y) * z, 0.0)
+        reached = np.minimum(short, self.smoothing)
+        return np.asarray(reached / self.smoothing * (short - reached / 2))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Huber(MarginLoss):
+    """Half the squared error up to ``threshold``, growing linearly beyond."""
+
+    threshold: float = 1.0
+
+    kind = "huber"
+    classes = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threshold", number("Huber.threshold", self.threshold))
+        hint = "Beyond it an error counts linearly."
+        require(1e-9 <= self.threshold <= 1e9, "Huber.threshold", "lie in [1e-9, 1e9]", self.threshold, hint)
+
+    def _limits(self) -> tuple[float, float]:
+        return self.threshold, 1.0
+
+    def _slope(self, z: Vector, y: Vector) -> Vector:
+        return np.clip(z - y, -self.threshold, self.threshold)
+
+    def _height(self, z: Vector, y: Vector) -> Vector:
+        error = np.abs(z - y)
+        reached = np.minimum(error, self.threshold)
+        return np.asarray(reached * (error - reached / 2))

@@ -1,0 +1,60 @@
+"""Losses by the names a study file uses."""
+
+import math
+
+from fedveil.checks import require
+from fedveil.errors import BadValue
+from fedveil.model.loss import Loss
+from fedveil.model.margin import Huber, Logistic, SmoothedHinge
+from fedveil.model.softmax import Softmax
+
+KINDS = ("logistic", "softmax", "smoothed-hinge", "huber")
+
+
+def loss_named(
+    kind: str, *, classes: int | None = None, smoothing: float | None = None, threshold: float | None = None
+) -> Loss:
+    """The loss of this name. ``classes``: how many the data have (0 for regression), checked if given.
+
+    >>> loss_named("softmax", classes=10)
+    Softmax(classes=10)
+    >>> loss_named("logistic", classes=10)
+    Traceback (most recent call last):
+    fedveil.errors.BadValue: classes must be 2 for a logistic loss, got 10. Use softmax.
+    """
+    takes = {"smoothing": (smoothing, "smoothed-hinge"), "threshold": (threshold, "huber")}
+    for name, (given, owner) in takes.items():
+        require(given is None or kind == owner, name, f"be left out unless the loss is {owner}", given)
+    match kind:
+        case "logistic" | "smoothed-hinge":
+            hint = "Use huber." if classes == 0 else "Use softmax."
+            require(classes in (None, 2), "classes", f"be 2 for a {kind} loss", classes, hint)
+            if kind == "logistic":
+                return Logistic()
+            return SmoothedHinge() if smoothing is None else SmoothedHinge(smoothing)
+        case "softmax":
+            if classes is None:
+                raise BadValue("classes must be given for a softmax loss: say how many classes the data have.")
+            return Softmax(classes)
+        case "huber":
+            require(classes in (None, 0), "classes", "be 0 for a huber loss", classes, "It is for regression.")
+            return Huber() if threshold is None else Huber(threshold)
+    raise BadValue(f"loss must be one of {', '.join(KINDS)}, got {kind!r}.")
+
+
+def usual_clip(loss: Loss, bound: float) -> float | None:
+    """The norm that gradients of classes have at the zero model, whatever the data; None keeps the natural bound.
+
+    What a record can move falls, and so does the noise. Only records that the model gets badly wrong are clipped, and
+    the loss stays convex (docs/theory/losses.md).
+
+    >>> usual_clip(loss_named("logistic"), 2.0), usual_clip(loss_named("huber"), 2.0)
+    (1.0, None)
+    """
+    match loss:
+        case Logistic():
+            return bound / 2
+        case Softmax(classes=classes):
+            return bound * math.sqrt(1 - 1 / classes)
+        case _:
+            return None

@@ -1,0 +1,88 @@
+"""The pieces a page is set from: tables that read well on a phone and to a screen reader, figures, notes."""
+
+from collections.abc import Sequence
+
+from fedveil.report.charts import Kind
+from fedveil.report.markup import Markup, tag
+
+Cells = Sequence[object]
+
+
+def section(name: str, title: str, *inside: object) -> Markup:
+    """A part of the page with its heading."""
+    return tag("section", tag("h2", title, id=f"{name}-heading"), *inside, id=name, aria_labelledby=f"{name}-heading")
+
+
+def table(caption: object, heads: Sequence[str], rows: Sequence[Cells], *, numbers: Sequence[int] = ()) -> Markup:
+    """A table whose first column names the row; ``numbers`` are the columns set flush right.
+
+    On a narrow screen every row becomes a small block, each cell under its column's name; the roles are written out
+    because that layout would take them away.
+    """
+    head = [
+        tag("th", text, scope="col", role="columnheader", class_=_right(i, numbers)) for i, text in enumerate(heads)
+    ]
+    body = [tag("tr", _cells(row, heads, numbers), role="row") for row in rows]
+    return tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", head, role="row"), role="rowgroup"),
+        tag("tbody", body, role="rowgroup"),
+        role="table",
+        class_="stack" if len(heads) > 3 else None,
+    )
+
+
+def _cells(row: Cells, heads: Sequence[str], numbers: Sequence[int]) -> list[Markup]:
+    first = tag("th", row[0], scope="row", role="rowheader", class_=_right(0, numbers))
+    rest = [
+        tag("td", tag("span", cell), role="cell", data_label=heads[i], class_=_right(i, numbers))
+        for i, cell in enumerate(row[1:], start=1)
+    ]
+    return [first, *rest]
+
+
+def _right(column: int, numbers: Sequence[int]) -> str | None:
+    return "number" if column in numbers else None
+
+
+def figure(drawing: Markup, caption: object, data: Markup | None = None, legend: Markup | None = None) -> Markup:
+    """A drawing, what it shows, and its numbers to unfold."""
+    numbers = None if data is None else tag("details", tag("summary", "The numbers of this picture"), data)
+    return tag("figure", legend, drawing, tag("figcaption", caption), numbers)
+
+
+def legend(entries: Sequence[tuple[Kind | str, str]], *, shape: str) -> Markup:
+    """What the kinds of lines, bars or dots stand for."""
+    return tag("ul", [tag("li", _swatch(kind, shape), text) for kind, text in entries], class_="legend")
+
+
+def _swatch(kind: str, shape: str) -> Markup:
+    match shape:
+        case "line":
+            inside = tag("line", x1=0, x2=26, y1=7, y2=7, class_=f"line {kind}")
+        case "dot":
+            inside = tag("circle", cx=13, cy=7, r=5.5, class_=f"dot {kind}")
+        case _:
+            inside = tag("rect", x=1, y=1, width=24, height=12, class_=f"bar {kind}")
+    return tag("svg", inside, width=26, height=14, aria_hidden="true", focusable="false", class_="swatch")
+
+
+def note(*inside: object, kind: str = "note") -> Markup:
+    """A remark set apart."""
+    return tag("p", *inside, class_=kind)
+
+
+def badge(text: str, kind: str) -> Markup:
+    """One word that marks a row; never by colour alone."""
+    return tag("span", text, class_=f"badge {kind}")
+
+
+def code(text: str) -> Markup:
+    """What is typed or compared letter by letter; a long one may be broken anywhere."""
+    return tag("code", text, class_="long" if len(text) > 30 else None)
+
+
+def paragraph(*inside: object) -> Markup:
+    """A paragraph."""
+    return tag("p", *inside)

@@ -1,0 +1,207 @@
+"""The parts of the page about epsilon: by observer, by bound, by delta, and by round."""
+
+from fedveil.report import words
+from fedveil.report.blocks import code, figure, legend, note, paragraph, section, table
+from fedveil.report.charts import Axis, Kind, Line, Row, axis, lines_chart, rows_chart
+from fedveil.report.markup import Markup, joined, tag
+from fedveil.report.outlook import Curve
+from fedveil.report.view import View
+
+_AS_IF = (
+    "The noise of this run was not secret. The numbers below would hold if it had been; they do not hold for this run."
+)
+_LATE = "What a round's participants risk grows with its step; its own noise and all later noise covers them. "
+_UNKNOWN = (
+    "Nobody learns who took part when, and the certificate rests on that. This picture shows what each round's "
+    "participants would have if it were known."
+)
+_KNOWN = "In this run the order is public, so the certificate is that of the worst round."
+
+
+def observers(view: View) -> Markup:
+    """One promise for each observer."""
+    rows, drawn = [], []
+    for seen in view.observers:
+        name, rate = words.OBSERVERS.get(seen.adversary, seen.adversary), words.right_guesses(seen.epsilon, seen.delta)
+        guess = words.percent(rate) if seen.epsilon is not None else "100%"
+        by = words.BOUNDS.get(seen.certified_by or "", seen.certified_by or "–")
+        label = joined([name, " ", code(seen.adversary)])
+        delta = words.plain(seen.delta, 12)
+        rows.append((label, seen.sees, words.epsilon_text(seen.epsilon), delta, guess, by))
+        kind: Kind = "best" if seen is view.target else "other"
+        drawn.append(Row(name, seen.epsilon, words.epsilon_text(seen.epsilon), kind))
+    heads = ("Who", "sees", "epsilon", "delta", "right guesses, at most", "proved by")
+    caption = "The promise against each observer (a guess from even odds; a coin gets 50%)"
+    known = [seen.epsilon for seen in view.observers if seen.epsilon is not None]
+    picture = None
+    if known:
+        goal = view.plan.target.epsilon
+        scale = axis([*known, goal])
+        title = "Epsilon by observer"
+        listed = (
+            "; ".join(f"{row.label}: {row.text}" for row in drawn) + f". The plan asked for {words.plain(goal, 12)}."
+        )
+        mark = (goal, f"asked for: {words.plain(goal, 12)}")
+        text = "Epsilon against each observer, smaller is better." + _log_remark(scale)
+        picture = figure(rows_chart("by-observer", title, listed, drawn, scale=scale, mark=mark), text)
+    intro = (
+        "Whoever sees more learns more. The promise is made for one observer (marked in the picture); the others are "
+        "listed so that nobody mistakes it for theirs."
+    )
+    return section(
+        "observers", "Who is looking", paragraph(intro), picture, table(caption, heads, rows, numbers=(2, 3, 4))
+    )
+
+
+def _log_remark(scale: Axis) -> str:
+    return " Each grid line is ten times the one before." if scale.log and scale.high / scale.low <= 1e5 else ""
+
+
+def hiding(view: View) -> Markup | None:
+    """What it bought to release the last model only."""
+    seen = view.observer("final-model")
+    if seen is None:
+        return None
+    shown = [b for b in seen.bounds if b.epsilon is not None]
+    proved = {b.name: b.epsilon for b in shown if b.status == "certified" and b.epsilon is not None}
+    best = seen.certified_by if seen.certified_by in proved else min(proved, key=lambda key: proved[key], default="")
+    least = proved.get(best or "")
+    drawn = [
+        Row(
+            words.BOUNDS.get(b.name, b.name) + ("" if b.status == "certified" else f" ({b.status}, not proved)"),
+            b.epsilon,
+            words.epsilon_text(b.epsilon),
+            "best" if b.name == best else "other" if b.status == "certified" else "weak",
+        )
+        for b in shown
+    ]
+    rows = [
+        (
+            joined([words.BOUNDS.get(b.name, b.name), " ", code(b.name)]),
+            _epsilon_of(b.epsilon, b.status),
+            b.status,
+            b.reason,
+        )
+        for b in seen.bounds
+    ]
+    data = table("Every bound on the final model", ("Bound", "epsilon", "status", "why"), rows, numbers=(1,))
+    title, listed = "Epsilon by bound", "; ".join(f"{row.label}: {row.text}" for row in drawn)
+    parts: list[object] = [None if view.private else note(_AS_IF, kind="warning"), _bought(view, least)]
+    if drawn:
+        scale = axis([b.epsilon for b in shown if b.epsilon is not None])
+        text = "Epsilon of the final model by each way to prove it; the least that is proved counts." + _log_remark(
+            scale
+        )
+        parts.append(figure(rows_chart("by-bound", title, listed + ".", drawn, scale=scale), text))
+    return section(
+        "hiding", "What hiding the models bought", *parts, tag("details", tag("summary", "All bounds"), data)
+    )
+
+
+def _epsilon_of(epsilon: float | None, status: str) -> str:
+    if epsilon is not None:
+        return words.epsilon_text(epsilon)
+    return "–" if status == "does-not-apply" else words.NO_GUARANTEE
+
+
+def _bought(view: View, least: float | None) -> Markup:
+    seen = view.observer("final-model")
+    open_ = next((b.epsilon for b in seen.bounds if b.name == "unhidden"), None) if seen is not None else None
+    if least is None:
+        return paragraph("No bound on the final model alone could be proved.")
+    if open_ is None:
+        return paragraph(
+            f"With every model open nothing could be proved; with the last one alone, epsilon {words.up(least)}."
+        )
+    if least <= 0 or open_ / least < 1.005:
+        return paragraph(
+            f"In this run hiding bought nothing that can be proved: epsilon is {words.up(least)} whether every model "
+            "is seen or only the last."
+        )
+    factor = words.down(open_ / least, 3)
+    return paragraph(
+        f"With the same noise, epsilon would be {words.up(open_)} if every model along the way were seen. Because only "
+        f"the last one leaves, it is {words.up(least)}: ",
+        tag("strong", f"{factor} times smaller"),
+        ".",
+    )
+
+
+def curves(view: View) -> Markup | None:
+    """Epsilon over delta."""
+    lines = [(curve, [(d, e) for d, e in curve.points if e is not None]) for curve in view.curves]
+    tops = [max(e for _, e in points) for _, points in lines if points]
+    if not tops:
+        return None
+    log = min(tops) > 0 and max(tops) > 20 * min(tops)
+    floor = min(tops) / 100 if log else 0.0  # at large deltas epsilon falls to nothing, which no such axis can show
+    drawn = [(curve, kept) for curve, points in lines if (kept := [(d, e) for d, e in points if e >= floor])]
+    deltas = [d for curve in view.curves for d, _ in curve.points]
+    y = axis([e for _, points in drawn for _, e in points], log=log)
+    shapes = [Line(_called(c), points, "best" if c.adversary == "final-model" else "other") for c, points in drawn]
+    ends = [f"{_called(c)}: {words.up(p[0][1])} at {p[0][0]:g}, {words.up(p[-1][1])} at {p[-1][0]:g}" for c, p in drawn]
+    chart = lines_chart(
+        "by-delta",
+        "Epsilon over delta",
+        "; ".join(ends) + ".",
+        shapes,
+        x=Axis(min(deltas), max(deltas), log=True),
+        y=y,
+        names=("delta", "epsilon"),
+    )
+    intro = (
+        "Epsilon and delta belong together: whoever accepts a larger failure probability may state a smaller epsilon. "
+        "It is one and the same run; the certificate names one point of the curve."
+    )
+    remark = None if view.private else note(_AS_IF, kind="warning")
+    caption = "Epsilon at other failure probabilities, by the certificate's own bound."
+    entries = [(line.kind, line.name) for line in shapes]
+    shown = figure(chart, caption, _curve_table(view.curves), legend(entries, shape="line"))
+    return section("curve", "Other failure probabilities", remark, paragraph(intro), shown)
+
+
+def _called(curve: Curve) -> str:
+    return {"final-model": "the final model", "every-model": "every model seen"}.get(curve.adversary, curve.adversary)
+
+
+def _curve_table(found: tuple[Curve, ...]) -> Markup:
+    deltas = sorted({d for curve in found for d, _ in curve.points})
+    columns = [dict(curve.points) for curve in found]
+    rows = [(words.plain(d, 12), *(words.epsilon_text(column.get(d)) for column in columns)) for d in deltas]
+    heads = ("delta", *(_called(curve) for curve in found))
+    return table("Epsilon at each delta", heads, rows, numbers=range(len(heads)))
+
+
+def places(view: View) -> Markup | None:
+    """What each round's participants would have with a public order."""
+    found, seen = view.places, view.observer("final-model")
+    if found is None or seen is None:
+        return None
+    name, title = "places", "If everyone knew who took part when"
+    if not found.points:
+        return section(name, title, paragraph(found.why_not))
+    points = [(float(place), e) for place, e in found.points if e is not None]
+    proved = [b.epsilon for b in seen.bounds if b.status == "certified" and b.epsilon is not None]
+    level = min(proved, default=None)
+    intro = _LATE + (_UNKNOWN if view.plan.run.order == "secret" else _KNOWN)
+    mark = None if level is None else (level, f"certificate: {words.up(level)}")
+    parts: list[object] = [None if view.private else note(_AS_IF, kind="warning"), paragraph(intro)]
+    rows = [(str(place), words.epsilon_text(e)) for place, e in found.points]
+    data = table("Epsilon of a unit by its round", ("round", "epsilon"), rows, numbers=(0, 1))
+    if points:
+        y = axis([e for _, e in points] + ([] if level is None else [level]), log=False)
+        x = Axis(1.0, float(view.plan.run.rounds))
+        said = f"From {words.up(points[0][1])} in round 1 to {words.up(points[-1][1])} in the last round."
+        chart = lines_chart(
+            "by-place",
+            "Epsilon by round",
+            said,
+            [Line("", points, "other")],
+            x=x,
+            y=y,
+            names=("round", "epsilon"),
+            mark=mark,
+        )
+        caption = f"Epsilon at delta {words.plain(found.delta, 12)} of those whose turn is in this round of a pass."
+        return section(name, title, *parts, figure(chart, caption, data))
+    return section(name, title, *parts, data)

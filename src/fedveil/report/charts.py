@@ -1,0 +1,233 @@
+"""Small charts as SVG that is part of the page: they follow its colours, its width and its print style.
+
+The picture is the plot area itself: lengths across are percentages, so text keeps its size on a phone; labels hang over
+the edges into margins that the style sheet leaves free. Lines are drawn in a nested picture that is stretched, with
+strokes that are not.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fedveil.report.markup import Markup, joined, tag
+
+Kind = Literal["best", "other", "weak"]
+_ROW = 46  # pixels a row of bars takes
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One bar: its label, its length (none: no bound), what is written beside it, how it is drawn, and its interval."""
+
+    label: str
+    value: float | None
+    text: str
+    kind: Kind = "other"
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line; the points need not be evenly spaced."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    kind: Kind = "other"
+    dots: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Where numbers lie between the two ends."""
+
+    low: float
+    high: float
+    log: bool = False
+    parts: int = 5  # about so many between the grid lines
+
+    def share(self, value: float) -> float:
+        """How far along the axis, in percent."""
+        if self.log:
+            return 100 * math.log(value / self.low) / math.log(self.high / self.low)
+        return 100 * (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        """Round numbers between the ends."""
+        return (_log_ticks if self.log else _linear_ticks)(self.low, self.high, self.parts)
+
+
+def axis(values: Sequence[float], *, log: bool | None = None, parts: int = 5) -> Axis:
+    """An axis from zero with room for all values; logarithmic when they differ too much to be seen side by side.
+
+    >>> axis([1.0, 2.9]), axis([0.5, 500.0])
+    (Axis(low=0.0, high=3.0, log=False, parts=5), Axis(low=0.1, high=1000.0, log=True, parts=5))
+    """
+    low, high = min(values), max(values)
+    positive = [v for v in values if v > 0]
+    if log is None:
+        log = len(positive) == len(values) and high / low > 15
+    if log:
+        ends = (10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high)))
+        return Axis(ends[0], ends[1] if ends[1] > ends[0] else 10 * ends[0], log=True, parts=parts)
+    low = min(0.0, low)
+    high = high if high > low else low + 1.0
+    step = _step(low, high, parts)
+    ends = (step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9))
+    return Axis(float(f"{ends[0]:.12g}"), float(f"{ends[1]:.12g}"), parts=parts)
+
+
+def picture(name: str, title: str, description: str, height: int, *inside: object, kind: str) -> Markup:
+    """An SVG that says what it shows to those who do not see it."""
+    labels = {"aria_labelledby": f"{name}-title {name}-desc"}
+    head = [tag("title", title, id=f"{name}-title"), tag("desc", description, id=f"{name}-desc")]
+    return tag("svg", head, *inside, id=name, class_=f"chart {kind}", role="img", height=height, **labels)
+
+
+def rows_chart(
+    name: str, title: str, description: str, rows: Sequence[Row], *, scale: Axis, mark: tuple[float, str] | None = None
+) -> Markup:
+    """Bars, one below another; on a logarithmic axis dots, because a bar's length would mean nothing there."""
+    top = 0 if mark is None else 20
+    height = top + _ROW * len(rows)
+    parts: list[object] = [_across(scale, height)]
+    if mark is not None:
+        at, left = scale.share(mark[0]), scale.share(mark[0]) < 50
+        x, anchor = f"{at:.2f}%", "start" if left else "end"
+        parts.append(tag("line", x1=x, x2=x, y1=4, y2=height, class_="mark"))
+        parts.append(tag("text", mark[1], x=x, dx=5 if left else -5, y=12, text_anchor=anchor, class_="note"))
+    parts += [_row(row, scale, top + _ROW * index) for index, row in enumerate(rows)]
+    return picture(name, title, description, height + 26, *parts, kind="rows")
+
+
+def _row(row: Row, scale: Axis, top: int) -> Markup:
+    label = tag("text", row.label, x=0, y=top + 16, class_="label")
+    middle, base = top + 31, max(scale.share(scale.low if scale.log else 0.0), 0.0)
+    if row.value is None:
+        bar = tag("rect", x=0, y=middle - 8, width="100%", height=16, class_="bar none")
+        return joined([label, bar, _beside(row.text, 0.0, middle)])
+    at = scale.share(row.value)
+    if scale.log:
+        guide = tag("line", x1=0, x2=f"{at:.2f}%", y1=middle, y2=middle, class_="guide")
+        shape = [guide, tag("circle", cx=f"{at:.2f}%", cy=middle, r=6, class_=f"dot {row.kind}")]
+    else:
+        left, width = min(base, at), abs(at - base)
+        shape = [
+            tag("rect", x=f"{left:.2f}%", y=middle - 8, width=f"{width:.2f}%", height=16, class_=f"bar {row.kind}")
+        ]
+    end = at
+    if row.interval is not None:
+        low, high = (scale.share(v) for v in row.interval)
+        shape.append(tag("line", x1=f"{low:.2f}%", x2=f"{high:.2f}%", y1=middle, y2=middle, class_="whisker"))
+        end = max(at, high)
+    return joined([label, shape, _beside(row.text, max(end, base), middle)])
+
+
+def _beside(text: str, at: float, middle: int) -> Markup:
+    return tag("text", text, x=f"{at:.2f}%", dx=10, y=middle + 5, class_="value")
+
+
+def _across(scale: Axis, height: int) -> Markup:
+    """Grid lines and numbers of the axis that runs across."""
+    parts = []
+    for tick in scale.ticks():
+        x = f"{scale.share(tick):.2f}%"
+        parts.append(tag("line", x1=x, x2=x, y1=0, y2=height, class_="grid"))
+        parts.append(tag("text", tick_text(tick, scale.log), x=x, y=height + 18, text_anchor="middle", class_="tick"))
+    return joined(parts)
+
+
+def lines_chart(
+    name: str,
+    title: str,
+    description: str,
+    lines: Sequence[Line],
+    *,
+    x: Axis,
+    y: Axis,
+    names: tuple[str, str],
+    height: int = 240,
+    mark: tuple[float, str] | None = None,
+) -> Markup:
+    """Lines over two axes; ``names`` are written at the axes, ``mark`` is a level drawn across."""
+    parts: list[object] = [_across(x, height), _upwards(y, height)]
+    parts.append(tag("text", names[0], x="100%", y=height + 36, text_anchor="end", class_="note"))
+    parts.append(tag("text", names[1], x=-46, y=-10, class_="note"))
+    if mark is not None:
+        level = height * (1 - y.share(mark[0]) / 100)
+        parts.append(tag("line", x1=0, x2="100%", y1=f"{level:.1f}", y2=f"{level:.1f}", class_="mark"))
+    parts += [_line(line, x, y, height) for line in lines]
+    if mark is not None:  # above the lines, so that its halo keeps it readable
+        parts.append(tag("text", mark[1], x="50%", y=f"{level - 7:.1f}", text_anchor="middle", class_="note"))
+    return picture(name, title, description, height + 42, *parts, kind="lines")
+
+
+def _line(line: Line, x: Axis, y: Axis, height: int) -> Markup:
+    places = [(x.share(a), height * (1 - y.share(b) / 100)) for a, b in line.points]
+    path = " ".join(f"{10 * a:.1f},{b:.1f}" for a, b in places)
+    drawn = tag("polyline", points=path, class_=f"line {line.kind}", vector_effect="non-scaling-stroke")
+    nested = tag(
+        "svg",
+        drawn,
+        viewBox=f"0 0 1000 {height}",
+        preserveAspectRatio="none",
+        width="100%",
+        height=height,
+        class_="over",
+    )
+    dots = [tag("circle", cx=f"{a:.2f}%", cy=f"{b:.1f}", r=4, class_=f"dot {line.kind}") for a, b in places]
+    return joined([nested if len(places) > 1 else None, dots if line.dots or len(places) == 1 else None])
+
+
+def _upwards(scale: Axis, height: int) -> Markup:
+    parts = []
+    for tick in scale.ticks():
+        level = f"{height * (1 - scale.share(tick) / 100):.1f}"
+        parts.append(tag("line", x1=0, x2="100%", y1=level, y2=level, class_="grid"))
+        parts.append(tag("text", tick_text(tick, scale.log), x=-8, y=level, dy=4, text_anchor="end", class_="tick"))
+    return joined(parts)
+
+
+def hundred(name: str, title: str, description: str, chance: int, more: int) -> Markup:
+    """A hundred dots: right by chance alone, right at most because of what was released, wrong."""
+    kinds = ["chance"] * chance + ["best"] * more + ["wrong"] * (100 - chance - more)
+    dots = [
+        tag("circle", cx=9 + 18 * (i % 20), cy=9 + 18 * (i // 20), r=6.5, class_=f"dot {kind}")
+        for i, kind in enumerate(kinds)
+    ]
+    labels = {"aria_labelledby": f"{name}-title {name}-desc"}
+    head = [tag("title", title, id=f"{name}-title"), tag("desc", description, id=f"{name}-desc")]
+    return tag("svg", head, dots, id=name, class_="hundred", role="img", viewBox="0 0 360 90", **labels)
+
+
+def tick_text(value: float, log: bool) -> str:
+    """A number at an axis.
+
+    >>> tick_text(1e-5, True), tick_text(0.25, False), tick_text(20.0, True), tick_text(2e6, False)
+    ('10⁻⁵', '0.25', '20', '2·10⁶')
+    """
+    if value != 0 and not 1e-3 <= abs(value) < 1e5:
+        power = math.floor(math.log10(abs(value)) + 1e-9)
+        lead = round(value / 10.0**power, 6)
+        shown = "10" + str(power).translate(_SUPERSCRIPT)
+        return shown if log and lead == 1 else f"{lead:g}·{shown}"
+    return f"{value:.6g}"
+
+
+def _linear_ticks(low: float, high: float, most: int) -> list[float]:
+    step = _step(low, high, most)
+    first = math.ceil(low / step - 1e-9)
+    return [round(k * step, 12) + 0.0 for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _step(low: float, high: float, most: int) -> float:
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
+
+
+def _log_ticks(low: float, high: float, most: int) -> list[float]:
+    first, last = round(math.log10(low)), round(math.log10(high))
+    every = max(1, math.ceil((last - first) / most))
+    return [10.0**k for k in range(first, last + 1) if (last - k) % every == 0]

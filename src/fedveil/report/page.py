@@ -1,0 +1,86 @@
+"""The report: one HTML file that needs nothing else, for the person who has to answer for the release."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from fedveil.report import bound_sections, plain_section, run_sections
+from fedveil.report.markup import Markup, joined, tag
+from fedveil.report.view import View, view_of
+
+_CONTENTS = {
+    "promise": "The promise",
+    "observers": "Who is looking",
+    "hiding": "What hiding bought",
+    "curve": "Other deltas",
+    "places": "Round by round",
+    "utility": "How well it does",
+    "schedule": "How it was trained",
+    "assumptions": "Assumptions",
+    "checking": "Check it yourself",
+}
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` from the run's plan, certificate and metrics; its path."""
+    path = Path(folder) / "report.html"
+    text = page(view_of(Path(folder)))
+    unfinished = path.with_name(".report.html.part")
+    unfinished.write_bytes(text.encode())
+    return unfinished.replace(path)
+
+
+def page(view: View) -> str:
+    """The whole page."""
+    parts = {
+        "promise": plain_section.plain_words(view),
+        "observers": bound_sections.observers(view),
+        "hiding": bound_sections.hiding(view),
+        "curve": bound_sections.curves(view),
+        "places": bound_sections.places(view),
+        "utility": run_sections.utility(view),
+        "schedule": run_sections.schedule(view),
+        "assumptions": run_sections.assumptions(view),
+        "checking": run_sections.checking(view),
+    }
+    shown = {name: part for name, part in parts.items() if part is not None}
+    body = [
+        tag("a", "Skip to the content", href="#content", class_="skip"),
+        _header(view),
+        tag(
+            "div",
+            _contents(list(shown)),
+            tag("main", plain_section.alarm(view), *shown.values(), id="content", tabindex=-1),
+            class_="layout",
+        ),
+        tag("footer", tag("p", f"Written by fedveil {view.version}. This page loads nothing and sends nothing.")),
+    ]
+    return "<!doctype html>\n" + tag("html", _head(view), tag("body", *body), lang="en") + "\n"
+
+
+def _head(view: View) -> Markup:
+    style = files("fedveil.report").joinpath("page.css").read_text(encoding="utf-8")
+    state = "" if view.private else "NOT PRIVATE – "
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", f"{state}Privacy report: {view.plan.name}"),
+        tag("link", rel="icon", href="data:,"),
+        tag("style", Markup(style)),
+    )
+
+
+def _header(view: View) -> Markup:
+    data = view.plan.data
+    clients = f"{data.clients:,} client{'s' * (data.clients > 1)}"
+    facts = f"A {view.plan.model.kind} model, trained on {data.records:,} records of {clients}. "
+    facts += "Of all the models along the way, only the last is released."
+    return tag("header", tag("p", "Privacy report", class_="kicker"), tag("h1", view.plan.name), tag("p", facts))
+
+
+def _contents(names: list[str]) -> Markup:
+    links = [tag("li", tag("a", _CONTENTS[name], href=f"#{name}")) for name in names]
+    return tag("nav", joined([tag("ol", links)]), aria_label="Contents")

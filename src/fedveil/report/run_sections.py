@@ -1,0 +1,243 @@
+"""The parts of the page about the run: how well the model does, its schedule, its assumptions, and how to check it."""
+
+from collections.abc import Sequence
+
+from fedveil.assumptions import Assumption
+from fedveil.report import words
+from fedveil.report.blocks import badge, code, figure, note, paragraph, section, table
+from fedveil.report.charts import Axis, Line, Row, axis, lines_chart, rows_chart
+from fedveil.report.markup import Markup, joined, tag
+from fedveil.report.view import Score, Utility, View
+
+_NAMES = {
+    "released model": "released model (private)",
+    "non-private": "the same rounds without noise",
+    "centralised": "all data in one place, no noise",
+}
+_METRICS = {"accuracy": "accuracy", "loss": "mean loss", "r2": "R²", "mae": "mean absolute error"}
+
+
+def utility(view: View) -> Markup:
+    """How well the model does."""
+    found = view.utility
+    if found is None:
+        text = "No test records were set aside, so nothing is said about how well the model does."
+        return section("utility", "How well the model does", paragraph(text))
+    if found.public:
+        source = paragraph(f"Measured on {found.records:,} test records that were declared public.")
+    else:
+        text = f"Measured on {found.records:,} held-out records that were not declared public, without noise: "
+        source = note(text + "for those records these numbers are not covered by the promise.", kind="warning")
+    main = next((key for key in ("accuracy", "mae", "loss") if key in found.scores[0].values), None)
+    chart = None if main is None else _bars(found, main)
+    table_ = _score_table(found)
+    return section("utility", "How well the model does", source, _summary(found), chart, table_, _clients(found))
+
+
+def _bars(found: Utility, metric: str) -> Markup:
+    scored = [score for score in found.scores if metric in score.values]
+    share = metric == "accuracy"
+    rows = [
+        Row(
+            _NAMES.get(score.name, score.name),
+            score.values[metric],
+            _score_text(metric, score.values[metric]),
+            "best" if score is found.scores[0] else "other",
+            words.wilson(score.values[metric], found.records) if share and found.records else None,
+        )
+        for score in scored
+    ]
+    scale = Axis(0.0, 1.0) if share else axis([score.values[metric] for score in scored], log=False)
+    listed = "; ".join(f"{row.label}: {row.text}" for row in rows) + "."
+    caption = f"{_METRICS[metric].capitalize()} on the test records, {'larger' if share else 'smaller'} is better."
+    caption += " The thin lines are 95% intervals (Wilson)." if share and found.records else ""
+    return figure(rows_chart("by-model", _METRICS[metric].capitalize(), listed, rows, scale=scale), caption)
+
+
+def _summary(found: Utility) -> Markup | None:
+    accuracy = found.scores[0].values.get("accuracy")
+    if accuracy is None or not found.records:
+        return None
+    low, high = words.wilson(accuracy, found.records)
+    text = f"The released model is right on {100 * accuracy:.1f}% of them "
+    text += f"(95% interval {100 * low:.1f}% to {100 * high:.1f}%)."
+    plain = next((s.values.get("accuracy") for s in found.scores if s.name == "non-private"), None)
+    if plain is not None:
+        text += f" The same rounds without noise reach {100 * plain:.1f}%"
+        text += f", {abs(100 * (plain - accuracy)):.1f} points {'more' if plain >= accuracy else 'less'}."
+    return paragraph(text)
+
+
+def _score_text(metric: str, value: float) -> str:
+    return f"{100 * value:.1f}%" if metric == "accuracy" else words.plain(value)
+
+
+def _score_table(found: Utility) -> Markup:
+    metrics = [key for key in _METRICS if any(key in score.values for score in found.scores)]
+    rows = [(_NAMES.get(s.name, s.name), *(_cell(s, key, found.records) for key in metrics)) for s in found.scores]
+    heads = ("model", *(_METRICS[key] for key in metrics))
+    return table(f"Scores on {found.records:,} test records", heads, rows, numbers=range(1, len(heads)))
+
+
+def _cell(score: Score, metric: str, records: int) -> str:
+    if metric not in score.values:
+        return "–"
+    text = _score_text(metric, score.values[metric])
+    if metric != "accuracy" or not records:
+        return text
+    low, high = words.wilson(score.values[metric], records)
+    return f"{text} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def _clients(found: Utility) -> Markup | None:
+    if not found.per_client:
+        return None
+    ordered = sorted(found.per_client.items(), key=lambda item: item[1])
+    score = "accuracy" if found.task == "classification" else "score"
+    text = f"By client the {score} lies between {_client_text(found, ordered[0][1])} ({ordered[0][0]}) and "
+    text += f"{_client_text(found, ordered[-1][1])} ({ordered[-1][0]})."
+    shown = ordered if len(ordered) <= 60 else [*ordered[:30], *ordered[-30:]]
+    caption = f"By client, worst first{'' if len(shown) == len(ordered) else ' (the thirty worst and the thirty best)'}"
+    rows = [(name, _client_text(found, value)) for name, value in shown]
+    data = table(caption, ("client", score), rows, numbers=(1,))
+    return joined([paragraph(text), tag("details", tag("summary", "Every client"), data)])
+
+
+def _client_text(found: Utility, value: float) -> str:
+    return f"{100 * value:.1f}%" if found.task == "classification" else words.plain(value)
+
+
+def schedule(view: View) -> Markup:
+    """How it was trained."""
+    plan, found = view.plan, view.schedule
+    data, run = plan.data, plan.run
+    unit = plan.target.unit
+    text = _dealt(view)
+    facts = [
+        ("records", f"{data.records:,}, of {data.clients:,} client{'s' * (data.clients > 1)}"),
+        ("features", f"{data.features:,}, every row of norm {words.plain(data.bound)} at most"),
+        ("model", f"{plan.model.kind}, {plan.dimension:,} parameters"),
+        ("l2 term", _given(plan.model.l2)),
+        (f"gradient of a {unit}, at most", words.plain(run.lipschitz)),
+        ("model kept within radius", _given(plan.model.radius)),
+        ("noise", f"{run.noise}, on a grid of step 2^{plan.grid}"),
+    ]
+    panels: list[object] = []
+    series = [
+        ("step", "step size", found.step),
+        ("batch", f"{unit}s in the round", found.batch),
+        ("noise", "noise per unit (standard deviation)", found.noise),
+        ("added", "noise added to the model", found.added),
+    ]
+    if run.total > 1:
+        drawn = [_panel(name, label, found.rounds, values) for name, label, values in series]
+        heads = ("round", *(label for _, label, _ in series))
+        kept = range(0, len(found.rounds), max(1, len(found.rounds) // 20))
+        rows = [(str(found.rounds[i]), *(words.plain(values[i]) for _, _, values in series)) for i in kept]
+        data_table = table("The schedule (some of the rounds)", heads, rows, numbers=range(5))
+        panels = [
+            tag("div", drawn, class_="panels"),
+            tag("details", tag("summary", "The numbers of these pictures"), data_table),
+        ]
+    else:
+        facts += [(label, words.plain(values[0])) for _, label, values in series]
+    return section(
+        "schedule", "How it was trained", paragraph(text), *panels, table("The plan", ("what", "value"), facts)
+    )
+
+
+def _dealt(view: View) -> str:
+    plan, run = view.plan, view.plan.run
+    unit, steps = plan.target.unit, f"{run.total:,} step{'s' * (run.total > 1)}"
+    if run.rounds == 1:
+        text = (
+            f"All of the {plan.units:,} {unit}s are used in every step, and there {'is' if run.total == 1 else 'are'} "
+        )
+        text += f"{steps}. "
+    else:
+        passes = {1: "once", 2: "twice"}.get(run.passes, f"{run.passes} times")
+        text = f"{plan.units:,} {unit}s were dealt into {run.rounds:,} rounds and used {passes}: {steps} in all. "
+        text += "Who took part in which round is secret. " if run.order == "secret" else "The order is public. "
+    return text + "Each step moves the model by the average of the round's clipped gradients and adds noise."
+
+
+def _given(value: float | None) -> str:
+    return "none" if value is None else words.plain(value)
+
+
+def _panel(name: str, label: str, rounds: Sequence[int], values: Sequence[float]) -> Markup:
+    points = [(float(r), v) for r, v in zip(rounds, values, strict=True)]
+    y = axis(values, parts=3)
+    said = f"From {words.plain(values[0])} in round 1 to {words.plain(values[-1])} in round {rounds[-1]}."
+    x = Axis(1.0, float(rounds[-1]))
+    lines = [Line(label, points, "other", dots=len(points) <= 12)]
+    chart = lines_chart(f"over-rounds-{name}", label, said, lines, x=x, y=y, names=("round", ""), height=120)
+    return tag("figure", tag("figcaption", label), chart)
+
+
+def assumptions(view: View) -> Markup:
+    """What the promise rests on."""
+    found: dict[Assumption, list[str]] = {}
+    for seen in view.observers:
+        for row in seen.assumptions:
+            found.setdefault(row, []).append(seen.adversary)
+    declared = [row for row in found if is_declared(row)]
+    target = [row for row in declared if view.target.adversary in found[row]]
+    rows = [(row.name, row.value, _enforced(row), _needed(names, len(view.observers))) for row, names in found.items()]
+    text = (
+        f"The promises stand on {len(found)} assumptions. {len(found) - len(declared)} of them are kept by the program "
+    )
+    text += f"or by the plan; {len(declared)} are "
+    count = (
+        "none of these is needed"
+        if not target
+        else f"{len(target)} of these {'is' if len(target) == 1 else 'are'} needed"
+    )
+    last = f" only: no program can check them, so a person has to answer for them ({count} for the main promise)."
+    caption = "Every assumption, and which observers' promises need it"
+    heads = ("Assumption", "In this run", "Kept by", "Needed against")
+    intro = paragraph(text, badge("declared", "warn"), last)
+    return section("assumptions", "What the promise rests on", intro, table(caption, heads, rows))
+
+
+def is_declared(row: Assumption) -> bool:
+    """Whether a person, not the program, has to answer for it."""
+    return row.enforced_by.startswith("declared") or row.value == "declared"
+
+
+def _enforced(row: Assumption) -> object:
+    if not is_declared(row):
+        return row.enforced_by
+    rest = row.enforced_by.removeprefix("declared").lstrip(": ")
+    return joined([badge("declared", "warn"), f" {rest}" if rest else None])
+
+
+def _needed(names: Sequence[str], all_of: int) -> object:
+    return "everyone" if len(names) == all_of else joined([code(names[0]), *([", ", code(n)] for n in names[1:])])
+
+
+def checking(view: View) -> Markup:
+    """How to check it."""
+    digest = next((row.sha256 for row in view.released if row.sha256), None)
+    steps = [
+        joined(
+            [
+                "Work the certificate out again from the run's records (no data, no training code), and compare:",
+                tag("pre", code("fedveil certify DIR")),
+                "where DIR is the folder that holds this page. It says whether every number agrees, and refuses "
+                "records that were altered or do not belong together.",
+            ]
+        )
+    ]
+    if digest is not None:
+        inside = ["Compare the model with the one that was certified:", tag("pre", code("sha256sum DIR/model.npz"))]
+        steps.append(joined([*inside, "must print ", code(digest)]))
+    steps.append(joined(["Write this page again:", tag("pre", code("fedveil report DIR"))]))
+    rows = [
+        ("fedveil", code(view.version)),
+        ("run", code(view.run)),
+        ("plan (SHA-256)", code(view.plan_hash)),
+        *([("model.npz (SHA-256)", code(digest))] if digest is not None else []),
+    ]
+    facts = table("What this page is about", ("what", "value"), rows)
+    return section("checking", "Check it yourself", tag("ol", [tag("li", step) for step in steps]), facts)

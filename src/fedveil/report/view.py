@@ -1,0 +1,251 @@
+"""All that the report says, as plain values read from a run's records; the page only sets it in type."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedveil.account.hidden import per_round
+from fedveil.assumptions import Assumption
+from fedveil.checks import require
+from fedveil.errors import BadValue
+from fedveil.guarantee import Adversary, Bound
+from fedveil.plan import Plan, read_plan
+from fedveil.promises import ADVERSARIES
+from fedveil.report.outlook import Curve, Places, curve_of, places_of
+
+_MOST_POINTS = 120  # of a schedule's lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observer:
+    """What is promised against one observer; without an epsilon, nothing."""
+
+    adversary: Adversary
+    sees: str
+    epsilon: float | None
+    delta: float
+    certified_by: str | None
+    bounds: tuple[Bound, ...]
+    assumptions: tuple[Assumption, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """One thing that leaves, and whether the guarantee is about it."""
+
+    what: str
+    file: str
+    covered: bool
+    sha256: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One model on the test records: every metric that was given, by its name."""
+
+    name: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utility:
+    """How well the released model does, and others beside it; the released one comes first."""
+
+    task: str
+    records: int
+    public: bool
+    scores: tuple[Score, ...]
+    per_client: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Numbers of each round (of some, when there are many): step size, noise per unit, noise on the model, batch."""
+
+    rounds: tuple[int, ...]
+    step: tuple[float, ...]
+    noise: tuple[float, ...]
+    added: tuple[float, ...]
+    batch: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One run, ready to be shown."""
+
+    plan: Plan
+    plan_hash: str
+    run: str
+    version: str
+    private: bool
+    observers: tuple[Observer, ...]
+    released: tuple[Released, ...]
+    curves: tuple[Curve, ...]
+    places: Places | None
+    utility: Utility | None
+    schedule: Schedule
+
+    def observer(self, adversary: str) -> Observer | None:
+        """What is promised against this observer, if the certificate names it."""
+        return next((found for found in self.observers if found.adversary == adversary), None)
+
+    @property
+    def target(self) -> Observer:
+        """The observer that the plan was made against."""
+        found = self.observer(self.plan.target.adversary)
+        require(found is not None, "certificate.guarantees", "name the plan's adversary", self.plan.target.adversary)
+        return found or self.observers[0]
+
+
+def view_of(folder: Path) -> View:
+    """The view of a finished run; refuses records that do not belong together."""
+    plan = read_plan(_text(folder / "plan.toml"))
+    certificate = _json(folder / "certificate.json")
+    metrics = _json(folder / "metrics.json")
+    try:
+        observers = tuple(_observer(given) for given in certificate["guarantees"])
+        released = tuple(_released(given) for given in certificate["released"])
+        stated, private = certificate["plan"], certificate["private"]
+        named = {key: str(certificate[key]) for key in ("run", "version")}
+        utility = _utility(metrics)
+    except BadValue:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadValue(f"certificate.json and metrics.json must be complete: {error!r}. Certify again.") from error
+    hint = "certificate.json is of another run; write it again with: fedveil certify."
+    require(stated == plan.hash, "plan.toml", f"be the plan that was certified, {stated}", plan.hash, hint)
+    _check_model(folder / "model.npz", released)
+    final = next((found for found in observers if found.adversary == "final-model"), None)
+    return View(
+        plan=plan,
+        plan_hash=stated,
+        private=private is True,  # doubt is "not private"
+        observers=observers,
+        released=released,
+        curves=tuple(
+            curve_of(plan, seen.adversary, seen.bounds, (seen.delta, seen.epsilon))
+            for seen in observers
+            if seen.adversary in ("final-model", "every-model")
+        ),
+        places=None if final is None else places_of(plan),
+        utility=utility,
+        schedule=_schedule(plan),
+        **named,
+    )
+
+
+def _observer(given: Mapping[str, Any]) -> Observer:
+    bounds = tuple(
+        Bound(name=str(b["name"]), status=b["status"], reason=str(b["reason"]), epsilon=_number(b["epsilon"]))
+        for b in given["bounds"]
+    )
+    rows = tuple(Assumption(str(a["name"]), str(a["value"]), str(a["enforced_by"])) for a in given["assumptions"])
+    return Observer(
+        adversary=_adversary(given["adversary"]),
+        sees=str(given["sees"]),
+        epsilon=_number(given["epsilon"]),
+        delta=float(given["delta"]),
+        certified_by=None if given["certified_by"] is None else str(given["certified_by"]),
+        bounds=bounds,
+        assumptions=rows,
+    )
+
+
+def _adversary(name: Any) -> Adversary:
+    found: dict[str, Adversary] = {known: known for known in ADVERSARIES}
+    require(name in found, "certificate: adversary", f"be one of {', '.join(found)}", name)
+    return found[name]
+
+
+def _released(given: Mapping[str, Any]) -> Released:
+    digest = given.get("sha256")
+    return Released(
+        what=str(given["what"]),
+        file=str(given["file"]),
+        covered=given["covered"] is True,
+        sha256=None if digest is None else str(digest),
+        note=str(given.get("note", "")),
+    )
+
+
+def _utility(metrics: Mapping[str, Any]) -> Utility | None:
+    test = metrics["test"]
+    if test is None:
+        return None
+    others = [Score(str(name), _scores(given)) for name, given in (metrics.get("baselines") or {}).items()]
+    return Utility(
+        task=str(metrics["task"]),
+        records=int(test["records"]),
+        public=test["public"] is True,
+        scores=(Score("released model", _scores(test)), *others),
+        per_client=_per_client(test.get("per_client") or {}),
+    )
+
+
+def _scores(given: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics by name; one that could not be worked out (null) is left out."""
+    names = {"mean_absolute_error": "mae"}
+    found = {key: _number(given.get(key)) for key in ("accuracy", "loss", "r2", "mae", *names)}
+    return {names.get(key, key): value for key, value in found.items() if value is not None}
+
+
+def _per_client(given: Mapping[str, Any]) -> dict[str, float]:
+    """One number a client: its accuracy, or its mean absolute error."""
+    rows = {str(name): _scores(row if isinstance(row, Mapping) else {"accuracy": row}) for name, row in given.items()}
+    found = {name: row.get("accuracy", row.get("mae")) for name, row in rows.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, or nothing."""
+    if value is None:
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _schedule(plan: Plan) -> Schedule:
+    run = plan.run
+    step, noise, batch = (per_round(v, run) for v in (run.step_size, run.noise_std, run.batch))
+    added = step * noise / (np.sqrt(batch) if run.noise == "gaussian" else 1.0)
+    count = min(run.total, _MOST_POINTS)
+    kept = np.unique(np.linspace(0, run.total - 1, count).round().astype(np.intp))
+    chosen: Sequence[tuple[float, ...]] = [tuple(float(x) for x in v[kept]) for v in (step, noise, added, batch)]
+    return Schedule(
+        rounds=tuple(int(k) + 1 for k in kept), step=chosen[0], noise=chosen[1], added=chosen[2], batch=chosen[3]
+    )
+
+
+def _check_model(path: Path, released: Sequence[Released]) -> None:
+    """A page about another model than the one beside it would mislead."""
+    stated = next((row.sha256 for row in released if row.file == "model.npz"), None)
+    if stated is None or not path.exists():
+        return
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    require(found == stated, "model.npz", f"be the model that was certified, {stated}", found)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, BadValue):
+            raise
+        raise BadValue(f"The run's record {path.name} must be JSON: {error}.") from error
+    require(isinstance(found, dict), path.name, "hold a JSON object", type(found).__name__)
+    require(found.get("format") == 1, f"{path.name}: format", "be 1", found.get("format"))
+    return found  # type: ignore[no-any-return]

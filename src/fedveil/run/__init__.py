@@ -1,0 +1,1 @@
+"""Who executes a plan, and what a run keeps on the disk."""

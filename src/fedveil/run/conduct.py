@@ -1,0 +1,236 @@
+"""A study carried out in a folder: charge, train, record, release; a crash at any moment loses no charge.
+
+Order: key and plan are written, the ledger is charged, rounds run (with private checkpoints), the release is recorded,
+and only then does the model appear. Everything that must stay hidden is in ``private``; the rest may be published.
+"""
+
+import io
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.data.load import Loaded
+from fedveil.errors import BadValue, FedveilError
+from fedveil.ledger import Cap, CapExceeded, Cost, Ledger
+from fedveil.mechanism_file import last_iterate_table
+from fedveil.plan import Plan, read_plan, write_plan
+from fedveil.planning import make_plan
+from fedveil.promises import ADVERSARIES, promise
+from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
+from fedveil.run.measure import measure
+from fedveil.run.simulate import simulate
+from fedveil.study import Study
+from fedveil.tables import write_tables
+from fedveil.train.entropy import KEY_BYTES, Entropy
+from fedveil.train.hidden import State
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands: rounds done, rounds in all, rounds a second, and what the run was charged."""
+
+    round: int
+    total: int
+    rate: float
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What the world outside provides; trials give their own."""
+
+    random: Callable[[int], bytes] = os.urandom
+    seconds: Callable[[], float] = time.monotonic
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    checkpoint_every: float = 5.0
+
+
+class Interrupted(FedveilError):
+    """The run was stopped and can be resumed."""
+
+
+def conduct(
+    study: Study,
+    loaded: Loaded,
+    folder: Path,
+    *,
+    resume: bool = False,
+    watch: Callable[[Progress], None] | None = None,
+    system: System,
+) -> dict[str, Any]:
+    """Run the study in ``folder``; the metrics it wrote."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadValue(f"--out must name a folder that can be made: {error}.") from error
+    with sole_use(private_folder(folder / "private")):
+        plan = _settle_plan(study, loaded, folder, resume)
+        name, entropy = _settle_key(study, plan, folder, system)
+        books = study.books.ledger or folder / "private" / "ledger.sqlite"
+        with Ledger.open(books, loaded.train.fingerprint, urandom=system.random) as ledger:
+            at = None if plan.seeded else _stamp(system)
+            _charge(study, plan, name, folder, ledger, at)
+            trained = _train(plan, loaded, name, entropy, folder, system, watch)
+            return _release(plan, loaded, name, trained, entropy, folder, ledger, at)
+
+
+def _settle_plan(study: Study, loaded: Loaded, folder: Path, resume: bool) -> Plan:
+    """A new plan for a new folder; on resuming, the plan that was begun."""
+    path = folder / "plan.toml"
+    if not resume:
+        hint = "Name another folder, or go on with --resume."
+        require(not path.exists(), "--out", "name a folder without a run in it", str(folder), hint)
+        held = 0 if loaded.test is None else loaded.test.targets.size
+        plan = make_plan(study, loaded.train.shape, held, loaded.test_public).plan
+        write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
+        return plan
+    try:
+        plan = read_plan(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadValue(f"--resume must name a folder with a run in it, and {path} cannot be read: {error}.") from error
+    shape = loaded.train.shape
+    require(plan.data == shape, "The data", f"have the shape of the run to resume, {plan.data}", shape)
+    seeded = study.seed is not None
+    require(plan.seeded == seeded, "study.seed", "be as it was when the run began", study.seed)
+    return plan
+
+
+def _settle_key(study: Study, plan: Plan, folder: Path, system: System) -> tuple[str, Entropy]:
+    """The run's name and its randomness: drawn once, kept privately until the release."""
+    if study.seed is not None:
+        name = sha256(f"{plan.hash} {study.seed}".encode()).hexdigest()[:32]
+        return name, Entropy.from_seed(study.seed)
+    path = folder / "private" / "key"
+    if not path.exists():
+        done = (folder / "model.npz").exists()
+        require(not done, "--resume", "name a run that is not finished", str(folder), "It has released its model.")
+        write_atomically(path, system.random(16 + KEY_BYTES))
+    content = path.read_bytes()
+    require(len(content) == 16 + KEY_BYTES, str(path), f"hold {16 + KEY_BYTES} bytes", len(content))
+    return content[:16].hex(), Entropy.from_key(content[16:], context=plan.hash)
+
+
+def _charge(study: Study, plan: Plan, name: str, folder: Path, ledger: Ledger, at: str | None) -> None:
+    """Take the whole run's cost out of the budget; a run that is refused leaves nothing behind."""
+    try:
+        ledger.charge(
+            name,
+            plan.hash,
+            [_cost(plan, adversary) for adversary in ADVERSARIES],
+            rounds=plan.run.total,
+            mechanism=write_tables({"mechanism": last_iterate_table(plan.run)}),
+            caps=_caps(study),
+            at=at,
+        )
+    except CapExceeded:
+        for path in (folder / "plan.toml", folder / "private" / "key"):
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _cost(plan: Plan, adversary: Any) -> Cost:
+    answer = promise(plan, adversary)
+    target = plan.target
+    epsilon = float("inf") if plan.seeded else answer.epsilon
+    return Cost(
+        adversary=adversary, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=answer.delta
+    )
+
+
+def _caps(study: Study) -> list[Cap]:
+    target = study.target
+    return [
+        Cap(adversary=who, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=delta)
+        for who, epsilon, delta in study.books.caps
+    ]
+
+
+def _train(
+    plan: Plan,
+    loaded: Loaded,
+    name: str,
+    entropy: Entropy,
+    folder: Path,
+    system: System,
+    watch: Callable[[Progress], None] | None,
+) -> State:
+    """The last state; on Ctrl-C the last finished round is kept, privately."""
+    path = folder / "private" / "checkpoint"
+    found = load_checkpoint(path, plan=plan.hash, run=name)
+    begun = None if found is None else _state_of(found)
+    kept: list[State] = [] if begun is None else [begun]
+    first, began = 0 if begun is None else begun.round, system.seconds()
+    saved = began
+    charged = promise(plan, plan.target.adversary).epsilon
+
+    def save(state: State) -> None:
+        counts = {"dropped": state.dropped}
+        found = Checkpoint(plan=plan.hash, run=name, round=state.round, state=state.position, counts=counts)
+        save_checkpoint(path, found)
+
+    def after(state: State) -> None:
+        nonlocal saved
+        kept[:] = [state]
+        now = system.seconds()
+        if now - saved >= system.checkpoint_every:
+            save(state)
+            saved = now
+        if watch is not None:
+            rate = (state.round - first) / (now - began) if now > began else 0.0
+            watch(Progress(state.round, plan.run.total, rate, charged))
+
+    try:
+        last = simulate(plan, loaded.train, entropy, resume=begun, watch=after)[1]
+        save(last)  # a crash during the release need not compute it again
+        return last
+    except KeyboardInterrupt as error:
+        if kept:
+            save(kept[0])
+        done = kept[0].round if kept else 0
+        raise Interrupted(
+            f"Stopped after round {done} of {plan.run.total}; go on with the same command and --resume."
+        ) from error
+
+
+def _state_of(checkpoint: Checkpoint) -> State:
+    return State(checkpoint.round, np.array(checkpoint.state, dtype=np.float64), checkpoint.counts.get("dropped", 0))
+
+
+def _release(
+    plan: Plan, loaded: Loaded, name: str, last: State, entropy: Entropy, folder: Path, ledger: Ledger, at: str | None
+) -> dict[str, Any]:
+    """Record the release, then make it; the key and the hidden state are destroyed after."""
+    model, metrics = measure(plan, loaded, last, entropy)
+    data = _npz(plan, model)
+    also = ["metrics.json"] if metrics["test"] else []
+    ledger.release(name, sha256(data).hexdigest(), also=also, at=at)
+    write_atomically(folder / "model.npz", data, mode=PUBLIC)
+    text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
+    write_atomically(folder / "metrics.json", text.encode(), mode=PUBLIC)
+    write_atomically(folder / "ledger.jsonl", ledger.export(name), mode=PUBLIC)
+    for secret in ("checkpoint", "key"):
+        (folder / "private" / secret).unlink(missing_ok=True)
+    return metrics
+
+
+def _npz(plan: Plan, model: Any) -> bytes:
+    """Plain arrays that load without pickle; equal models give equal bytes."""
+    loss = plan.model.loss
+    shaped = model.reshape(plan.data.features, loss.outputs) if loss.outputs > 1 else model.reshape(-1, 1)
+    buffer = io.BytesIO()
+    np.savez(buffer, kind=np.array(loss.kind), parameters=model, coefficients=shaped)
+    return buffer.getvalue()
+
+
+def _stamp(system: System) -> str:
+    return system.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

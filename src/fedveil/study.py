@@ -1,0 +1,150 @@
+"""What a user wants: which data, which clients, which model, which target. A study file, read and checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from fedveil.checks import require
+from fedveil.data.spec import HeldOut, Source, Split
+from fedveil.errors import BadValue
+from fedveil.guarantee import Adversary
+from fedveil.mechanism import number, whole
+from fedveil.plan import Deal, ModelPlan, Target
+from fedveil.schedule import Wishes
+from fedveil.tables import known, read_tables, table
+
+_TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """How the model is trained: which order the units come in, when to stop, which noise."""
+
+    kind: Literal["hidden"] = "hidden"
+    order: Literal["secret", "public"] = "secret"
+    stopping: Literal["end", "random"] = "end"
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    deal: Deal | None = None
+
+    def __post_init__(self) -> None:
+        choices: dict[str, tuple[str | None, ...]] = {
+            "kind": ("hidden",),
+            "order": ("secret", "public"),
+            "stopping": ("end", "random"),
+            "noise": ("gaussian", "laplace"),
+            "deal": (None, *get_args(Deal)),
+        }
+        for name, words in choices.items():
+            given = getattr(self, name)
+            shown = ", ".join(word for word in words if word is not None)
+            require(given in words, f"algorithm.{name}", f"be one of {shown}", given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """Where the data set's ledger stands, and the most that may ever be spent on it: (adversary, epsilon, delta)."""
+
+    ledger: Path | None = None
+    caps: tuple[tuple[Adversary, float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for adversary, epsilon, delta in self.caps:
+            require(adversary in get_args(Adversary), "books.cap", f"name one of {get_args(Adversary)}", adversary)
+            require(0 < epsilon <= 1e6, f"books.cap.{adversary}", "give an epsilon in (0, 1e6]", epsilon)
+            require(0 <= delta < 1, f"books.cap.{adversary}", "give a delta in [0, 1)", delta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A whole study; ``base`` is the folder its paths start from; ``seed`` makes a run repeatable, and not private."""
+
+    name: str
+    base: Path
+    source: Source | None
+    split: Split
+    held_out: HeldOut | None
+    model: ModelPlan
+    target: Target
+    algorithm: Algorithm
+    wishes: Wishes
+    books: Books = Books()
+    seed: int | None = None
+    baselines: bool = False
+
+
+def read_study(path: Path) -> Study:
+    """The study in a file; its relative paths start from the file's folder."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"The study file {str(path)!r} must be a readable text file: {error}.") from error
+    return parse_study(text, base=path.parent, name=path.stem)
+
+
+def parse_study(text: str, *, base: Path, name: str = "study") -> Study:
+    """The study that a text describes."""
+    return study_of(read_tables(text, "The study file"), base=base, name=name)
+
+
+def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data_given: bool = False) -> Study:
+    """The study of these tables; ``data_given``: its records come as arrays, so it may not name a source."""
+    known(tables, _TABLES, "a study")
+    if data_given:
+        stray = sorted({"data", "clients"} & set(tables))
+        require(not stray, "The study", "leave [data] and [clients] out when records are given", stray)
+    for needed in ("model", "privacy") if data_given else ("data", "model", "privacy"):
+        require(needed in tables, "The study", f"have a [{needed}] table", sorted(tables))
+    parts = {key: table(tables.get(key, {}), key) for key in _TABLES}
+    known(parts["study"], ["name", "seed"], "[study]")
+    known(parts["report"], ["baselines"], "[report]")
+    baselines, seed = parts["report"].get("baselines", False), parts["study"].get("seed")
+    require(isinstance(baselines, bool), "report.baselines", "be true or false", baselines)
+    data = dict(parts["data"])
+    held_out = data.pop("held_out", None)
+    source = None if data_given else Source.parse(data)
+    if held_out is not None and source is not None:
+        held_out = HeldOut.parse(table(held_out, "data.held_out"), source)
+    return Study(
+        name=_text("study.name", parts["study"].get("name", name)),
+        base=base,
+        source=source,
+        split=Split.parse(parts["clients"] or {"kind": "record"}),
+        held_out=held_out,
+        model=_filled(ModelPlan, parts["model"], "model"),
+        target=_filled(Target, parts["privacy"], "privacy"),
+        algorithm=_filled(Algorithm, parts["algorithm"], "algorithm"),
+        wishes=_filled(Wishes, parts["schedule"], "schedule"),
+        books=_books(parts["books"], base),
+        seed=None if seed is None else whole("study.seed", seed),
+        baselines=baselines,
+    )
+
+
+def _filled(kind: Any, given: Mapping[str, Any], name: str) -> Any:
+    known(given, [f.name for f in fields(kind)], f"[{name}]")
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    try:
+        return kind(**values)
+    except TypeError as error:  # a required key is missing
+        missing = str(error).split(": ")[-1]
+        raise BadValue(f"[{name}] must be complete: missing {missing}.") from error
+
+
+def _books(given: Mapping[str, Any], base: Path) -> Books:
+    known(given, ["ledger", "cap"], "[books]")
+    caps = table(given.get("cap", {}), "books.cap")
+    known(caps, get_args(Adversary), "[books.cap]")
+    rows: list[tuple[Any, float, float]] = []
+    for adversary, cap in caps.items():
+        pair = isinstance(cap, list) and len(cap) == 2
+        require(pair, f"books.cap.{adversary}", "be a pair [epsilon, delta]", cap)
+        epsilon, delta = (number(f"books.cap.{adversary}", value) for value in cap)
+        rows.append((adversary, epsilon, delta))
+    ledger = given.get("ledger")
+    return Books(ledger=None if ledger is None else base / _text("books.ledger", ledger), caps=tuple(rows))
+
+
+def _text(name: str, value: Any) -> str:
+    require(isinstance(value, str) and value.strip() != "", name, "be a text", value)
+    return str(value)

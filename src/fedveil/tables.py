@@ -1,0 +1,67 @@
+"""TOML in and out: tables whose keys are all known, and one way to write them, so equal values give equal bytes."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedveil.checks import require
+from fedveil.errors import BadValue
+
+
+def read_tables(text: str, what: str) -> dict[str, Any]:
+    """The tables of a TOML text; ``what`` names the file in a refusal."""
+    require(isinstance(text, str), what, "be given as text", type(text).__name__)
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # not TOML, or a number of thousands of digits
+        raise BadValue(f"{what} must be TOML: {error}.") from error
+    except RecursionError as error:
+        raise BadValue(f"{what} must be TOML of modest depth: its brackets are nested too deep.") from error
+
+
+def table(value: Any, name: str) -> Mapping[str, Any]:
+    """The value, which must be a table."""
+    require(isinstance(value, dict), name, "be a table", value)
+    return value  # type: ignore[no-any-return]
+
+
+def known(given: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
+    """Refuse a key that nobody reads: a misspelt wish is not a wish that was granted."""
+    for key in given:
+        near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(keys)}."
+        require(key in keys, f"Key {key!r}", f"be known to {where}", key, hint)
+
+
+def write_tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """TOML text of one level of tables; what is None is left out.
+
+    >>> print(write_tables({"run": {"rounds": 3, "steps": (0.5, 0.25), "name": "x", "radius": None}}), end="")
+    [run]
+    rounds = 3
+    steps = [0.5, 0.25]
+    name = "x"
+    """
+    blocks = []
+    for name, values in tables.items():
+        lines = [f"{key} = {_written(key, value)}" for key, value in values.items() if value is not None]
+        blocks.append("\n".join([f"[{name}]", *lines]) + "\n")
+    return "\n".join(blocks)
+
+
+def _written(key: str, value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return repr(value)  # the shortest text that reads back to the same float
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case tuple() | list():
+            return "[" + ", ".join(_written(key, item) for item in value) + "]"
+        case _:
+            raise TypeError(f"{key} cannot be written as TOML: {type(value).__name__}")

@@ -1,0 +1,89 @@
+r"""What it costs that a run lives on a grid and is computed in floats: a hair of epsilon, and hardly any delta.
+
+The run on the grid is the rounding of a chain with the ideal noise whose means are displaced by at most $a_k$ in round
+k. So on either data set its law and the ideal one are ``distance`` apart, $r^2 = \sum_k (a_k/\sigma_k)^2$, whatever
+bound was proved for the ideal run. Theory page: grid-noise.md.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.theory.numerics import Vector
+
+NoiseLaw = Literal["gaussian", "laplace"]
+
+SAMPLER_DISTANCE: Final = 2.0**-100  # total variation of one sampled coordinate from its law, given uniform words
+LEAST_STEPS: Final = 2.0**24  # grid steps in the noise's standard deviation: so that rounding is far below it
+MOST_STEPS: Final = 2.0**45  # so that a sample is exact in 64 bits
+LARGEST_STATE: Final = 2.0**52  # grid steps a coordinate may lie from 0: so that float64 holds it exactly
+_LOG_TAIL: Final = -40 * math.log(10)  # what a Gaussian displacement costs in delta
+_UP: Final = 1 + 1e-12  # covers the rounding of a few float64 operations
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """Two laws with E_epsilon <= exp(log_delta), both ways."""
+
+    epsilon: float
+    log_delta: float
+
+
+def displacement(step: float, dimension: int, lipschitz: Vector, errors: Vector) -> Vector:
+    r"""$a_k = \frac g2\sqrt d\,(1 + c_k) + e_k$: the mean is rounded, its argument was, and floats err by $e_k$."""
+    return np.asarray((step / 2 * math.sqrt(dimension) * (1 + lipschitz) + errors) * _UP, dtype=np.float64)
+
+
+def distance(shares: Vector, law: NoiseLaw) -> float:
+    r"""How far apart trajectories are, for displacements over noise: $\sqrt{\sum r_k^2}$; for Laplace $\sum r_k$."""
+    total = math.sqrt(float(np.sum(shares * shares))) if law == "gaussian" else float(np.sum(shares))
+    return total * _UP * (1 + shares.size * 2.0**-52)
+
+
+def slack_of(distance: float, law: NoiseLaw) -> Slack:
+    r"""The epsilon at which a displacement is as good as unseen.
+
+    Gaussian: $\theta_e(r) \le \Pr[N(0,1) > e/r - r/2] \le \frac12 e^{-(e/r - r/2)^2/2}$, which is 1e-40 at the answer.
+
+    >>> slack_of(1e-9, "gaussian").epsilon
+    1.35...e-08
+    """
+    require(distance >= 0, "distance", "be non-negative", distance)
+    if law == "laplace":
+        return Slack(distance, -math.inf)
+    away = math.sqrt(2 * (-_LOG_TAIL - math.log(2)))
+    return Slack(distance * (distance / 2 + away) * _UP, _LOG_TAIL if distance > 0 else -math.inf)
+
+
+def _log_cost(epsilon: float, slack: Slack, total_variation: float) -> float:
+    """Logarithm of what is added to the ideal delta, when the ideal run was asked at ``epsilon``."""
+    tail = slack.log_delta + np.logaddexp(0.0, slack.epsilon + epsilon)
+    sampler = -math.inf
+    if total_variation > 0:
+        sampler = math.log(total_variation) + float(np.logaddexp(0.0, epsilon + 2 * slack.epsilon))
+    return float(np.logaddexp(tail, sampler))
+
+
+def log_delta_on_grid(epsilon: float, log_delta: float, slack: Slack, total_variation: float) -> float:
+    r"""On the grid at $\varepsilon + 2e$: $\ln[e^e\delta + t(1 + e^{e+\varepsilon}) + \tau(1 + e^{\varepsilon+2e})]$.
+
+    ``log_delta`` is the ideal run's at ``epsilon``; $e$, $t$ are the slack's; $\tau$ is the total variation.
+    """
+    if not (epsilon < math.inf and slack.epsilon < math.inf and log_delta < math.inf):
+        return 0.0  # doubt: delta = 1
+    total = np.logaddexp(log_delta + slack.epsilon, _log_cost(epsilon, slack, total_variation))
+    return min(float(total) + 1e-12 * (1 + abs(float(total))) if total > -math.inf else -math.inf, 0.0)
+
+
+def log_delta_left(epsilon: float, delta: float, slack: Slack, total_variation: float) -> float:
+    """The largest ideal log delta at ``epsilon`` that makes ``delta`` on the grid; ``-inf`` if nothing is left."""
+    if not (epsilon < math.inf and slack.epsilon < math.inf):
+        return -math.inf
+    share = math.exp(min(_log_cost(epsilon, slack, total_variation) - math.log(delta), 0.0)) * (1 + 1e-9)
+    if not share < 1:
+        return -math.inf
+    left = math.log(delta) + math.log1p(-share) - slack.epsilon
+    return left - 1e-11 * (1 + abs(left))

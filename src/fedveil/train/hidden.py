@@ -1,0 +1,104 @@
+"""Rounds of noisy projected gradient steps of which only the last model leaves.
+
+000 Algorithm 1; 003 Algorithm 1 is the case of one record a round. Theory: noisy-iteration.md, grid-noise.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.account.hidden import per_round
+from fedveil.mechanism import LastIterate
+from fedveil.model.loss import Loss
+from fedveil.plan import Plan
+from fedveil.train.deal import Batch
+from fedveil.train.entropy import Entropy, uniform_below
+from fedveil.train.noise import rounded_laplace, rounded_normal
+
+Vector = NDArray[np.float64]
+_LARGEST = 2.0**52  # grid steps a coordinate may lie from the origin: sums with noise stay exact in float64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """After ``round`` rounds: the model before projection, in whole grid steps, and how many updates were dropped."""
+
+    round: int
+    position: Vector
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """What every round needs, worked out once from the plan."""
+
+    loss: Loss
+    clip: float
+    l2: float
+    radius: float
+    unit: float
+    steps: Vector
+    batches: Vector
+    noise: Vector
+    laplace: bool
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Rule":
+        """The rule that a plan states."""
+        run: LastIterate = plan.run
+        steps, batches, stds = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
+        unit = 2.0**plan.grid
+        laplace = run.noise == "laplace"
+        noise = steps * stds / (1.0 if laplace else np.sqrt(batches)) / unit
+        return cls(plan.model.loss, run.lipschitz, plan.model.l2, plan.radius, unit, steps, batches, noise, laplace)
+
+
+def start(plan: Plan) -> State:
+    """The model before the first round: zero, whatever the data."""
+    return State(0, np.zeros(plan.dimension))
+
+
+def model_of(rule: Rule, state: State) -> Vector:
+    """The model of a state: off the grid's units, and projected on the ball."""
+    return project(state.position * rule.unit, rule.radius)
+
+
+def project(point: Vector, radius: float) -> Vector:
+    """The nearest point of the ball around zero.
+
+    The squares are summed pairwise, so the norm is exact to 2**-53 times (20 + log2(size)/2), which is accounted for.
+    """
+    norm = float(np.sqrt(np.sum(point * point)))
+    return point if norm <= radius else point * (radius / norm)
+
+
+def step(rule: Rule, state: State, batch: Batch, noise: Vector) -> State:
+    """One round: average the clipped gradients of the batch, step, round to the grid, add the noise.
+
+    The divisor is the planned batch, whoever answers; a gradient that is not finite contributes nothing and is counted.
+    """
+    turn = state.round
+    model = model_of(rule, state)
+    total, dropped = rule.loss.gradient(
+        model, batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
+    )
+    moved = model - rule.steps[turn] * (total / rule.batches[turn] + rule.l2 * model)
+    position = np.rint(moved / rule.unit) + noise
+    np.clip(position, -_LARGEST, _LARGEST, out=position)
+    return State(turn + 1, position, state.dropped + dropped)
+
+
+def draw(rule: Rule, turn: int, size: int, entropy: Entropy) -> Vector:
+    """The noise of a round in whole grid steps: a function of the run's key and the round alone.
+
+    It is the sum of the clients' shares, drawn at once: nobody in this process sees a share on its own.
+    """
+    sample = rounded_laplace if rule.laplace else rounded_normal
+    return sample(entropy.stream("noise", turn), float(rule.noise[turn]), size).astype(np.float64)
+
+
+def last_round(plan: Plan, entropy: Entropy) -> int:
+    """After how many rounds the model is released: all, or with random stopping a uniformly random number."""
+    total = plan.run.total
+    return total if plan.run.stopping == "end" else 1 + uniform_below(entropy, "stop", total)

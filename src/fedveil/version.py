@@ -1,0 +1,3 @@
+"""The version, as certificates state it."""
+
+__version__ = "0.1.0"

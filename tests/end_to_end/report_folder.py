@@ -1,0 +1,102 @@
+"""Folders as a finished run leaves them, made without training: the report reads nothing else."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedveil.assumptions import assumptions
+from fedveil.certify import Certificate, Guarantee
+from fedveil.data.records import DataShape
+from fedveil.mechanism import LastIterate
+from fedveil.plan import ModelPlan, Plan, Target, write_plan
+from fedveil.promises import ADVERSARIES, promise
+
+NAME = 'Heart <script>alert("&")</script> study'
+CLIENT = "Clinic <b>A</b> & \"B\" 'C'"
+MODEL = b"not really a model"
+CLASSIFIED: dict[str, Any] = {
+    "format": 1,
+    "task": "classification",
+    "test": {
+        "records": 500,
+        "public": False,
+        "accuracy": 0.842,
+        "loss": 0.4123,
+        "per_client": {
+            CLIENT: {"accuracy": 0.8, "loss": 0.4},
+            "North": {"accuracy": 0.91},
+            "South": {"accuracy": None},
+        },
+    },
+    "baselines": {"non-private": {"accuracy": 0.856, "loss": 0.39}, "<other> & more": {"accuracy": 0.861}},
+}
+REGRESSED: dict[str, Any] = {
+    "format": 1,
+    "task": "regression",
+    "test": {"records": 30, "public": True, "loss": 0.3, "r2": -0.25, "mae": 0.21},
+    "baselines": {},
+}
+UNTESTED: dict[str, Any] = {"format": 1, "task": "classification", "test": None, "baselines": {}}
+
+
+def some_plan(*, rounds: int = 4, passes: int = 1, noise: float = 1.0, seeded: bool = False) -> Plan:
+    """A small run with decaying steps."""
+    records = 240
+    data = DataShape(
+        records=records, features=5, classes=2, clients=6, largest_client=40, smallest_client=40, bound=1.0
+    )
+    model = ModelPlan(kind="logistic", clip=1.0, radius=5.0)
+    limits = model.constants(data.bound)
+    run = LastIterate(
+        rounds=rounds,
+        passes=passes,
+        batch=records // rounds,
+        records=records,
+        order="secret",
+        step_size=tuple(1.0 / (1 + k) for k in range(rounds * passes)),
+        lipschitz=limits.lipschitz,
+        smoothness=limits.smoothness,
+        diameter=10.0,
+        noise_std=noise,
+    )
+    return Plan(
+        name=NAME,
+        data=data,
+        model=model,
+        target=Target(epsilon=1.0, delta=1e-5),
+        deal="records",
+        run=run,
+        grid=-44,
+        seeded=seeded,
+        test_records=500,
+        test_public=False,
+        baselines=True,
+    )
+
+
+def write_folder(folder: Path, plan: Plan, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Plan, model, certificate and metrics; the certificate as it was written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "plan.toml").write_text(write_plan(plan), encoding="utf-8")
+    (folder / "model.npz").write_bytes(MODEL)
+    digest = hashlib.sha256(MODEL).hexdigest()
+    released = (
+        {"what": "the final model", "file": "model.npz", "sha256": digest, "covered": True},
+        {"what": "metrics <x>", "file": "metrics.json", "covered": False, "note": "no guarantee & no noise"},
+    )
+    guarantees = tuple(
+        Guarantee(adversary=seen, answer=promise(plan, seen), assumptions=assumptions(plan, seen))
+        for seen in ADVERSARIES
+    )
+    certificate = Certificate(plan=plan, run="run-<7>", version="0.0.test", guarantees=guarantees, released=released)
+    (folder / "certificate.json").write_text(certificate.text(), encoding="utf-8")
+    (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+    written: dict[str, Any] = json.loads(certificate.text())
+    return written
+
+
+def with_target(plan: Plan, **changes: Any) -> Plan:
+    """The plan with another target."""
+    return replace(plan, target=replace(plan.target, **changes))

@@ -1,0 +1,147 @@
+"""The report in a real browser: on a phone, on a desk, in the dark, on paper, by keyboard and to a screen reader."""
+
+import base64
+from collections.abc import Iterator
+
+import pytest
+from browser import CHROMIUM, Page, browser
+from report_folder import CLASSIFIED, some_plan, write_folder
+
+from fedveil.report.page import write_report
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH (Debian: package chromium)")
+
+OPEN_ALL = "for (const d of document.querySelectorAll('details')) d.open = true"
+
+# Against the width that was asked for: on a phone the window grows with what sticks out.
+TOO_WIDE = """
+[...document.querySelectorAll('body *')].filter(e => !e.closest('.skip') && !e.closest('thead')
+  && (e.getBoundingClientRect().right > WIDTH + 1 || e.getBoundingClientRect().left < -1))
+  .map(e => e.tagName + ' ' + (e.textContent || '').slice(0, 40))
+"""
+
+FAINT_TEXT = """
+(() => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const parse = text => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data]; };
+  const linear = v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = c => { const [r, g, b] = c.map(v => linear(v / 255));
+    return .2126 * r + .7152 * g + .0722 * b; };
+  const back = e => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
+    if (c[3] == 255) return c; } return [255, 255, 255, 255]; };
+  const found = []; let looked = 0;
+  for (const e of document.querySelectorAll('body, body *')) {
+    if (![...e.childNodes].some(n => n.nodeType == 3 && n.textContent.trim())) continue;
+    if (['title', 'desc'].includes(e.tagName)) continue;
+    const style = getComputedStyle(e), svg = e instanceof SVGElement;
+    const [a, b] = [light(parse(svg ? style.fill : style.color)), light(back(e))].sort((x, y) => y - x);
+    looked += 1;
+    if ((a + .05) / (b + .05) < 4.5) found.push(e.tagName + ' ' + e.textContent.slice(0, 40));
+  }
+  return [looked, found];
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    folder = tmp_path_factory.mktemp("run")
+    write_folder(folder, some_plan(), CLASSIFIED)
+    with browser(tmp_path_factory.mktemp("profile")) as shown:
+        shown.open(write_report(folder))
+        yield shown
+
+
+def test_it_loads_nothing_and_complains_of_nothing(page: Page) -> None:
+    asked = [e["params"]["request"]["url"] for e in page.events if e["method"] == "Network.requestWillBeSent"]
+    assert [url.split("/")[-1] for url in asked if not url.startswith("data:")] == ["report.html"]
+    loud = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+    assert [e for e in page.events if e["method"] in loud] == []
+
+
+@pytest.mark.parametrize("width", [320, 360, 768, 1400])
+def test_nothing_sticks_out(page: Page, width: int) -> None:
+    page.look(width=width)
+    page.value(OPEN_ALL)
+    assert page.value(TOO_WIDE.replace("WIDTH", str(width))) == []
+    assert page.value("document.scrollingElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_text_stands_out_from_its_ground(page: Page, scheme: str, media: str) -> None:
+    page.look(width=1000, scheme=scheme, media=media)
+    page.value(OPEN_ALL)
+    looked, faint = page.value(FAINT_TEXT)
+    assert looked > 200
+    assert faint == []
+
+
+def test_the_schemes_differ_and_paper_is_white(page: Page) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    found = []
+    for scheme, media in (("light", "screen"), ("dark", "screen"), ("dark", "print")):
+        page.look(width=1000, scheme=scheme, media=media)
+        found.append(page.value(ground))
+    assert found[0] != found[1]
+    assert found[0] == found[2] == "rgb(255, 255, 255)"
+
+
+def test_paper_shows_what_is_folded_away(page: Page) -> None:
+    shown = "document.querySelector('#curve details table').getBoundingClientRect().height > 50"
+    page.look(width=1000, media="print")
+    page.value("for (const d of document.querySelectorAll('details')) d.open = false")
+    assert page.value(shown)
+    paper = base64.b64decode(page.ask("Page.printToPDF", preferCSSPageSize=True, printBackground=True)["data"])
+    assert paper.startswith(b"%PDF")
+    assert 4 <= paper.count(b"/Type /Page\n") + paper.count(b"/Type /Page /") + paper.count(b"/Type /Page>") <= 16
+
+
+def test_the_keyboard_reaches_the_content_first(page: Page) -> None:
+    page.look(width=1000)
+    page.value("document.activeElement.blur(); window.scrollTo(0, 0)")
+    for kind in ("keyDown", "keyUp"):
+        page.ask("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+    assert page.value("document.activeElement.className") == "skip"
+    assert page.value("document.activeElement.getBoundingClientRect().left >= 0")
+
+
+def test_a_screen_reader_finds_names_and_tables(page: Page) -> None:
+    page.look(width=360)  # where tables are laid out as blocks, which would take their roles away
+    page.value(OPEN_ALL)
+    nodes = [n for n in page.ask("Accessibility.getFullAXTree")["nodes"] if not n.get("ignored")]
+    roles = [(str(n["role"]["value"]), str(n.get("name", {}).get("value", ""))) for n in nodes]
+    pictures = [name for role, name in roles if role in ("image", "img", "graphics-document")]
+    assert len(pictures) >= 9
+    assert all(pictures)
+    tables = page.value("document.querySelectorAll('table').length")
+    assert sum(role == "table" for role, _ in roles) == tables
+    assert {"banner", "main", "navigation", "contentinfo"} <= {role for role, _ in roles}
+
+
+def test_lines_meet_their_dots(page: Page) -> None:
+    """Lines are stretched and dots are not: at any width they must lie on one another."""
+    apart = """
+    (() => { const chart = document.querySelector('#by-delta'), box = chart.getBoundingClientRect();
+      const line = chart.querySelector('.line.best'), dots = [...chart.querySelectorAll('circle.best')];
+      const matrix = line.getScreenCTM();
+      return Math.max(...dots.map((dot, i) => { const p = line.points[i].matrixTransform(matrix);
+        return Math.hypot(p.x - box.left - dot.cx.baseVal.value, p.y - box.top - dot.cy.baseVal.value); })); })()
+    """
+    for width in (360, 1400):
+        page.look(width=width)
+        assert page.value(apart) < 1.0
+
+
+class TestTheseTests:
+    """A checker that never complains is worse than none."""
+
+    def test_faint_and_wide_text_is_seen(self, page: Page) -> None:
+        page.look(width=360)
+        page.value("document.querySelector('footer p').style = 'color: #999; width: 500px'")
+        page.value("document.querySelector('#by-delta .tick').style = 'fill: #eee'")
+        assert len(page.value(FAINT_TEXT)[1]) == 2
+        assert len(page.value(TOO_WIDE.replace("WIDTH", "360"))) == 1
+        page.value("document.querySelector('footer p').style = ''")
+        page.value("document.querySelector('#by-delta .tick').style = ''")

@@ -1,0 +1,558 @@
+"""What the books take, what they refuse, and in which words."""
+
+import math
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedveil.errors import BadValue, FedveilError
+from fedveil.ledger import Cap, CapExceeded, Cost, Entry, Ledger, LedgerBroken, LedgerUnusable, parse_export
+from fedveil.ledger.entry import Kind, canonical
+from fedveil.ledger.export import write_export
+
+MODEL = sha256(b"a model").hexdigest()
+
+
+def data(key: bytes) -> str:
+    return sha256(key + b"the records").hexdigest()
+
+
+def cost(epsilon: float = 0.1, delta: float = 1e-6, **other: Any) -> Cost:
+    given = {"adversary": "final-model", "unit": "record", "neighbours": "replace-one"} | other
+    return Cost(epsilon=epsilon, delta=delta, **given)
+
+
+def cap(epsilon: float = 1.0, delta: float = 1e-5, **other: Any) -> Cap:
+    given = {"adversary": "final-model", "unit": "record", "neighbours": "replace-one"} | other
+    return Cap(epsilon=epsilon, delta=delta, **given)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(tmp_path / "books.sqlite", data) as opened:
+        yield opened
+
+
+def test_a_run_from_charge_to_release(ledger: Ledger) -> None:
+    charged = ledger.charge("a", "plan-a", [cost()], rounds=4, mechanism="text", at="2026-01-31T12:00:00Z")
+    ledger.progress("a", 2)
+    released = ledger.release("a", MODEL, also=["metrics.json"])
+    assert (charged.round, charged.previous, charged.sequence) == (0, "0" * 64, 1)
+    assert (released.round, released.payload["model"], released.payload["also"]) == (5, MODEL, ["metrics.json"])
+    assert [entry.kind for entry in ledger.entries("a")] == ["charge", "progress", "release"]
+    assert ledger.verify() == 3
+    assert ledger.spent("final-model") == cost()
+
+
+def test_a_commit_waits_for_the_disk(ledger: Ledger) -> None:
+    pragma = {
+        name: ledger._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")
+    }
+    assert pragma == {"synchronous": 2, "journal_mode": "wal"}
+
+
+def test_a_resumed_run_is_charged_once(ledger: Ledger) -> None:
+    first = ledger.charge("a", "plan", [cost()], rounds=4)
+    assert ledger.charge("a", "plan", [cost()], rounds=4) == first
+    assert ledger.spent("final-model").epsilon == 0.1
+    with pytest.raises(BadValue, match="The plan of run a must be the one that was charged, plan, got 'other'"):
+        ledger.charge("a", "other", [cost()], rounds=4)
+
+
+def test_one_charge_one_output(ledger: Ledger) -> None:
+    ledger.charge("a", "plan", [cost()], rounds=4)
+    first = ledger.release("a", MODEL)
+    assert ledger.release("a", MODEL) == first
+    with pytest.raises(BadValue, match="Run a must go forward: its release of round 5 is in the ledger"):
+        ledger.release("a", sha256(b"another").hexdigest())
+    with pytest.raises(BadValue, match="must go forward"):
+        ledger.progress("a", 4)
+    with pytest.raises(BadValue, match="must go forward"):
+        ledger.failed("a", "stopped")
+
+
+def test_nothing_is_recorded_of_a_run_that_was_not_charged(ledger: Ledger) -> None:
+    for attempt in (
+        lambda: ledger.release("a", MODEL),
+        lambda: ledger.progress("a", 1),
+        lambda: ledger.failed("a", "error"),
+    ):
+        with pytest.raises(BadValue, match="Run a must be charged before anything else"):
+            attempt()
+    assert ledger.verify() == 0
+
+
+def test_a_failed_run_keeps_its_cost_and_stays_closed(ledger: Ledger) -> None:
+    ledger.charge("a", "plan", [cost()], rounds=4)
+    ledger.failed("a", "error")
+    assert ledger.spent("final-model").epsilon == 0.1
+    with pytest.raises(
+        BadValue, match=r"Run a must be open, got 'a run that ended without a release'\. Give another run"
+    ):
+        ledger.charge("a", "plan", [cost()], rounds=4)
+    with pytest.raises(BadValue, match="must go forward"):
+        ledger.release("a", MODEL)
+
+
+def test_progress_goes_forward_and_may_be_repeated(ledger: Ledger) -> None:
+    ledger.charge("a", "plan", [cost()], rounds=4)
+    first = ledger.progress("a", 2, {"dropouts": 1})
+    assert ledger.progress("a", 2, {"dropouts": 1}, at="2026-01-31T12:00:00Z") == first
+    with pytest.raises(BadValue, match="progress of round 2 now says something else"):
+        ledger.progress("a", 2, {"dropouts": 2})
+    with pytest.raises(BadValue, match="must go forward"):
+        ledger.progress("a", 1)
+    for beyond in (0, 5, 2.0, True, -1):
+        with pytest.raises(BadValue, match="reached must lie between 1 and 4"):
+            ledger.progress("a", beyond)  # type: ignore[arg-type]
+
+
+def test_the_cap_is_named_with_what_is_spent_and_asked(ledger: Ledger) -> None:
+    ledger.charge("a", "plan", [cost(0.8)], rounds=1, caps=[cap()])
+    with pytest.raises(CapExceeded) as refused:
+        ledger.charge("b", "plan", [cost(0.3)], rounds=1)
+    assert str(refused.value) == (
+        "The cap for final-model (record, replace-one) is epsilon 1.0, delta 1e-05; epsilon 0.8, delta 1e-06 are spent "
+        "and this run asks for epsilon 0.3, delta 1e-06: ask for less, or raise the cap on purpose."
+    )
+    assert (refused.value.cap, refused.value.spent.epsilon, refused.value.asked.epsilon) == (cap(), 0.8, 0.3)
+    assert ledger.verify() == 2  # the cap, the first charge
+
+
+def test_a_budget_can_be_spent_to_the_last_digit(ledger: Ledger) -> None:
+    for run in "abc":  # in floats 0.1 + 0.1 + 0.1 > 0.3
+        ledger.charge(run, "plan", [cost(0.1)], rounds=1, caps=[cap(0.3)])
+    assert ledger.spent("final-model").epsilon == 0.3
+    with pytest.raises(CapExceeded):
+        ledger.charge("d", "plan", [cost(5e-324)], rounds=1)
+
+
+def test_deltas_are_capped_too(ledger: Ledger) -> None:
+    ledger.charge("a", "plan", [cost(0.0, 9e-6)], rounds=1, caps=[cap()])
+    with pytest.raises(CapExceeded):
+        ledger.charge("b", "plan", [cost(0.0, 2e-6)], rounds=1)
+
+
+def test_a_study_may_lower_a_cap_and_only_a_deliberate_act_raises_it(ledger: Ledger) -> None:
+    ledger.charge("a", "plan", [cost()], rounds=1, caps=[cap(1.0)])
+    ledger.charge("b", "plan", [cost()], rounds=1, caps=[cap(0.5)])
+    assert ledger.caps() == (cap(0.5),)
+    for higher in (cap(0.6), cap(0.4, 1e-4), cap(0.4, unit="client")):
+        with pytest.raises(BadValue, match=r"must not exceed the one in the ledger, epsilon 0\.5 and delta 1e-05"):
+            ledger.charge("c", "plan", [cost()], rounds=1, caps=[higher])
+    with pytest.raises(CapExceeded):
+        ledger.charge("c", "plan", [cost()], rounds=1, caps=[cap(0.25)])
+    assert ledger.caps() == (cap(0.5),)  # a refused charge changes nothing
+    raised = ledger.set_cap(cap(2.0), "the board agreed on 3 March")
+    assert (raised.kind, raised.payload["reason"]) == ("cap", "the board agreed on 3 March")
+    ledger.charge("c", "plan", [cost(1.5)], rounds=1)
+    with pytest.raises(BadValue, match="reason must say why"):
+        ledger.set_cap(cap(3.0), " ")
+
+
+def test_an_infinite_cost_is_written_as_null_and_breaks_any_cap(ledger: Ledger) -> None:
+    server = cost(math.inf, 0.0, adversary="server")
+    entry = ledger.charge("a", "plan", [cost(), server], rounds=1, caps=[cap()])
+    assert entry.payload["costs"][1]["epsilon"] is None
+    assert ledger.spent("server").epsilon == math.inf
+    with pytest.raises(CapExceeded, match=r"epsilon inf, delta 0\.0 are spent"):
+        ledger.charge("b", "plan", [cost(), cost(adversary="server")], rounds=1, caps=[cap(9.0, adversary="server")])
+    with Ledger.open(ledger.path.with_name("other"), data) as other, pytest.raises(CapExceeded, match="no finite cost"):
+        other.charge("a", "plan", [server], rounds=1, caps=[cap(9.0, adversary="server")])
+
+
+@pytest.mark.parametrize(
+    ("unit", "neighbours", "covered"),
+    [
+        ("record", "replace-one", {"record replace-one", "record zero-out"}),
+        ("record", "zero-out", {"record zero-out"}),
+        ("client", "replace-one", {"record replace-one", "record zero-out", "client replace-one", "client zero-out"}),
+        ("client", "zero-out", {"client zero-out"}),
+    ],
+)
+def test_a_cost_counts_only_where_it_holds(ledger: Ledger, unit: str, neighbours: str, covered: set[str]) -> None:
+    ledger.charge("a", "plan", [cost(unit=unit, neighbours=neighbours)], rounds=1)
+    for question in ("record replace-one", "record zero-out", "client replace-one", "client zero-out"):
+        found = ledger.spent("final-model", *question.split())  # type: ignore[arg-type]
+        assert found.epsilon == (0.1 if question in covered else math.inf)
+
+
+def test_an_observer_nobody_spoke_of_may_know_everything(ledger: Ledger) -> None:
+    assert ledger.spent("server").epsilon == 0.0  # nothing ran
+    ledger.charge("a", "plan", [cost()], rounds=1)
+    assert ledger.spent("server").epsilon == math.inf
+    with pytest.raises(CapExceeded):
+        ledger.charge("b", "plan", [cost()], rounds=1, caps=[cap(adversary="every-model")])
+
+
+def test_books_are_closed_to_other_data_and_other_users(tmp_path: Path) -> None:
+    path = tmp_path / "books.sqlite"
+    Ledger.open(path, data).close()
+    with pytest.raises(BadValue, match="must belong to these data, and it was opened for others"):
+        Ledger.open(path, lambda key: sha256(key + b"other records").hexdigest())
+    path.chmod(0o640)
+    with pytest.raises(BadValue, match="must be closed to other users; close it with: chmod 600"):
+        Ledger.open(path, data)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_every_file_is_private_from_the_start(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    seen: set[int] = set()
+
+    def watching(key: bytes) -> str:  # called while the books are being made, and while they are opened
+        seen.update(stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir())
+        return data(key)
+
+    try:
+        with Ledger.open(tmp_path / "books.sqlite", watching) as ledger:
+            ledger.charge("a", "plan", [cost()], rounds=1)
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {"books.sqlite": 0o600, "books.sqlite-wal": 0o600, "books.sqlite-shm": 0o600}
+    assert seen == {0o600}
+
+
+def test_the_key_comes_from_the_given_source_and_stays_inside(tmp_path: Path) -> None:
+    key = bytes(range(32))
+    with Ledger.open(tmp_path / "books", data, urandom=lambda size: key[:size]) as ledger:
+        ledger.charge("a", "plan", [cost()], rounds=1)
+        exported = ledger.export("a")
+    assert key in (tmp_path / "books").read_bytes()
+    assert data(key).encode() not in exported
+    assert key.hex().encode() not in exported
+
+
+def test_two_new_books_with_the_same_runs_give_the_same_export(tmp_path: Path) -> None:
+    exports = []
+    for name in ("one", "two"):
+        with Ledger.open(tmp_path / name, data) as ledger:
+            ledger.charge("a", "plan", [cost()], rounds=3, caps=[cap()])
+            ledger.release("a", MODEL)
+            exports.append(ledger.export("a"))
+    assert exports[0] == exports[1]
+
+
+def test_an_export_shows_one_run_and_the_digests_of_the_others(ledger: Ledger) -> None:
+    for run in ("mine", "secret"):
+        ledger.charge(run, f"plan-{run}", [cost()], rounds=3, caps=[cap()])
+    ledger.progress("secret", 1)
+    ledger.release("mine", MODEL)
+    ledger.release("secret", sha256(b"x").hexdigest())
+    text = ledger.export("mine")
+    export = parse_export(text)
+    assert b"secret" not in text
+    assert [entry.kind for entry in export.entries] == ["charge", "release"]
+    assert [entry.kind for entry in export.caps] == ["cap"]
+    assert export.length == 5  # to the run's end and no further
+    assert ledger.remembers(export)
+    with pytest.raises(BadValue, match="run must be in the ledger, got 'none'"):
+        ledger.export("none")
+
+
+def test_an_export_shows_neither_more_nor_less_than_its_run(ledger: Ledger) -> None:
+    for run in "ab":
+        ledger.charge(run, "plan", [cost()], rounds=3)
+    first, second = ledger.entries()
+    hidden = {"sequence": 2, "digest": second.digest, "hash": second.hash}
+    shown = [{"sequence": entry.sequence, **entry.content, "hash": entry.hash} for entry in (first, second)]
+    start = {"format": "fedveil ledger 1", "entries": 2, "head": second.hash}
+    for run, lines, message in (
+        ("a", [shown[0], hidden], "not the run's last entry"),
+        ("b", shown, "Entry 1 of the ledger is broken: it belongs to run a"),
+        ("c", [hidden], "not the line that should follow"),
+    ):
+        text = "".join(canonical(line) + "\n" for line in ({**start, "run": run}, *lines))
+        with pytest.raises(LedgerBroken, match=message):
+            parse_export(text.encode())
+
+
+def test_books_rolled_back_to_an_older_copy_do_not_remember(tmp_path: Path) -> None:
+    path, copy = tmp_path / "books", tmp_path / "copy"
+    with Ledger.open(path, data) as ledger:
+        ledger.charge("a", "plan", [cost()], rounds=3)
+    copy.write_bytes(path.read_bytes())
+    copy.chmod(0o600)
+    with Ledger.open(path, data) as ledger:
+        ledger.release("a", MODEL)
+        export = parse_export(ledger.export("a"))
+        assert ledger.remembers(export)
+    with Ledger.open(copy, data) as older:
+        assert older.verify() == 1
+        assert not older.remembers(export)
+
+
+def raw(path: Path) -> Any:
+    return closing(sqlite3.connect(path, isolation_level=None))
+
+
+def filled(path: Path) -> int:
+    with Ledger.open(path, data) as ledger:
+        ledger.charge("a", "plan", [cost()], rounds=3, caps=[cap()], at="2026-01-31T12:00:00Z")
+        ledger.charge("b", "plan", [cost()], rounds=3)
+        ledger.progress("a", 1)
+        ledger.release("a", MODEL)
+        return ledger.verify()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entries SET payload = '{}' WHERE sequence = 2",
+        "DELETE FROM entries WHERE sequence = 5",
+        "DELETE FROM entries",
+        "UPDATE books SET fingerprint = ''",
+        "DELETE FROM books",
+        "INSERT OR REPLACE INTO books VALUES (1, 1, zeroblob(32), '')",
+        "INSERT OR REPLACE INTO entries SELECT sequence, previous, run, round, kind, '{}', at, hash FROM entries",
+        "INSERT INTO entries SELECT sequence + 5, previous, 'c', 0, kind, payload, at, hash FROM row 2",
+        "INSERT OR IGNORE INTO entries SELECT 6, hash, 'c', 1, 'release', '{}', at, hash FROM row 5",
+        "INSERT OR REPLACE INTO entries SELECT 6, hash, 'b', 0, 'charge', '{}', at, hash FROM row 5",
+        "INSERT INTO entries SELECT 6, hash, 'a', 3, 'progress', '{}', at, hash FROM row 5",
+        "INSERT INTO entries SELECT 6, hash, 'b', 1, 'charge', '{}', at, hash FROM row 5",
+        "INSERT INTO entries SELECT 6, hash, 'b', 1, 'gift', '{}', at, hash FROM row 5",
+        "INSERT INTO entries SELECT 6, hash, 'b', 'one', 'progress', '{}', at, hash FROM row 5",
+        "INSERT INTO entries SELECT 6, hash, 'b', 1, 'progress', x'00', at, hash FROM row 5",
+    ],
+)
+def test_sql_itself_refuses_to_rewrite_the_books(tmp_path: Path, statement: str) -> None:
+    filled(tmp_path / "books")
+    with raw(tmp_path / "books") as connection, pytest.raises(sqlite3.IntegrityError):
+        connection.execute(statement.replace("FROM row ", "FROM entries WHERE sequence = "))
+    with Ledger.open(tmp_path / "books", data) as ledger:
+        assert ledger.verify() == 5
+
+
+COLUMNS = {
+    "previous": "'" + "1" * 64 + "'",
+    "run": "'z'",
+    "round": "round + 40",
+    "kind": "CASE kind WHEN 'failed' THEN 'release' ELSE 'failed' END",
+    "payload": "replace(payload, '1', '2')",
+    "at": "'2020-01-01T00:00:00Z'",
+    "hash": "'" + "2" * 64 + "'",
+    "sequence": "sequence + 100",
+}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("row", [1, 2, 3, 4, 5])
+def test_a_changed_row_is_found_and_named(tmp_path: Path, column: str, row: int) -> None:
+    filled(tmp_path / "books")
+    with raw(tmp_path / "books") as connection:
+        connection.execute("DROP TRIGGER entries_stay")
+        change = COLUMNS[column] if (column, row) != ("payload", 4) else "'{\"x\":1}'"  # that payload is {}
+        changed = connection.execute(f"UPDATE entries SET {column} = {change} WHERE sequence = {row}").rowcount
+    assert changed == 1
+    with Ledger.open(tmp_path / "books", data) as ledger:
+        with pytest.raises(LedgerBroken, match=rf"Entry {row} of the ledger is broken") as found:
+            ledger.verify()
+        assert found.value.entry == row
+        with pytest.raises(LedgerBroken):
+            ledger.charge("c", "plan", [cost()], rounds=1)
+
+
+@pytest.mark.parametrize("row", [1, 2, 3, 4, 5])
+def test_a_missing_row_is_found(tmp_path: Path, row: int) -> None:
+    filled(tmp_path / "books")
+    with raw(tmp_path / "books") as connection:
+        connection.execute("DROP TRIGGER entries_remain")
+        connection.execute(f"DELETE FROM entries WHERE sequence = {row}")
+    with Ledger.open(tmp_path / "books", data) as ledger:
+        with pytest.raises(LedgerBroken) as found:
+            ledger.verify()
+        assert found.value.entry == row
+        with pytest.raises(LedgerBroken):  # its cost would be forgotten
+            ledger.charge("c", "plan", [cost()], rounds=1)
+        with pytest.raises(LedgerBroken):
+            ledger.set_cap(cap(9.0), "because")
+
+
+def rewrite(path: Path, entries: list[Entry]) -> None:
+    """What a forger can do who holds the file and knows the format: every row's own hash is right."""
+    with raw(path) as connection:
+        for trigger in ("entries_stay", "entries_remain", "entries_follow"):
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute("DELETE FROM entries")
+        connection.execute("DELETE FROM sqlite_sequence")
+        for e in entries:
+            row = (e.sequence, e.previous, e.run, e.round, e.kind, canonical(dict(e.payload)), e.at, e.hash)
+            connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+
+@pytest.mark.parametrize("row", [1, 2, 3, 4])
+def test_a_forged_entry_with_a_right_hash_breaks_the_next(tmp_path: Path, row: int) -> None:
+    filled(tmp_path / "books")
+    with Ledger.open(tmp_path / "books", data) as ledger:
+        entries = ledger.entries()
+    entries[row - 1] = replace(entries[row - 1], at="2020-01-01T00:00:00Z")
+    rewrite(tmp_path / "books", entries)
+    with (
+        Ledger.open(tmp_path / "books", data) as ledger,
+        pytest.raises(LedgerBroken, match="follow the one before") as e,
+    ):
+        ledger.verify()
+    assert e.value.entry == row + 1
+
+
+STORIES: dict[str, list[tuple[int, Kind]]] = {
+    "must be charged first": [(1, "progress")],
+    "goes on after round 4, its release": [(0, "charge"), (4, "release"), (5, "progress")],
+    "goes on after round 2, its progress": [(0, "charge"), (2, "progress"), (1, "progress")],
+    "has 3 rounds": [(0, "charge"), (9, "progress")],
+    "run a has 3 rounds": [(0, "charge"), (2, "release")],
+}
+
+
+@pytest.mark.parametrize("message", STORIES)
+def test_an_impossible_story_is_broken_even_if_all_hashes_are_right(tmp_path: Path, message: str) -> None:
+    Ledger.open(tmp_path / "books", data).close()
+    entries: list[Entry] = []
+    for round_, kind in STORIES[message]:
+        previous = entries[-1].hash if entries else "0" * 64
+        payload = {"rounds": 3} if kind == "charge" else {}
+        entries.append(
+            Entry(sequence=len(entries) + 1, previous=previous, run="a", round=round_, kind=kind, payload=payload)
+        )
+    rewrite(tmp_path / "books", entries)
+    with Ledger.open(tmp_path / "books", data) as ledger, pytest.raises(LedgerBroken, match=message) as found:
+        ledger.verify()
+    assert found.value.entry == len(entries)
+    with pytest.raises(LedgerBroken, match=message):
+        parse_export(write_export("a", entries))
+
+
+def test_a_charge_must_say_how_long_it_is_for() -> None:
+    entry = Entry(sequence=1, previous="0" * 64, run="a", round=0, kind="charge", payload={"rounds": "many"})
+    with pytest.raises(LedgerBroken, match="how many rounds"):
+        parse_export(write_export("a", [entry]))
+
+
+def test_spaces_in_a_payload_are_a_change(tmp_path: Path) -> None:
+    filled(tmp_path / "books")
+    with raw(tmp_path / "books") as connection:
+        connection.execute("DROP TRIGGER entries_stay")
+        connection.execute("UPDATE entries SET payload = payload || ' ' WHERE sequence = 3")
+    with Ledger.open(tmp_path / "books", data) as ledger, pytest.raises(LedgerBroken, match="not in canonical form"):
+        ledger.verify()
+
+
+def test_files_of_another_kind_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    noise, foreign, folder = tmp_path / "noise", tmp_path / "foreign", tmp_path / "folder"
+    noise.write_bytes(b"not a database at all" * 100)
+    with raw(foreign) as connection:
+        connection.execute("CREATE TABLE cats (name)")
+    folder.mkdir(mode=0o700)
+    for path in (noise, foreign):
+        path.chmod(0o600)
+    with pytest.raises(LedgerUnusable, match="cannot be used: file is not a database"):
+        Ledger.open(noise, data)
+    with pytest.raises(BadValue, match="must be a ledger of this program"):
+        Ledger.open(foreign, data)
+    with pytest.raises(LedgerUnusable, match="cannot be used: unable to open database file"):
+        Ledger.open(folder, data)
+    with pytest.raises(LedgerUnusable, match="A ledger cannot be made in"):
+        Ledger.open(tmp_path / "nowhere" / "books", data)
+
+
+def test_a_log_without_its_ledger_is_not_applied_to_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "books-wal").write_bytes(b"")
+    with pytest.raises(BadValue, match="books-wal must not lie alone"):
+        Ledger.open(tmp_path / "books", data)
+
+
+def test_odd_names_are_names(tmp_path: Path) -> None:
+    path = tmp_path / "bo?ks #1 %41;'.sqlite"
+    with Ledger.open(path, data) as ledger:
+        ledger.charge("a", "plan", [cost()], rounds=1)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_link_that_leads_nowhere_is_said(tmp_path: Path) -> None:
+    (tmp_path / "books").symlink_to(tmp_path / "gone")
+    with pytest.raises(LedgerUnusable, match="No such file"):
+        Ledger.open(tmp_path / "books", data)
+
+
+def test_a_failed_making_leaves_nothing(tmp_path: Path) -> None:
+    def broken(key: bytes) -> str:
+        raise RuntimeError(str(len(key)))
+
+    with pytest.raises(RuntimeError, match="32"):
+        Ledger.open(tmp_path / "books", broken)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_that_never_ends_is_not_waited_for_forever(tmp_path: Path) -> None:
+    path = tmp_path / "books"
+    with Ledger.open(path, data, patience=0.05) as ledger, raw(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnusable, match=r"database is locked\. Another process holds it; try again later\."):
+            ledger.charge("a", "plan", [cost()], rounds=1)
+        assert ledger.verify() == 0  # readers are not held up
+        other.execute("ROLLBACK")
+        ledger.charge("a", "plan", [cost()], rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"run": "*"}, "run must be up to 100 letters"),
+        ({"run": "a/b"}, "run must be up to 100 letters"),
+        ({"run": "a\n"}, "run must be up to 100 letters"),
+        ({"plan": ""}, "plan must be the plan's hash"),
+        ({"rounds": 0}, "rounds must be a whole number"),
+        ({"rounds": 1.5}, "rounds must be a whole number"),
+        ({"costs": []}, "costs must state one cost"),
+        ({"costs": [cost(), cost(0.2)]}, "costs must state one cost"),
+        ({"at": "yesterday"}, "Entry.at must be absent or UTC"),
+        ({"at": "2026-01-31T12:00:00+01:00"}, "Entry.at must be absent or UTC"),
+        ({"extra": {"loss": math.nan}}, "Entry.payload must hold finite numbers"),
+        ({"extra": {1: 2}}, "Entry.payload must have text keys"),
+        ({"extra": {"x": b"bytes"}}, "Entry.payload must be made of plain JSON values, got bytes"),
+    ],
+)
+def test_senseless_charges_are_refused_and_leave_nothing(ledger: Ledger, given: dict[str, Any], message: str) -> None:
+    values: dict[str, Any] = {"run": "a", "plan": "p", "costs": [cost()], "rounds": 1} | given
+    with pytest.raises(BadValue, match=message):
+        ledger.charge(**values, caps=[cap()])
+    assert ledger.verify() == 0
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1.0, "1", True, None])
+def test_senseless_costs_and_caps_are_refused(bad: Any) -> None:
+    with pytest.raises(BadValue, match=r"Cost\.epsilon must"):
+        cost(bad)
+    with pytest.raises(BadValue, match=r"Cap\.epsilon must"):
+        cap(bad)
+    with pytest.raises(BadValue, match=r"Cost\.delta must"):
+        cost(0.1, bad)
+    with pytest.raises(BadValue, match=r"Cap\.epsilon must be finite"):
+        cap(math.inf)
+    with pytest.raises(BadValue, match=r"Cost\.adversary must be one of"):
+        cost(adversary="nobody")
+
+
+def test_releases_name_a_hash_and_failures_a_known_reason(ledger: Ledger) -> None:
+    ledger.charge("a", "plan", [cost()], rounds=1)
+    for bad in ("", "x" * 64, MODEL.upper(), None):
+        with pytest.raises(BadValue, match="model must be a SHA-256"):
+            ledger.release("a", bad)  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match="reason must be one of stopped, error"):
+        ledger.failed("a", "row 17 is not a number")  # type: ignore[arg-type]
+
+
+def test_a_closed_ledger_says_so(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "books", data)
+    ledger.close()
+    with pytest.raises(FedveilError, match="closed database"):
+        ledger.verify()
