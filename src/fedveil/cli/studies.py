@@ -23,6 +23,7 @@ from fedveil.plan import Plan
 from fedveil.planning import Planned
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.conduct import Progress as Step
+from fedveil.schedule import Row
 from fedveil.study import Study, parse_study
 from fedveil.version import __version__
 
@@ -70,8 +71,11 @@ def plan(study: StudyFile, as_json: Json = False) -> None:
         _plan_text(planned.plan)
         out().print(f"schedule {planned.designed.kind}: {planned.designed.reason}")
         plain_table(result["guarantees"])
-        out().print("considered:")
-        plain_table(result["considered"])
+        out().print(
+            "schedules looked at, by expected risk (noise: on the averaged gradient; * certified, else expected):"
+        )
+        best = sorted(planned.designed.considered, key=lambda row: row.risk)[:8]
+        plain_table([_short(row) for row in best])
 
     show(result, as_json, text)
 
@@ -238,6 +242,18 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "mechanism": last_iterate_table(plan.run),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered],
+    }
+
+
+def _short(row: Row) -> dict[str, Any]:
+    batch = str(row.batch) if isinstance(row.batch, int) else f"{min(row.batch)} to {max(row.batch)}"
+    return {
+        "kind": row.kind + (" *" if row.certified else ""),
+        "passes x rounds": f"{row.passes} x {row.rounds}",
+        "batch": batch,
+        "step": digits(row.step_size, 3),
+        "noise": digits(row.noise_on_average, 3),
+        "risk": digits(row.risk, 3),
     }
 
 
