@@ -17,7 +17,6 @@ from fedveil.data.load import Loaded, load
 from fedveil.data.records import Records
 from fedveil.model.metrics import accuracy
 from fedveil.plan import Plan
-from fedveil.planning import make_plan
 from fedveil.run.simulate import simulate
 from fedveil.study import Study, study_of
 from fedveil.train.entropy import Entropy
@@ -125,7 +124,7 @@ def mean_over_clients(plan: Plan, model: Any, held: Records) -> float:
 def with_target(tables: Mapping[str, Any], loaded: Loaded, neighbours: str, epsilon: float, delta: float) -> Plan:
     privacy = {"epsilon": epsilon, "delta": delta, "neighbours": neighbours}
     study = study_of({**tables, "privacy": privacy}, base=DATA)
-    return make_plan(study, loaded.train.shape).plan
+    return study.planned(loaded.train.shape).plan
 
 
 def row(name: str, plan: Plan, found: list[float], bar: float) -> Row:
@@ -143,7 +142,7 @@ def heart_rows() -> list[Row]:
             tables = {**HEART, "data": {**HEART["data"], "held_out": {"fraction": 0.34, "public": True, "seed": seed}}}
             privacy = {"epsilon": epsilon, "delta": 1e-3, "neighbours": neighbours}
             study, loaded = opened(tables, privacy)
-            plan = make_plan(study, loaded.train.shape).plan
+            plan = study.planned(loaded.train.shape).plan
             model, _ = simulate(plan, loaded.train, Entropy.from_seed(seed))
             found.append(100 * mean_over_clients(plan, model, loaded.test or loaded.train))
         rows.append(row(f"heart, {neighbours}, epsilon {epsilon}", plan, found, bar))
@@ -157,9 +156,8 @@ def converged_row(loaded: Loaded) -> Row:
         tables = {**A9A, "model": {"kind": "logistic", "l2": 0.01}}
         schedule = {"kind": "constant", "rounds": 1, "passes": passes, "step_size": 0.5}
         privacy = {"epsilon": 0.5, "delta": 1 / (10 * loaded.train.targets.size)}
-        plan = make_plan(
-            study_of({**tables, "privacy": privacy, "schedule": schedule}, base=DATA), loaded.train.shape
-        ).plan
+        study = study_of({**tables, "privacy": privacy, "schedule": schedule}, base=DATA)
+        plan = study.planned(loaded.train.shape).plan
         means.append(float(np.mean(scores(plan, loaded, 3))))
     return Row(
         "a9a until converged, points lost from 100 to 3000 rounds",

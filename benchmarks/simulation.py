@@ -9,8 +9,11 @@ import numpy as np
 from benchmarks import Row
 from fedveil.data.records import Records
 from fedveil.mechanism import LastIterate
-from fedveil.plan import ModelPlan, Plan, Target
+from fedveil.method.hidden import Hidden
+from fedveil.model.spec import ModelPlan
+from fedveil.plan import Plan
 from fedveil.run.simulate import simulate
+from fedveil.target import Target
 from fedveil.train.deal import deal
 from fedveil.train.entropy import Entropy
 from fedveil.train.hidden import Rule, draw
@@ -46,7 +49,13 @@ def problem(clients: int, each: int, features: int, cohort: int, passes: int) ->
     )
     target = Target(epsilon=5.0, delta=1e-6, unit="client")
     plan = Plan(
-        name="bench", data=records.shape, model=model, target=target, deal="clients", run=run, grid=-40, seeded=True
+        name="bench",
+        data=records.shape,
+        model=model,
+        target=target,
+        method=Hidden(run=run, deal="clients"),
+        grid=-40,
+        seeded=True,
     )
     return plan, records
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedveil.account.hidden import per_round
 from fedveil.guarantee import Adversary
+from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan
 
 
@@ -20,17 +21,34 @@ class Assumption:
 
 def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
     """All that the guarantee against this observer assumes."""
-    rows = [*_records(plan), *_noise(plan)]
+    if not isinstance(plan.method, Hidden):
+        stated = plan.method.assumptions(adversary, plan.data, plan.model, plan.target)
+        return (*_common(plan), *(Assumption(*row) for row in stated))
+    rows = [*_common(plan), *_records(plan), *_noise(plan)]
     if adversary in ("final-model", "curious-client"):
         rows += [*_steps(plan), *_hiding(plan)]
     return (*rows, *_observer(plan, adversary))
 
 
+def _common(plan: Plan) -> list[Assumption]:
+    source = (
+        "a seed that the study names: anyone can take the noise off again"
+        if plan.seeded
+        else "a stream cipher keyed by the operating system's entropy; each round's noise is drawn once"
+    )
+    return [
+        Assumption("feature bound", f"{plan.data.bound:.12g}", "every row is cut to it when the data are read"),
+        Assumption("randomness", "256-bit key", source),
+        Assumption(
+            "noise grid", f"2^{plan.grid}", "state and noise are whole multiples; its share is in epsilon and delta"
+        ),
+    ]
+
+
 def _records(plan: Plan) -> list[Assumption]:
-    data, run = plan.data, plan.run
+    run = plan.run
     once = "at most one round of each pass" if run.rounds > 1 else "every round"
     return [
-        Assumption("feature bound", f"{data.bound:.12g}", "every row is cut to it when the data are read"),
         Assumption(
             "gradient bound", f"{run.lipschitz:.12g}", "every record's gradient is clipped to it before it is averaged"
         ),
@@ -43,18 +61,8 @@ def _records(plan: Plan) -> list[Assumption]:
 
 def _noise(plan: Plan) -> list[Assumption]:
     run = plan.run
-    source = (
-        "a seed that the study names: anyone can take the noise off again"
-        if plan.seeded
-        else "a stream cipher keyed by the operating system's entropy; each round's noise is drawn once"
-    )
     law = "normal" if run.noise == "gaussian" else "Laplace"
-    return [
-        Assumption(f"noise per unit ({law})", f"{_range(run.noise_std)}", source),
-        Assumption(
-            "noise grid", f"2^{plan.grid}", "state and noise are whole multiples; its share is in epsilon and delta"
-        ),
-    ]
+    return [Assumption(f"noise per unit ({law})", f"{_range(run.noise_std)}", "drawn for every round by the run")]
 
 
 def _steps(plan: Plan) -> list[Assumption]:

@@ -17,7 +17,7 @@ from fedveil.certify import Certificate, certify
 from fedveil.checks import require
 from fedveil.data.load import Loaded, load
 from fedveil.data.records import Records
-from fedveil.planning import Planned, make_plan
+from fedveil.planning import Planned
 from fedveil.run.conduct import Progress, System, conduct
 from fedveil.run.files import PUBLIC, write_atomically
 from fedveil.study import Study, read_study, study_of
@@ -56,7 +56,7 @@ def plan_study(study: Wanted, data: Given = None) -> Planned:
     """The plan of a study; trains nothing."""
     found, loaded = open_study(study, data)
     held = 0 if loaded.test is None else loaded.test.targets.size
-    return make_plan(found, loaded.train.shape, held, loaded.test_public)
+    return found.planned(loaded.train.shape, held, loaded.test_public)
 
 
 def run_study(

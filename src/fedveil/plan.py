@@ -5,101 +5,37 @@ of it, nor a hash of one (a hash of private data can be tested against guesses, 
 """
 
 import hashlib
-import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any
 
-import numpy as np
-
-from fedveil.account.hidden import per_round
 from fedveil.account.observers import Participation
 from fedveil.checks import require
 from fedveil.data.records import DataShape
-from fedveil.guarantee import Adversary, Neighbours, Unit
-from fedveil.mechanism import LastIterate, number, whole
-from fedveil.mechanism_file import last_iterate_table, mechanism_of
-from fedveil.model.loss import Constants, Loss, with_l2
-from fedveil.model.named import KINDS, loss_named
+from fedveil.errors import BadValue
+from fedveil.mechanism import LastIterate
+from fedveil.method.base import Method
+from fedveil.method.hidden import Deal, Hidden
+from fedveil.model.loss import Constants
+from fedveil.model.spec import ModelPlan
 from fedveil.tables import known, read_tables, table, write_tables
+from fedveil.target import Target
 
-Deal = Literal["records", "clients"]
 FORMAT = 1
-_NORM_ROUNDING = 1e-9  # a computed norm of up to a million numbers is that exact
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What must be met, for whom, against whom."""
-
-    epsilon: float
-    delta: float
-    adversary: Adversary = "final-model"
-    unit: Unit = "record"
-    neighbours: Neighbours = "replace-one"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", number("privacy.epsilon", self.epsilon))
-        object.__setattr__(self, "delta", number("privacy.delta", self.delta))
-        require(1e-9 <= self.epsilon <= 1e5, "privacy.epsilon", "lie in [1e-9, 1e5]", self.epsilon)
-        require(1e-12 <= self.delta < 1, "privacy.delta", "lie in [1e-12, 1)", self.delta)
-        for name, choices in (("adversary", Adversary), ("unit", Unit), ("neighbours", Neighbours)):
-            given, words = getattr(self, name), get_args(choices)
-            require(given in words, f"privacy.{name}", f"be one of {', '.join(words)}", given)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPlan:
-    """The loss and what is enforced around it: clipping, l2, and the ball the model is kept in.
-
-    ``classes`` is what the data have (0 for regression); None until the data are known.
-    """
-
-    kind: str
-    classes: int | None = None
-    smoothing: float | None = None
-    threshold: float | None = None
-    l2: float = 0.0
-    clip: float | None = None
-    radius: float | None = None
-
-    def __post_init__(self) -> None:
-        require(self.kind in KINDS, "model.kind", f"be one of {', '.join(KINDS)}", self.kind)
-        if self.classes is not None:
-            object.__setattr__(self, "classes", whole("model.classes", self.classes))
-            _ = self.loss  # refuses a loss that does not go with so many classes
-        for name in ("smoothing", "threshold", "clip", "radius"):
-            given = getattr(self, name)
-            if given is not None:
-                object.__setattr__(self, name, number(f"model.{name}", given))
-                require(1e-9 <= getattr(self, name) <= 1e9, f"model.{name}", "lie in [1e-9, 1e9]", given)
-        object.__setattr__(self, "l2", number("model.l2", self.l2))
-        require(0 <= self.l2 <= 1e9, "model.l2", "lie in [0, 1e9]", self.l2)
-
-    @property
-    def loss(self) -> Loss:
-        """The loss by its name."""
-        return loss_named(self.kind, classes=self.classes, smoothing=self.smoothing, threshold=self.threshold)
-
-    def constants(self, bound: float) -> Constants:
-        """Lipschitz, smoothness and strong convexity on rows of norm at most ``bound``, as far as floats can tell."""
-        return with_l2(self.loss.constants(bound * (1 + _NORM_ROUNDING), self.clip), self.l2)
+METHODS: dict[str, Any] = {"hidden": Hidden}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What will run.
 
-    ``deal``: whether single records or whole clients are dealt into rounds; ``run``: the schedule, with its noise;
-    ``grid``: the state lies on multiples of 2**grid; ``seeded``: the noise comes from a seed that others know.
+    ``grid``: state and noise are whole multiples of 2**grid; ``seeded``: the noise comes from a seed that others know.
     """
 
     name: str
-    algorithm: Literal["hidden"] = "hidden"
+    method: Method
     data: DataShape
     model: ModelPlan
     target: Target
-    deal: Deal
-    run: LastIterate
     grid: int
     seeded: bool = False
     test_records: int = 0
@@ -107,51 +43,29 @@ class Plan:
     baselines: bool = False
 
     def __post_init__(self) -> None:
-        require(self.deal in get_args(Deal), "plan.deal", "be records or clients", self.deal)
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
-        self._check_units()
-        self._check_constants()
+        self.method.check(self.data, self.model, self.target)
 
-    def _check_units(self) -> None:
-        unit, data = self.target.unit, self.data
-        require(
-            unit == "record" or self.deal == "clients", "plan.deal", "be clients when clients are protected", self.deal
-        )
-        if unit == "record" and self.deal == "clients":
-            even = data.largest_client == data.smallest_client
-            sizes = f"{data.smallest_client} to {data.largest_client}"
-            hint = 'Deal records, or protect clients (privacy.unit = "client").'
-            require(even, "Clients", "be of one size when they are dealt whole but records are protected", sizes, hint)
-        require(
-            self.run.records == self.units,
-            "plan.run.records",
-            f"be the number of units, {self.units}",
-            self.run.records,
-        )
-        require(
-            self.run.neighbours == self.target.neighbours,
-            "plan.run.neighbours",
-            "match the target",
-            self.run.neighbours,
-        )
+    @property
+    def hidden(self) -> Hidden:
+        """The method, which must be the hidden one."""
+        if not isinstance(self.method, Hidden):
+            raise BadValue(f"The plan must be for hidden training here, and it is for {self.method.kind}.")
+        return self.method
 
-    def _check_constants(self) -> None:
-        """What is accounted for is what the model's enforced constants say, never less."""
-        real, run = self.constants, self.run
-        require(run.lipschitz >= real.lipschitz, "plan.run.lipschitz", f"be at least {real.lipschitz}", run.lipschitz)
-        require(run.convex <= real.convex, "plan.run.convex", "be true only for a convex loss", run.convex)
-        if run.smoothness is not None:
-            least = math.inf if real.smoothness is None else real.smoothness
-            require(run.smoothness >= least, "plan.run.smoothness", f"be at least {least}", run.smoothness)
-        most = real.strong_convexity
-        require(run.strong_convexity <= most, "plan.run.strong_convexity", f"be at most {most}", run.strong_convexity)
-        radius = self.model.radius
-        kept = run.diameter is None or (radius is not None and run.diameter >= 2 * radius)
-        require(kept, "plan.run.diameter", "be at least twice the radius", run.diameter)
+    @property
+    def run(self) -> LastIterate:
+        """The schedule of a hidden method."""
+        return self.hidden.run
+
+    @property
+    def deal(self) -> Deal:
+        """What a hidden method deals into rounds."""
+        return self.hidden.deal
 
     @property
     def units(self) -> int:
-        """How many units are dealt into rounds."""
+        """How many units there are to protect."""
         return self.data.clients if self.target.unit == "client" else self.data.records
 
     @property
@@ -161,13 +75,8 @@ class Plan:
 
     @property
     def radius(self) -> float:
-        """Of the ball the model is kept in: as stated, or too large to be reached by steps and noise in practice."""
-        if self.model.radius is not None:
-            return self.model.radius
-        run = self.run
-        step, batch, std = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
-        noise = float(np.sqrt(np.sum((step * std) ** 2 / batch) * self.dimension))
-        return 2.0 ** math.ceil(math.log2(float(step.sum()) * run.lipschitz + 10 * noise))
+        """Of the ball the model is kept in."""
+        return self.method.radius(self.data, self.model)
 
     @property
     def constants(self) -> Constants:
@@ -176,10 +85,8 @@ class Plan:
 
     @property
     def participation(self) -> Participation:
-        """How often clients take part, as the observers' accounting wants to know."""
-        held = 1 if self.target.unit == "client" else self.data.largest_client
-        often = self.deal == "records" and held > 1
-        return Participation(largest_client=held, clients=self.data.clients, every_round=often)
+        """How often clients take part in a hidden method."""
+        return self.hidden.participation(self.data, self.target)
 
     @property
     def hash(self) -> str:
@@ -187,44 +94,43 @@ class Plan:
         return hashlib.sha256(write_plan(self).encode()).hexdigest()
 
 
+_HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target", "method")]
+
+
 def write_plan(plan: Plan) -> str:
     """The plan as TOML; reading it gives an equal plan."""
     head = {key: getattr(plan, key) for key in _HEAD}
     tables = {
-        "plan": {"format": FORMAT, **head},
+        "plan": {"format": FORMAT, "algorithm": plan.method.kind, **head},
         "data": _values(plan.data),
         "model": _values(plan.model),
         "privacy": _values(plan.target),
-        "mechanism": last_iterate_table(plan.run),
+        "method": plan.method.table(),
     }
     return write_tables(tables)
 
 
 def read_plan(text: str) -> Plan:
     """The plan that a text holds."""
-    tables = read_tables(text, "The plan")
-    known(tables, ["plan", "data", "model", "privacy", "mechanism"], "a plan")
-    for name in ("plan", "data", "model", "privacy", "mechanism"):
+    tables, names = read_tables(text, "The plan"), ["plan", "data", "model", "privacy", "method"]
+    known(tables, names, "a plan")
+    for name in names:
         require(name in tables, "The plan", f"have a [{name}] table", sorted(tables))
     head = dict(table(tables["plan"], "plan"))
-    form = head.pop("format", None)
+    form, kind = head.pop("format", None), head.pop("algorithm", None)
     require(form == FORMAT, "plan.format", f"be {FORMAT}", form, "It was written by another version of fedveil.")
+    require(kind in METHODS, "plan.algorithm", f"be one of {', '.join(METHODS)}", kind)
     known(head, _HEAD, "[plan]")
-    run = mechanism_of(tables["mechanism"])
-    require(isinstance(run, LastIterate), "The plan's mechanism", "be a last-iterate one", type(run).__name__)
     parts: dict[str, Any] = {
         "data": _read(DataShape, tables["data"], "data"),
         "model": _read(ModelPlan, tables["model"], "model"),
         "target": _read(Target, tables["privacy"], "privacy"),
+        "method": METHODS[str(kind)].read(table(tables["method"], "method")),
     }
     try:
-        return Plan(run=run, **parts, **head)  # type: ignore[arg-type]
+        return Plan(**parts, **head)
     except TypeError as error:
-        require(False, "The plan", "be complete", str(error))
-        raise
-
-
-_HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target", "run")]
+        raise BadValue(f"The plan must be complete: {error}.") from error
 
 
 def _values(part: Any) -> dict[str, Any]:
@@ -237,5 +143,4 @@ def _read(kind: Any, given: Any, name: str) -> Any:
     try:
         return kind(**values)
     except TypeError as error:
-        require(False, f"[{name}]", "be complete", str(error))
-        raise
+        raise BadValue(f"[{name}] must be complete: {error}.") from error

@@ -1,44 +1,24 @@
 """What a user wants: which data, which clients, which model, which target. A study file, read and checked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from fedveil.checks import require
+from fedveil.data.records import DataShape
 from fedveil.data.spec import HeldOut, Source, Split
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary
 from fedveil.mechanism import number, whole
-from fedveil.plan import Deal, ModelPlan, Target
+from fedveil.model.spec import ModelPlan
+from fedveil.planning import Planned, make_plan, read_wish
+from fedveil.planning.base import Task, Wish
 from fedveil.schedule import Wishes
-from fedveil.tables import known, read_tables, table
+from fedveil.tables import filled, known, read_tables, table
+from fedveil.target import Target
 
 _TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
-    """How the model is trained: which order the units come in, when to stop, which noise."""
-
-    kind: Literal["hidden"] = "hidden"
-    order: Literal["secret", "public"] = "secret"
-    stopping: Literal["end", "random"] = "end"
-    noise: Literal["gaussian", "laplace"] = "gaussian"
-    deal: Deal | None = None
-
-    def __post_init__(self) -> None:
-        choices: dict[str, tuple[str | None, ...]] = {
-            "kind": ("hidden",),
-            "order": ("secret", "public"),
-            "stopping": ("end", "random"),
-            "noise": ("gaussian", "laplace"),
-            "deal": (None, *get_args(Deal)),
-        }
-        for name, words in choices.items():
-            given = getattr(self, name)
-            shown = ", ".join(word for word in words if word is not None)
-            require(given in words, f"algorithm.{name}", f"be one of {shown}", given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +46,23 @@ class Study:
     held_out: HeldOut | None
     model: ModelPlan
     target: Target
-    algorithm: Algorithm
+    algorithm: Wish
     wishes: Wishes
     books: Books = Books()
     seed: int | None = None
     baselines: bool = False
+
+    def planned(self, shape: DataShape, test_records: int = 0, test_public: bool = True) -> Planned:
+        """The plan of this study on data of this shape."""
+        return make_plan(
+            self.name,
+            self.algorithm,
+            Task(data=shape, model=self.model, target=self.target, wishes=self.wishes),
+            seeded=self.seed is not None,
+            test_records=test_records,
+            test_public=test_public,
+            baselines=self.baselines,
+        )
 
 
 def read_study(path: Path) -> Study:
@@ -111,24 +103,14 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         source=source,
         split=Split.parse(parts["clients"] or {"kind": "record"}),
         held_out=held_out,
-        model=_filled(ModelPlan, parts["model"], "model"),
-        target=_filled(Target, parts["privacy"], "privacy"),
-        algorithm=_filled(Algorithm, parts["algorithm"], "algorithm"),
-        wishes=_filled(Wishes, parts["schedule"], "schedule"),
+        model=filled(ModelPlan, parts["model"], "model"),
+        target=filled(Target, parts["privacy"], "privacy"),
+        algorithm=read_wish(parts["algorithm"]),
+        wishes=filled(Wishes, parts["schedule"], "schedule"),
         books=_books(parts["books"], base),
         seed=None if seed is None else whole("study.seed", seed),
         baselines=baselines,
     )
-
-
-def _filled(kind: Any, given: Mapping[str, Any], name: str) -> Any:
-    known(given, [f.name for f in fields(kind)], f"[{name}]")
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    try:
-        return kind(**values)
-    except TypeError as error:  # a required key is missing
-        missing = str(error).split(": ")[-1]
-        raise BadValue(f"[{name}] must be complete: missing {missing}.") from error
 
 
 def _books(given: Mapping[str, Any], base: Path) -> Books:

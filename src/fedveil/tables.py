@@ -4,6 +4,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from fedveil.checks import require
@@ -33,6 +34,17 @@ def known(given: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
         near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(keys)}."
         require(key in keys, f"Key {key!r}", f"be known to {where}", key, hint)
+
+
+def filled(kind: Any, given: Mapping[str, Any], name: str) -> Any:
+    """A dataclass from a table of its fields; lists become tuples."""
+    known(given, [f.name for f in fields(kind)], f"[{name}]")
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    try:
+        return kind(**values)
+    except TypeError as error:  # a required key is missing
+        missing = str(error).split(": ")[-1]
+        raise BadValue(f"[{name}] must be complete: missing {missing}.") from error
 
 
 def write_tables(tables: Mapping[str, Mapping[str, Any]]) -> str:

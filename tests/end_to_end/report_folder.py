@@ -10,8 +10,11 @@ from fedveil.assumptions import assumptions
 from fedveil.certify import Certificate, Guarantee
 from fedveil.data.records import DataShape
 from fedveil.mechanism import LastIterate
-from fedveil.plan import ModelPlan, Plan, Target, write_plan
+from fedveil.method.hidden import Hidden
+from fedveil.model.spec import ModelPlan
+from fedveil.plan import Plan, write_plan
 from fedveil.promises import ADVERSARIES, promise
+from fedveil.target import Target
 
 NAME = 'Heart <script>alert("&")</script> study'
 CLIENT = "Clinic <b>A</b> & \"B\" 'C'"
@@ -66,8 +69,7 @@ def some_plan(*, rounds: int = 4, passes: int = 1, noise: float = 1.0, seeded: b
         data=data,
         model=model,
         target=Target(epsilon=1.0, delta=1e-5),
-        deal="records",
-        run=run,
+        method=Hidden(run=run, deal="records"),
         grid=-44,
         seeded=seeded,
         test_records=500,

@@ -280,7 +280,7 @@ def test_a_mistake_is_one_sentence_and_leaves_no_charge(
 def test_the_plan_trains_nothing_and_says_what_it_costs(tmp_path: Path) -> None:
     result = json.loads(fedveil("plan", write_study(tmp_path), "--json").stdout)
     assert result["guarantees"][0]["epsilon"] <= 2.0
-    assert result["mechanism"]["passes"] == 2
+    assert result["method"]["passes"] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npz", "study.toml"]
 
 

@@ -4,7 +4,10 @@ import numpy as np
 
 from fedveil.data.records import Records
 from fedveil.mechanism import LastIterate
-from fedveil.plan import Deal, ModelPlan, Plan, Target
+from fedveil.method.hidden import Deal, Hidden
+from fedveil.model.spec import ModelPlan
+from fedveil.plan import Plan
+from fedveil.target import Target
 
 
 def some_records(count: int = 60, features: int = 3, clients: int = 60, seed: int = 0, classes: int = 2) -> Records:
@@ -49,5 +52,11 @@ def some_plan(
     run = LastIterate(**(settings | changes))  # type: ignore[arg-type]
     target = Target(epsilon=5.0, delta=1e-5, unit=unit, neighbours=run.neighbours)  # type: ignore[arg-type]
     return Plan(
-        name="trial", data=records.shape, model=model, target=target, deal=deal, run=run, grid=-40, seeded=seeded
+        name="trial",
+        data=records.shape,
+        model=model,
+        target=target,
+        method=Hidden(run=run, deal=deal),
+        grid=-40,
+        seeded=seeded,
     )

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import chi2
 
 from fedveil.data.records import Records
-from fedveil.plan import ModelPlan, Plan
-from fedveil.promises import noise_of
+from fedveil.model.spec import ModelPlan
+from fedveil.plan import Plan
 from fedveil.run.simulate import simulate
 from fedveil.train.deal import Batch, deal
 from fedveil.train.entropy import Entropy
@@ -67,7 +67,7 @@ def test_noise_is_what_the_accountant_is_told() -> None:
     """2000 rounds of 50 coordinates against the stated deviation: 10% less is far outside; false alarm 2e-7."""
     plan = some_plan(some_records(), step_size=0.3, noise_std=1.7)
     rule, key = Rule.of(plan), Entropy.from_seed(5)
-    stated = noise_of(plan)[0]
+    stated = plan.hidden.noise()[0]
     assert stated == pytest.approx(0.3 * 1.7 / np.sqrt(10))
     drawn = np.concatenate([draw(replace(rule), turn % 6, 50, Entropy.from_seed(turn)) for turn in range(2000)])
     ratio = float(np.sum((drawn * 2.0**plan.grid / stated) ** 2))

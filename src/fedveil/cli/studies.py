@@ -18,7 +18,6 @@ from fedveil.cli.show import Json, Out, digits, out, plain_table, rounded_up, sh
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.guarantee import finite_or_none
 from fedveil.job import Result, plan_study, run_study
-from fedveil.mechanism_file import last_iterate_table
 from fedveil.plan import Plan
 from fedveil.planning import Planned
 from fedveil.promises import ADVERSARIES, promise
@@ -69,13 +68,14 @@ def plan(study: StudyFile, as_json: Json = False) -> None:
 
     def text() -> None:
         _plan_text(planned.plan)
-        out().print(f"schedule {planned.designed.kind}: {planned.designed.reason}")
+        out().print(planned.draft.reason)
         plain_table(result["guarantees"])
-        out().print(
-            "schedules looked at, by expected risk (noise: on the averaged gradient; * certified, else expected):"
-        )
-        best = sorted(planned.designed.considered, key=lambda row: row.risk)[:8]
-        plain_table([_short(row) for row in best])
+        if planned.draft.designed is not None:
+            out().print(
+                "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
+            )
+            best = sorted(planned.draft.designed.considered, key=lambda row: row.risk)[:8]
+            plain_table([_short(row) for row in best])
 
     show(result, as_json, text)
 
@@ -189,21 +189,12 @@ def _show_result(result: Result, quiet: bool, as_json: bool) -> None:
 
 
 def _plan_text(plan: Plan) -> None:
-    run, data, target = plan.run, plan.data, plan.target
-    units = f"{plan.units} {target.unit}s" if target.unit == "record" else f"{plan.units} clients"
-    secret = "dealt secretly" if run.order == "secret" else "in public order"
-    batch = run.batch if isinstance(run.batch, int) else f"{min(run.batch)} to {max(run.batch)}"
+    data, target = plan.data, plan.target
+    facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(data, target))
     out().print(
-        f"{plan.name}: {plan.model.kind}, {plan.dimension} parameters; {units} of {data.clients} clients, {secret}; "
-        f"{run.passes} x {run.rounds} rounds of {batch}, step {_span(run.step_size)}, "
-        f"noise {_span(run.noise_std)} a {target.unit}."
+        f"{plan.name}: {plan.model.kind}, {plan.dimension} parameters; {data.records} records of "
+        f"{data.clients} clients; {plan.method.kind}: {facts}."
     )
-
-
-def _span(values: float | tuple[float, ...]) -> str:
-    if isinstance(values, float):
-        return digits(values, 4)
-    return f"{digits(values[0], 4)} to {digits(values[-1], 4)}"
 
 
 def _certificate_table(certificate: Certificate) -> None:
@@ -223,7 +214,7 @@ def _certificate_table(certificate: Certificate) -> None:
 
 
 def _plan_json(planned: Planned) -> dict[str, Any]:
-    plan, designed = planned.plan, planned.designed
+    plan, designed = planned.plan, planned.draft.designed
     guarantees = []
     for adversary in ADVERSARIES:
         answer = promise(plan, adversary)
@@ -237,11 +228,11 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         )
     return {
         "plan": plan.hash,
-        "schedule": designed.kind,
-        "reason": designed.reason,
-        "mechanism": last_iterate_table(plan.run),
+        "algorithm": plan.method.kind,
+        "reason": planned.draft.reason,
+        "method": plan.method.table(),
         "guarantees": guarantees,
-        "considered": [asdict(row) for row in designed.considered],
+        "considered": [asdict(row) for row in designed.considered] if designed else [],
     }
 
 

@@ -16,23 +16,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Cap, CapExceeded, Cost, Ledger
-from fedveil.mechanism_file import last_iterate_table
+from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.planning import make_plan
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.simulate import simulate
+from fedveil.run.trainers import TRAINERS
 from fedveil.study import Study
 from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
-from fedveil.train.hidden import State
+from fedveil.train.hidden import Rule, State, model_of
+
+Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ def _settle_plan(study: Study, loaded: Loaded, folder: Path, resume: bool) -> Pl
         hint = "Name another folder, or go on with --resume."
         require(not path.exists(), "--out", "name a folder without a run in it", str(folder), hint)
         held = 0 if loaded.test is None else loaded.test.targets.size
-        plan = make_plan(study, loaded.train.shape, held, loaded.test_public).plan
+        plan = study.planned(loaded.train.shape, held, loaded.test_public).plan
         write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
         return plan
     try:
@@ -127,8 +130,8 @@ def _charge(study: Study, plan: Plan, name: str, folder: Path, ledger: Ledger, a
             name,
             plan.hash,
             [_cost(plan, adversary) for adversary in ADVERSARIES],
-            rounds=plan.run.total,
-            mechanism=write_tables({"mechanism": last_iterate_table(plan.run)}),
+            rounds=plan.method.total,
+            mechanism=write_tables({"method": plan.method.table()}),
             caps=_caps(study),
             at=at,
         )
@@ -163,15 +166,38 @@ def _train(
     folder: Path,
     system: System,
     watch: Callable[[Progress], None] | None,
+) -> Vector:
+    """The last model. Hidden training keeps private checkpoints; the others repeat themselves to the byte."""
+    charged, began = promise(plan, plan.target.adversary).epsilon, system.seconds()
+
+    def tick(done: int, first: int = 0) -> None:
+        if watch is not None:
+            passed = system.seconds() - began
+            watch(Progress(done, plan.method.total, (done - first) / passed if passed > 0 else 0.0, charged))
+
+    if isinstance(plan.method, Hidden):
+        state = _hidden(plan, loaded, name, entropy, folder / "private" / "checkpoint", system, tick)
+        return model_of(Rule.of(plan), state)
+    try:
+        return TRAINERS[plan.method.kind](plan, loaded.train, entropy, tick).model
+    except KeyboardInterrupt as error:
+        raise Interrupted("Stopped; begin again with the same command and --resume.") from error
+
+
+def _hidden(
+    plan: Plan,
+    loaded: Loaded,
+    name: str,
+    entropy: Entropy,
+    path: Path,
+    system: System,
+    tick: Callable[[int, int], None],
 ) -> State:
     """The last state; on Ctrl-C the last finished round is kept, privately."""
-    path = folder / "private" / "checkpoint"
     found = load_checkpoint(path, plan=plan.hash, run=name)
     begun = None if found is None else _state_of(found)
     kept: list[State] = [] if begun is None else [begun]
-    first, began = 0 if begun is None else begun.round, system.seconds()
-    saved = began
-    charged = promise(plan, plan.target.adversary).epsilon
+    first, saved = 0 if begun is None else begun.round, system.seconds()
 
     def save(state: State) -> None:
         counts = {"dropped": state.dropped}
@@ -181,13 +207,10 @@ def _train(
     def after(state: State) -> None:
         nonlocal saved
         kept[:] = [state]
-        now = system.seconds()
-        if now - saved >= system.checkpoint_every:
+        if system.seconds() - saved >= system.checkpoint_every:
             save(state)
-            saved = now
-        if watch is not None:
-            rate = (state.round - first) / (now - began) if now > began else 0.0
-            watch(Progress(state.round, plan.run.total, rate, charged))
+            saved = system.seconds()
+        tick(state.round, first)
 
     try:
         last = simulate(plan, loaded.train, entropy, resume=begun, watch=after)[1]
@@ -198,7 +221,7 @@ def _train(
             save(kept[0])
         done = kept[0].round if kept else 0
         raise Interrupted(
-            f"Stopped after round {done} of {plan.run.total}; go on with the same command and --resume."
+            f"Stopped after round {done} of {plan.method.total}; go on with the same command and --resume."
         ) from error
 
 
@@ -207,10 +230,10 @@ def _state_of(checkpoint: Checkpoint) -> State:
 
 
 def _release(
-    plan: Plan, loaded: Loaded, name: str, last: State, entropy: Entropy, folder: Path, ledger: Ledger, at: str | None
+    plan: Plan, loaded: Loaded, name: str, model: Vector, entropy: Entropy, folder: Path, ledger: Ledger, at: str | None
 ) -> dict[str, Any]:
     """Record the release, then make it; the key and the hidden state are destroyed after."""
-    model, metrics = measure(plan, loaded, last, entropy)
+    metrics = measure(plan, loaded, model, entropy)
     data = _npz(plan, model)
     also = ["metrics.json"] if metrics["test"] else []
     ledger.release(name, sha256(data).hexdigest(), also=also, at=at)

@@ -12,18 +12,16 @@ from fedveil.model.metrics import scores
 from fedveil.plan import Plan
 from fedveil.train.baselines import centralised, non_private
 from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import Rule, State, model_of
 
 Vector = NDArray[np.float64]
 
 
-def measure(plan: Plan, loaded: Loaded, last: State, entropy: Entropy) -> tuple[Vector, dict[str, Any]]:
-    """The model of the last state, and its metrics; nothing is measured on training records."""
-    model = model_of(Rule.of(plan), last)
+def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict[str, Any]:
+    """The metrics of a model; nothing is measured on training records."""
     task = "classification" if plan.data.classes else "regression"
     found: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
     if loaded.test is None:
-        return model, found
+        return found
     held = loaded.test
     found["test"] = {"records": held.targets.size, "public": plan.test_public, **_measured(plan, model, held)}
     if plan.baselines:
@@ -32,7 +30,7 @@ def measure(plan: Plan, loaded: Loaded, last: State, entropy: Entropy) -> tuple[
             "centralised": centralised(plan.model, loaded.train),
         }
         found["baselines"] = {name: _measured(plan, other, held) for name, other in models.items()}
-    return model, found
+    return found
 
 
 def _measured(plan: Plan, model: Vector, held: Records) -> dict[str, Any]:

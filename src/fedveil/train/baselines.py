@@ -3,22 +3,19 @@
 These models are computed from private data without any protection: a number derived from them is a release.
 """
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from fedveil.account.hidden import per_round
 from fedveil.data.records import Records
-from fedveil.plan import ModelPlan, Plan
-from fedveil.train.deal import deal
-from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import Rule, model_of, start, step
+from fedveil.model.spec import ModelPlan
+from fedveil.plan import Plan
+from fedveil.train.entropy import Entropy, permutation
+from fedveil.train.hidden import project
 
 Vector = NDArray[np.float64]
 _NO_CLIP = 1e99
-_PASSES, _ROUNDS = 100, 3000  # of a run without noise: enough to converge, and no more than a few seconds
+_PASSES, _BATCHES = 100, 20  # of a run without noise: enough to converge, and no more than a few seconds
 
 
 def centralised(model: ModelPlan, records: Records) -> Vector:
@@ -36,12 +33,15 @@ def centralised(model: ModelPlan, records: Records) -> Vector:
 
 
 def non_private(plan: Plan, records: Records, entropy: Entropy) -> Vector:
-    """The same rounds over the clients without noise, with the steps and passes one takes when nothing is hidden."""
-    smooth, batches = plan.constants.smoothness, per_round(plan.run.batch, plan.run)[: plan.run.rounds]
-    passes = min(_PASSES, max(1, _ROUNDS // plan.run.rounds))
-    steps = np.full(passes * plan.run.rounds, 1 / smooth)
-    rule = replace(Rule.of(plan), steps=steps, batches=np.tile(batches, passes))
-    dealt, state, silence = deal(plan, records, entropy), start(plan), np.zeros(plan.dimension)
-    while state.round < steps.size:
-        state = step(rule, state, dealt.batch(state.round), silence)
-    return model_of(rule, state)
+    """Plain rounds over the clients without noise, with the steps and passes one takes when nothing is hidden."""
+    loss, model, count = plan.model.loss, plan.model, records.targets.size
+    order = permutation(entropy, count, "baseline")
+    features, targets = records.features[order], records.targets[order]
+    batch, rate = max(1, count // _BATCHES), 1 / plan.constants.smoothness
+    w = np.zeros(plan.dimension)
+    for _ in range(_PASSES):
+        for first in range(0, count - batch + 1, batch):
+            part = slice(first, first + batch)
+            total, _ = loss.gradient(w, features[part], targets[part], clip=_NO_CLIP)
+            w = w - rate * (total / batch + model.l2 * w)
+    return project(w, plan.radius)

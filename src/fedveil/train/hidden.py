@@ -47,10 +47,10 @@ class Rule:
     def of(cls, plan: Plan) -> "Rule":
         """The rule that a plan states."""
         run: LastIterate = plan.run
-        steps, batches, stds = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
+        steps, batches = (per_round(v, run) for v in (run.step_size, run.batch))
         unit = 2.0**plan.grid
         laplace = run.noise == "laplace"
-        noise = steps * stds / (1.0 if laplace else np.sqrt(batches)) / unit
+        noise = plan.hidden.noise() / unit
         return cls(plan.model.loss, run.lipschitz, plan.model.l2, plan.radius, unit, steps, batches, noise, laplace)
 
 

@@ -1,0 +1,107 @@
+"""From a task to a plan: a method is designed for the target, put on its grid, and checked against the target."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedveil.account.grid import inner_target
+from fedveil.checks import require
+from fedveil.data.records import DataShape
+from fedveil.errors import CannotCertify
+from fedveil.model.named import usual_clip
+from fedveil.model.spec import ModelPlan
+from fedveil.plan import Plan
+from fedveil.planning.base import Draft, Task, Wish
+from fedveil.planning.hidden import HiddenWish
+from fedveil.promises import grid_of, promise
+from fedveil.tables import filled
+
+WISHES: dict[str, Any] = {"hidden": HiddenWish}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The plan, and how its method was designed."""
+
+    plan: Plan
+    draft: Draft
+
+
+def read_wish(given: Mapping[str, Any]) -> Wish:
+    """The [algorithm] table of a study."""
+    values = dict(given)
+    kind = values.pop("kind", "hidden")
+    require(isinstance(kind, str) and kind in WISHES, "algorithm.kind", f"be one of {', '.join(WISHES)}", kind)
+    found: Wish = filled(WISHES[kind], values, "algorithm")
+    return found
+
+
+def make_plan(
+    name: str,
+    wish: Wish,
+    task: Task,
+    *,
+    seeded: bool = False,
+    test_records: int = 0,
+    test_public: bool = True,
+    baselines: bool = False,
+) -> Planned:
+    """The plan that meets the task's target."""
+    task = replace(task, model=_settled(task.model, task.data))
+    try:
+        draft = wish.design(task)
+    except CannotCertify as error:
+        aim = f"epsilon {task.target.epsilon:g} at delta {task.target.delta:g}"
+        raise CannotCertify(f"The target, {aim} against {task.target.adversary}, is out of reach: {error}.") from error
+    plan = Plan(
+        name=name,
+        method=draft.method,
+        data=task.data,
+        model=task.model,
+        target=task.target,
+        grid=wish.grid(draft.method, task),
+        seeded=seeded,
+        test_records=test_records,
+        test_public=test_public,
+        baselines=baselines,
+    )
+    plan = _paid(plan, wish, task)
+    _check_met(plan, task)
+    return Planned(plan=plan, draft=replace(draft, method=plan.method))
+
+
+def _settled(model: ModelPlan, shape: DataShape) -> ModelPlan:
+    """The model with what the data's shape decides; without a wish, clipped at the zero model's gradient norm."""
+    model = replace(model, classes=shape.classes)
+    return model if model.clip is not None else replace(model, clip=usual_clip(model.loss, shape.bound))
+
+
+def _paid(plan: Plan, wish: Wish, task: Task) -> Plan:
+    """Where the grid costs more than was kept back for it, the noise is calibrated again."""
+    target = plan.target
+    if task.wishes.noise_std is not None or promise(plan, target.adversary).epsilon <= target.epsilon:
+        return plan
+    epsilon, delta = inner_target(grid_of(plan, target.adversary), target.epsilon, target.delta)
+    again = wish.recalibrated(plan.method, task, epsilon=epsilon * (1 - 1e-5), delta=delta * (1 - 1e-3))
+    return replace(plan, method=again)
+
+
+def _check_met(plan: Plan, task: Task) -> None:
+    target = plan.target
+    found = promise(plan, target.adversary).epsilon
+    if found <= target.epsilon:
+        return
+    if task.wishes.noise_std is not None:
+        least = "no finite epsilon" if math.isinf(found) else f"epsilon {found:.6g}"
+        require(
+            False,
+            "schedule.noise_std",
+            f"be enough for epsilon {target.epsilon:g}",
+            f"noise that gives {least}",
+            "Raise privacy.epsilon, or leave noise_std out to have it calibrated.",
+        )
+    raise CannotCertify(
+        f"The target epsilon {target.epsilon:g} at delta {target.delta:g} is out of reach for {target.adversary}: "
+        f"the best schedule found gives {found:.6g}. Raise epsilon or delta."
+    )

@@ -1,0 +1,117 @@
+"""Hidden training, designed: the schedule of least expected risk, its noise calibrated for the chosen observer."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, get_args
+
+from fedveil.account.grid import choose_grid
+from fedveil.account.observers import Participation, calibrate_for
+from fedveil.checks import require
+from fedveil.data.records import DataShape
+from fedveil.mechanism import LastIterate, Mechanism
+from fedveil.method.base import Method
+from fedveil.method.hidden import Deal, Hidden
+from fedveil.planning.base import Draft, Task
+from fedveil.schedule import Calibrator, Designed, Problem, Wishes, design
+
+_EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenWish:
+    """Which order the units come in, when to stop, which noise; ``deal``: records or whole clients (None: decide)."""
+
+    order: Literal["secret", "public"] = "secret"
+    stopping: Literal["end", "random"] = "end"
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    deal: Deal | None = None
+
+    kind: ClassVar[str] = "hidden"
+
+    def __post_init__(self) -> None:
+        choices: dict[str, tuple[str | None, ...]] = {
+            "order": ("secret", "public"),
+            "stopping": ("end", "random"),
+            "noise": ("gaussian", "laplace"),
+            "deal": (None, *get_args(Deal)),
+        }
+        for name, words in choices.items():
+            given = getattr(self, name)
+            shown = ", ".join(word for word in words if word is not None)
+            require(given in words, f"algorithm.{name}", f"be one of {shown}", given)
+
+    def design(self, task: Task) -> Draft:
+        """By the schedule's stated criterion."""
+        deal, problem, calibrator = self._deal(task), self._problem(task), self._calibrator(task)
+        designed = design(problem, task.wishes, calibrate=calibrator)
+        if deal == "clients" and task.target.unit == "record":
+            wishes = _whole_clients(designed, task.wishes, task.data)
+            designed = designed if wishes is task.wishes else design(problem, wishes, calibrate=calibrator)
+        return Draft(method=Hidden(run=designed.mechanism, deal=deal), reason=designed.reason, designed=designed)
+
+    def grid(self, method: Method, task: Task) -> int:
+        """The finest on which float64 holds the state exactly."""
+        hidden = _hidden(method)
+        noise = hidden.noise()
+        return choose_grid(hidden.radius(task.data, task.model), float(noise.min()), float(noise.max()))
+
+    def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> Hidden:
+        """The same schedule, its noise scaled."""
+        hidden = _hidden(method)
+        _, run = self._calibrator(task)(hidden.run, epsilon=epsilon, delta=delta)
+        return replace(hidden, run=run) if isinstance(run, LastIterate) else hidden
+
+    def _deal(self, task: Task) -> Deal:
+        return self.deal or ("clients" if task.target.unit == "client" else "records")
+
+    def _calibrator(self, task: Task) -> Calibrator:
+        held = 1 if task.target.unit == "client" else task.data.largest_client
+        often = self._deal(task) == "records" and held > 1
+        who = Participation(largest_client=held, clients=task.data.clients, every_round=often)
+
+        def calibrator(run: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
+            require(isinstance(run, LastIterate), "run", "be a hidden run", type(run).__name__)
+            return calibrate_for(run, task.target.adversary, who, epsilon=epsilon, delta=delta)  # type: ignore[arg-type]
+
+        return calibrator
+
+    def _problem(self, task: Task) -> Problem:
+        constants, target, shape = task.model.constants(task.data.bound), task.target, task.data
+        dimension = task.model.loss.size(shape.features)
+        if self.noise == "laplace":
+            hint = "Use one feature without intercept, or Gaussian noise."
+            require(dimension == 1, "algorithm.noise", "be gaussian for more than one parameter", f"{dimension}", hint)
+        radius = task.model.radius
+        return Problem(
+            units=shape.clients if target.unit == "client" else shape.records,
+            dimension=dimension,
+            lipschitz=constants.lipschitz,
+            smoothness=constants.smoothness,
+            strong_convexity=constants.strong_convexity,
+            diameter=None if radius is None else 2 * radius,
+            order=self.order,
+            stopping=self.stopping,
+            noise=self.noise,
+            neighbours=target.neighbours,
+            epsilon=target.epsilon * (1 - _EPSILON_SHARE),
+            delta=target.delta * (1 - _DELTA_SHARE),
+            hidden=target.adversary in ("final-model", "curious-client"),
+        )
+
+
+def _hidden(method: Method) -> Hidden:
+    if not isinstance(method, Hidden):
+        raise TypeError("a hidden method was expected")
+    return method
+
+
+def _whole_clients(designed: Designed, wishes: Wishes, shape: DataShape) -> Wishes:
+    """Wishes whose batches hold whole clients."""
+    size, batch = shape.largest_client, designed.mechanism.batch
+    if isinstance(batch, tuple):
+        fits = all(count % size == 0 for count in batch)
+        require(fits, "schedule.batch", f"be multiples of a client's {size} records", batch)
+        return wishes
+    if batch % size == 0:
+        return wishes
+    require(wishes.batch is None, "schedule.batch", f"be a multiple of a client's {size} records", batch)
+    return replace(wishes, batch=max(1, round(batch / size)) * size, rounds=None)
