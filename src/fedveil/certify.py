@@ -5,17 +5,21 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
+from fedveil.account.grid import on_grid
 from fedveil.assumptions import Assumption, assumptions
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.ledger import Entry, read_export
 from fedveil.plan import Plan, read_plan
-from fedveil.promises import ADVERSARIES, promise
+from fedveil.promises import ADVERSARIES, grid_of, promise
+from fedveil.target import Target
 
 SEES: dict[Adversary, str] = {
     "final-model": "the released model",
@@ -35,15 +39,23 @@ class Guarantee:
     assumptions: tuple[Assumption, ...]
 
 
+class PerClient(Protocol):
+    """A method that gives each client a guarantee of its own, against the target's observer."""
+
+    def clients(self, delta: float, target: Target) -> Sequence[tuple[int, float]]:
+        """Every client's index and its epsilon with ideal noise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """All guarantees of one run."""
+    """All guarantees of one run; ``clients``: each client's own epsilon, if the method tells them apart."""
 
     plan: Plan
     run: str
     version: str
     guarantees: tuple[Guarantee, ...]
     released: tuple[dict[str, Any], ...]
+    clients: tuple[tuple[int, float], ...] = ()
 
     @property
     def private(self) -> bool:
@@ -68,7 +80,12 @@ def certify(folder: Path, version: str) -> Certificate:
     require(model == stated, "model.npz", f"be the model that was released, {stated}", model)
     guarantees = tuple(_guarantee(plan, adversary) for adversary in ADVERSARIES)
     return Certificate(
-        plan=plan, run=charge.run, version=version, guarantees=guarantees, released=_released(plan, model)
+        plan=plan,
+        run=charge.run,
+        version=version,
+        guarantees=guarantees,
+        released=_released(plan, model),
+        clients=client_epsilons(plan),
     )
 
 
@@ -97,6 +114,37 @@ def _guarantee(plan: Plan, adversary: Adversary) -> Guarantee:
     return Guarantee(adversary=adversary, answer=promise(plan, adversary), assumptions=assumptions(plan, adversary))
 
 
+def client_epsilons(plan: Plan) -> tuple[tuple[int, float], ...]:
+    """Each client's own epsilon for the run on its grid, at the target's delta; nothing if they are not told apart.
+
+    No client is promised less than all clients together: what is proved for everyone holds for each.
+    """
+    method: object = plan.method
+    if not _per_client(method):
+        return ()
+    target = plan.target
+    grid, together = grid_of(plan, target.adversary), promise(plan, target.adversary).epsilon
+
+    @cache
+    def ideal(inner: float) -> dict[int, float]:
+        return dict(method.clients(inner, target))
+
+    def own(client: int) -> float:
+        def answer(inner: float) -> Answer:
+            return Answer(epsilon=ideal(inner)[client], delta=inner, certified_by="its own", bounds=())
+
+        return on_grid(grid, answer, target.delta).epsilon
+
+    listed = sorted(ideal(target.delta))
+    if listed != list(range(plan.data.clients)) or len(listed) < 2:
+        return ()  # one row for all: the guarantee is everybody's
+    return tuple((client, min(own(client), together)) for client in listed)
+
+
+def _per_client(method: object) -> TypeGuard[PerClient]:
+    return callable(getattr(method, "clients", None))
+
+
 def _released(plan: Plan, model: str) -> tuple[dict[str, Any], ...]:
     """Everything that leaves, with what is promised for it."""
     rows: list[dict[str, Any]] = [{"what": "the final model", "file": "model.npz", "sha256": model, "covered": True}]
@@ -123,6 +171,10 @@ def _released(plan: Plan, model: str) -> tuple[dict[str, Any], ...]:
 
 def _as_json(certificate: Certificate) -> dict[str, Any]:
     plan = certificate.plan
+    own = [
+        {"client": client, "epsilon": None if plan.seeded else finite_or_none(epsilon)}
+        for client, epsilon in certificate.clients
+    ]
     return {
         "format": 1,
         "version": certificate.version,
@@ -131,6 +183,7 @@ def _as_json(certificate: Certificate) -> dict[str, Any]:
         "run": certificate.run,
         "private": certificate.private,
         "guarantees": [_guarantee_json(plan, guarantee) for guarantee in certificate.guarantees],
+        **({"clients": own} if own else {}),
         "released": list(certificate.released),
     }
 

@@ -14,14 +14,17 @@ from fedveil.data.records import DataShape
 from fedveil.errors import BadValue
 from fedveil.mechanism import LastIterate
 from fedveil.method.base import Method
+from fedveil.method.dpsgd import DpSgd
+from fedveil.method.fedavg import FedAvg
 from fedveil.method.hidden import Deal, Hidden
+from fedveil.method.simfl import SimFL
 from fedveil.model.loss import Constants
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.target import Target
 
 FORMAT = 1
-METHODS: dict[str, Any] = {"hidden": Hidden}
+METHODS: dict[str, Any] = {"hidden": Hidden, "dpsgd": DpSgd, "fedavg": FedAvg, "simfl": SimFL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

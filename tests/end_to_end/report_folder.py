@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fedveil.assumptions import assumptions
-from fedveil.certify import Certificate, Guarantee
+from fedveil.certify import Certificate, Guarantee, client_epsilons
 from fedveil.data.records import DataShape
 from fedveil.mechanism import LastIterate
+from fedveil.method.dpsgd import DpSgd
 from fedveil.method.hidden import Hidden
+from fedveil.method.posture import Posture
 from fedveil.model.spec import ModelPlan
 from fedveil.plan import Plan, write_plan
 from fedveil.promises import ADVERSARIES, promise
@@ -78,6 +80,16 @@ def some_plan(*, rounds: int = 4, passes: int = 1, noise: float = 1.0, seeded: b
     )
 
 
+def open_plan(*, clients: int = 6, seeded: bool = False, alike: bool = False) -> Plan:
+    """A small run of a method that hides nothing; each client has noise of its own unless they are ``alike``."""
+    data = replace(some_plan().data, clients=clients, records=40 * clients)
+    postures = tuple(
+        Posture(rate=0.2, rounds=10, clip=1.0, noise=3.0 + client, step_size=0.5)
+        for client in range(1 if alike else clients)
+    )
+    return replace(some_plan(seeded=seeded), data=data, method=DpSgd(postures=postures))
+
+
 def write_folder(folder: Path, plan: Plan, metrics: dict[str, Any]) -> dict[str, Any]:
     """Plan, model, certificate and metrics; the certificate as it was written."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +104,14 @@ def write_folder(folder: Path, plan: Plan, metrics: dict[str, Any]) -> dict[str,
         Guarantee(adversary=seen, answer=promise(plan, seen), assumptions=assumptions(plan, seen))
         for seen in ADVERSARIES
     )
-    certificate = Certificate(plan=plan, run="run-<7>", version="0.0.test", guarantees=guarantees, released=released)
+    certificate = Certificate(
+        plan=plan,
+        run="run-<7>",
+        version="0.0.test",
+        guarantees=guarantees,
+        released=released,
+        clients=client_epsilons(plan),
+    )
     (folder / "certificate.json").write_text(certificate.text(), encoding="utf-8")
     (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     written: dict[str, Any] = json.loads(certificate.text())

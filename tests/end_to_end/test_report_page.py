@@ -15,6 +15,7 @@ from report_folder import (
     NAME,
     REGRESSED,
     UNTESTED,
+    open_plan,
     some_plan,
     with_target,
     write_folder,
@@ -74,6 +75,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "no bound": (some_plan(rounds=1, noise=1e-9), UNTESTED),
     "strict": (with_target(some_plan(), epsilon=1e-3, delta=1e-7), UNTESTED),
     "server": (with_target(some_plan(), adversary="server"), UNTESTED),
+    "open": (open_plan(), CLASSIFIED),
+    "open, alike": (open_plan(alike=True), REGRESSED),
+    "open, seeded": (open_plan(seeded=True), UNTESTED),
+    "open, many clients": (open_plan(clients=100), UNTESTED),
 }
 
 
@@ -213,8 +218,9 @@ def test_the_promise_is_to_the_plan_s_observer(pages: Pages) -> None:
     assert "Whoever sees every client's own noised update" in shown
 
 
-def test_the_curve_passes_through_the_certificate_and_falls(pages: Pages) -> None:
-    text, certificate = pages["usual"]
+@pytest.mark.parametrize("name", ["usual", "open"])
+def test_the_curve_passes_through_the_certificate_and_falls(pages: Pages, name: str) -> None:
+    text, certificate = pages[name]
     table = text[text.index("Epsilon at each delta") :]
     rows = re.findall(
         r'<th scope="row"[^>]*>([^<]+)</th><td[^>]*><span>([^<]+)</span>', table[: table.index("</table>")]
@@ -229,7 +235,7 @@ def test_scores_have_intervals(pages: Pages) -> None:
     shown = Reader(pages["usual"][0]).text
     assert "84.2% of them (95% interval 80.7% to 87.1%)" in shown
     assert "held-out records that were not declared public" in shown
-    assert "the same rounds without noise" in shown
+    assert "plain rounds without noise" in shown
     assert "between 80.0%" in shown
 
 
@@ -250,6 +256,67 @@ def test_declared_assumptions_stand_out(pages: Pages) -> None:
     part = text[text.index('id="assumptions"') : text.index('id="checking"')]
     assert part.count('class="badge warn"') == len(declared) + 1  # and once in the introduction
     assert f"stand on {len(rows)} assumptions" in part
+
+
+def sections(text: str) -> list[str]:
+    return [str(attributes["id"]) for attributes in Reader(text).all("section")]
+
+
+def test_what_is_about_hiding_is_told_of_hidden_runs_only(pages: Pages) -> None:
+    text, _ = pages["usual"]
+    assert sections(text)[2:5] == ["hiding", "curve", "places"]
+    assert "only the last is released" in text
+    for name in CASES:
+        if name.startswith("open"):
+            shown = sections(pages[name][0])
+            assert not {"hiding", "places"} & set(shown)
+            assert {"bounds", "curve", "schedule"} <= set(shown)
+            assert "only the last is released" not in pages[name][0]
+
+
+def test_a_method_s_own_facts_are_shown(pages: Pages) -> None:
+    shown, plan = Reader(pages["open"][0]).text, open_plan()
+    for label, value in plan.method.facts(plan.data, plan.target):
+        assert f"{label} {value}" in shown
+
+
+def test_each_client_has_its_own_epsilon(pages: Pages) -> None:
+    text, certificate = pages["open"]
+    shown, own = Reader(text).text, [row["epsilon"] for row in certificate["clients"]]
+    assert [row["client"] for row in certificate["clients"]] == list(range(6))
+    assert own == sorted(own, reverse=True)
+    assert own[0] == pytest.approx(certificate["guarantees"][0]["epsilon"], rel=1e-6)
+    for client, value in enumerate(own, start=1):
+        assert f"client {client} {up(value)}" in shown
+    assert f"Epsilon lies between {up(own[-1])} (client 6) and {up(own[0])} (client 1)" in shown
+
+
+def test_clients_that_are_alike_are_not_listed(pages: Pages) -> None:
+    for name in ("usual", "open, alike"):
+        assert "clients" not in pages[name][1]
+        assert "clients" not in sections(pages[name][0])
+
+
+def test_many_clients_are_listed_in_part(pages: Pages) -> None:
+    shown = Reader(pages["open, many clients"][0]).text
+    assert "the 30 largest and the 30 smallest" in shown
+    assert re.search(r"client 1 [\d.]+ client 2 [\d.]+", shown)
+    assert "client 50 " not in shown
+
+
+def test_a_seeded_run_promises_no_client_anything(pages: Pages) -> None:
+    text, certificate = pages["open, seeded"]
+    assert {row["epsilon"] for row in certificate["clients"]} == {None}
+    assert "No client has a guarantee" in Reader(text).text
+
+
+def test_a_client_whose_epsilon_is_missing_is_drawn_as_none(tmp_path: Path) -> None:
+    certificate = write_folder(tmp_path, open_plan(), UNTESTED)
+    certificate["clients"][2]["epsilon"] = None
+    (tmp_path / "certificate.json").write_text(json.dumps(certificate))
+    shown = Reader(write_report(tmp_path).read_text()).text
+    assert "For 1 client there is no guarantee" in shown
+    assert f"client 3 {NO_GUARANTEE}" in shown
 
 
 @pytest.mark.parametrize(

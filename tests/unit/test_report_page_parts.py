@@ -72,6 +72,14 @@ class TestMeaning:
         assert rates == sorted(rates)
         assert rates[0] == pytest.approx(0.5, abs=1e-6)
 
+    @pytest.mark.parametrize(
+        ("rate", "said"),
+        [(0.54, "cannot"), (0.59, "hardly"), (0.74, "a little better than by chance"), (0.89, "not reliably")],
+    )
+    def test_the_words_say_no_less_than_the_rate(self, rate: float, said: str) -> None:
+        assert said in words.strength(math.log(rate / (1 - rate)), 0.0)
+        assert said not in words.strength(math.log(rate / (1 - rate)) + 0.2, 0.0)
+
     @pytest.mark.parametrize(("share", "count"), [(0.0, 5), (1.0, 5), (0.5, 1), (0.842, 500)])
     def test_the_interval_solves_its_equation(self, share: float, count: int) -> None:
         for end in words.wilson(share, count):

@@ -74,11 +74,14 @@ class Hidden:
         """State and noise on multiples of 2**exponent; floating-point errors of the step included."""
         run = self.run
         step = per_round(run.step_size, run)
+        # Of unknown smoothness a record's gradient may be any function, so also that of the rounded state: what the
+        # rounding moves is the state alone, and no step stretches that (docs/torch.md).
+        stretch = np.ones_like(step) if run.smoothness is None else lipschitz_of_step(run, step)
         grid = Grid.of(
             exponent=exponent,
             dimension=model.loss.size(data.features),
             noise=self.noise(),
-            lipschitz=lipschitz_of_step(run, step),
+            lipschitz=stretch,
             errors=self._float_errors(step, data, model, target),
             law=run.noise,
         )
@@ -162,10 +165,13 @@ def _check_constants(run: LastIterate, model: ModelPlan, data: DataShape) -> Non
     require(run.lipschitz >= real.lipschitz, "plan.run.lipschitz", f"be at least {real.lipschitz}", run.lipschitz)
     require(run.convex <= real.convex, "plan.run.convex", "be true only for a convex loss", run.convex)
     if run.smoothness is not None:
-        least = real.smoothness
+        least = np.inf if real.smoothness is None else real.smoothness
         require(run.smoothness >= least, "plan.run.smoothness", f"be at least {least}", run.smoothness)
     most = real.strong_convexity
     require(run.strong_convexity <= most, "plan.run.strong_convexity", f"be at most {most}", run.strong_convexity)
+    largest = float(np.max(per_round(run.step_size, run)))
+    hint = "Larger steps throw the model out by the penalty alone, which the bounds do not cover."
+    require(largest * model.l2 <= 2, "schedule.step_size", f"be at most 2/l2, with l2 {model.l2}", largest, hint)
     radius = model.radius
     kept = run.diameter is None or (radius is not None and run.diameter >= 2 * radius)
     require(kept, "plan.run.diameter", "be at least twice the radius", run.diameter)

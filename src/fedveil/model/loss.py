@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedveil.checks import require
+from fedveil.errors import BadValue
 from fedveil.mechanism import number
 from fedveil.model.rows import Vector
 
@@ -13,21 +14,31 @@ from fedveil.model.rows import Vector
 class Constants:
     """What holds for every record and every pair of parameters; derived in docs/theory/losses.md, never estimated.
 
-    ``lipschitz`` bounds a record's gradient. The gradient map is ``smoothness``-Lipschitz; it is the gradient of a
-    function whose curvature is at least ``strong_convexity`` where ``convex``, and perhaps of none where not.
+    ``lipschitz`` bounds a record's gradient. The gradient map is ``smoothness``-Lipschitz (None: nobody knows); it is
+    the gradient of a function whose curvature is at least ``strong_convexity`` where ``convex``, and perhaps of none
+    where not.
     """
 
     lipschitz: float
-    smoothness: float
+    smoothness: float | None
     strong_convexity: float = 0.0
     convex: bool = True
 
     def __post_init__(self) -> None:
-        least, most = self.strong_convexity, self.smoothness
+        least, most = self.strong_convexity, math.inf
         require(0 < self.lipschitz < math.inf, "Constants.lipschitz", "be finite and positive", self.lipschitz)
-        require(0 <= most < math.inf, "Constants.smoothness", "be finite and non-negative", most)
+        if self.smoothness is not None:
+            most = self.smoothness
+            require(0 <= most < math.inf, "Constants.smoothness", "be finite and non-negative", most)
         require(0 <= least <= most, "Constants.strong_convexity", "lie between 0 and smoothness", least)
         require(self.convex or least == 0, "Constants.convex", "be true when strong_convexity is positive", self.convex)
+
+    @property
+    def known_smoothness(self) -> float:
+        """For rules that take steps from it; where it is unknown the user has to give the step."""
+        if self.smoothness is None:
+            raise BadValue("schedule.step_size must be given for a model of unknown smoothness: no rule finds it.")
+        return self.smoothness
 
 
 class Loss(Protocol):
@@ -90,7 +101,7 @@ def with_l2(constants: Constants, l2: float) -> Constants:
     require(0 <= l2 < math.inf, "l2", "be finite and non-negative", l2)
     return Constants(
         lipschitz=constants.lipschitz,
-        smoothness=constants.smoothness + l2,
+        smoothness=None if constants.smoothness is None else constants.smoothness + l2,
         strong_convexity=constants.strong_convexity + l2 if constants.convex else 0.0,
         convex=constants.convex,
     )

@@ -9,13 +9,14 @@ SLACK = 48  # roundings per record that do not grow with the sizes: exponentials
 
 
 def rounding_bound(
-    *, rows: int, features: int, lipschitz: float, smoothness: float, radius: float, outputs: int = 1
+    *, rows: int, features: int, lipschitz: float, smoothness: float | None, radius: float, outputs: int = 1
 ) -> float:
     """An upper bound on |computed average - exact average| of clipped gradients, in the Euclidean norm.
 
     ``rows``: how many are summed, in any order and in any number of parts, with weights whose sizes add up to no more
     than the divisor. ``lipschitz``, ``smoothness``: of the clipped data part. ``radius``: bounds the norm of the
-    parameters; infinite gives infinity.
+    parameters; infinite gives infinity. Where the smoothness is unknown (None) no bound uses it, so a record's gradient
+    may be any function of the parameters: it is taken to be the computed one, and only the sum errs (docs/torch.md).
 
     >>> rounding_bound(rows=1000, features=100, lipschitz=1.0, smoothness=0.25, radius=10.0) < 2e-13
     True
@@ -23,10 +24,11 @@ def rounding_bound(
     for name, count in (("rows", rows), ("features", features), ("outputs", outputs)):
         require(1 <= count <= 2**40, name, "lie between 1 and 2**40", count)
     for name, value in (("lipschitz", lipschitz), ("smoothness", smoothness)):
-        require(1e-15 <= value <= 1e15, name, "lie in [1e-15, 1e15]", value)
+        if value is not None:
+            require(1e-15 <= value <= 1e15, name, "lie in [1e-15, 1e15]", value)
     require(radius >= 0, "radius", "be non-negative", radius)
     sums = lipschitz * _growth(rows + features + outputs + SLACK)
-    scores = smoothness * radius * _growth(features + 2 + math.isqrt(outputs))
+    scores = 0.0 if smoothness is None else smoothness * radius * _growth(features + 2 + math.isqrt(outputs))
     return (sums + scores) * (1 + 8 * UNIT)  # this line rounds too
 
 

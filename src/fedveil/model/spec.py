@@ -1,12 +1,15 @@
 """A loss as a plan states it: by name, with what is enforced around it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedveil.checks import require
 from fedveil.mechanism import number, whole
 from fedveil.model.loss import Constants, Loss, with_l2
-from fedveil.model.named import KINDS, loss_named
+from fedveil.model.named import KINDS as NAMED
+from fedveil.model.named import loss_named
+from fedveil.model.torch import TorchLoss
 
+KINDS = (*NAMED, "torch")
 _NORM_ROUNDING = 1e-9  # a computed norm of up to a million numbers is that exact
 
 
@@ -14,7 +17,8 @@ _NORM_ROUNDING = 1e-9  # a computed norm of up to a million numbers is that exac
 class ModelPlan:
     """The loss and what is enforced around it: clipping, l2, and the ball the model is kept in.
 
-    ``classes`` is what the data have (0 for regression); None until the data are known.
+    ``classes`` is what the data have (0 for regression); None until the data are known. ``module``, ``criterion``,
+    ``precision`` and ``parameters`` are a torch model's: see :class:`fedveil.model.torch.TorchLoss`.
     """
 
     kind: str
@@ -24,9 +28,14 @@ class ModelPlan:
     l2: float = 0.0
     clip: float | None = None
     radius: float | None = None
+    module: str | None = None
+    criterion: str | None = None
+    precision: str | None = None
+    parameters: int | None = None
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, "model.kind", f"be one of {', '.join(KINDS)}", self.kind)
+        self._check_torch()
         if self.classes is not None:
             object.__setattr__(self, "classes", whole("model.classes", self.classes))
             _ = self.loss  # refuses a loss that does not go with so many classes
@@ -41,8 +50,41 @@ class ModelPlan:
     @property
     def loss(self) -> Loss:
         """The loss by its name."""
+        if self.kind == "torch":
+            return TorchLoss(
+                module=self.module or "",
+                classes=self.classes or 0,
+                criterion=self.criterion or "",
+                precision=self.precision or "float64",
+                parameters=self.parameters,
+            )
         return loss_named(self.kind, classes=self.classes, smoothing=self.smoothing, threshold=self.threshold)
+
+    def _check_torch(self) -> None:
+        torch = self.kind == "torch"
+        for name in ("module", "criterion", "precision", "parameters"):
+            given = getattr(self, name)
+            require(torch or given is None, f"model.{name}", "be left out unless the kind is torch", given)
+        if torch:
+            hint = 'For example module = "my_file:make_model", a function that returns a torch.nn.Module.'
+            require(self.module is not None, "model.module", "be given for a torch model", None, hint)
+            hint = "It bounds each record's gradient, and nothing else does."
+            require(self.clip is not None, "model.clip", "be given for a torch model", None, hint)
+            for name in ("smoothing", "threshold"):
+                require(getattr(self, name) is None, f"model.{name}", "be left out of a torch model", name)
+
+    def settled(self, classes: int, features: int) -> "ModelPlan":
+        """With what the data's shape decides: classes, and a torch module's number of parameters."""
+        model = replace(self, classes=classes)
+        return replace(model, parameters=_counted(model, features)) if self.kind == "torch" else model
 
     def constants(self, bound: float) -> Constants:
         """Lipschitz, smoothness and strong convexity on rows of norm at most ``bound``, as far as floats can tell."""
         return with_l2(self.loss.constants(bound * (1 + _NORM_ROUNDING), self.clip), self.l2)
+
+
+def _counted(model: ModelPlan, features: int) -> int:
+    """In the module itself; a number that a study states must be that."""
+    count = replace(model, parameters=None).loss.size(features)
+    require(model.parameters in (None, count), "model.parameters", f"be the module's, {count}", model.parameters)
+    return count

@@ -11,6 +11,7 @@ from fedveil.mechanism import LastIterate, Mechanism
 from fedveil.method.base import Method
 from fedveil.method.hidden import Deal, Hidden
 from fedveil.planning.base import Draft, Task
+from fedveil.planning.stated import stated_run
 from fedveil.schedule import Calibrator, Designed, Problem, Wishes, design
 
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
@@ -41,12 +42,34 @@ class HiddenWish:
 
     def design(self, task: Task) -> Draft:
         """By the schedule's stated criterion."""
+        if task.model.constants(task.data.bound).smoothness is None:
+            return self._stated(task)
         deal, problem, calibrator = self._deal(task), self._problem(task), self._calibrator(task)
         designed = design(problem, task.wishes, calibrate=calibrator)
         if deal == "clients" and task.target.unit == "record":
             wishes = _whole_clients(designed, task.wishes, task.data)
             designed = designed if wishes is task.wishes else design(problem, wishes, calibrate=calibrator)
         return Draft(method=Hidden(run=designed.mechanism, deal=deal), reason=designed.reason, designed=designed)
+
+    def _stated(self, task: Task) -> Draft:
+        """As the user states it: there is no criterion for a model of unknown smoothness."""
+        self._check_noise(task)
+        deal, target = self._deal(task), task.target
+        run = stated_run(
+            task,
+            order=self.order,
+            stopping=self.stopping,
+            noise=self.noise,
+            epsilon=target.epsilon * (1 - _EPSILON_SHARE),
+            delta=target.delta * (1 - _DELTA_SHARE),
+            calibrate=self._calibrator(task),
+        )
+        if deal == "clients" and target.unit == "record":
+            sizes, each = run.batch if isinstance(run.batch, tuple) else (run.batch,), task.data.largest_client
+            fits = all(size % each == 0 for size in sizes)
+            require(fits, "schedule.batch", f"be a multiple of a client's {each} records", run.batch)
+        reason = "steps and batches as stated: the model's smoothness is unknown, so only the noise was calibrated"
+        return Draft(method=Hidden(run=run, deal=deal), reason=reason)
 
     def grid(self, method: Method, task: Task) -> int:
         """The finest on which float64 holds the state exactly."""
@@ -74,18 +97,22 @@ class HiddenWish:
 
         return calibrator
 
-    def _problem(self, task: Task) -> Problem:
-        constants, target, shape = task.model.constants(task.data.bound), task.target, task.data
-        dimension = task.model.loss.size(shape.features)
+    def _check_noise(self, task: Task) -> int:
+        """The number of parameters, which goes with the noise."""
+        dimension = task.model.loss.size(task.data.features)
         if self.noise == "laplace":
             hint = "Use one feature without intercept, or Gaussian noise."
             require(dimension == 1, "algorithm.noise", "be gaussian for more than one parameter", f"{dimension}", hint)
+        return dimension
+
+    def _problem(self, task: Task) -> Problem:
+        constants, target, shape = task.model.constants(task.data.bound), task.target, task.data
         radius = task.model.radius
         return Problem(
             units=shape.clients if target.unit == "client" else shape.records,
-            dimension=dimension,
+            dimension=self._check_noise(task),
             lipschitz=constants.lipschitz,
-            smoothness=constants.smoothness,
+            smoothness=constants.known_smoothness,
             strong_convexity=constants.strong_convexity,
             diameter=None if radius is None else 2 * radius,
             order=self.order,

@@ -5,7 +5,7 @@ from fedveil.report.blocks import code, figure, legend, note, paragraph, section
 from fedveil.report.charts import Axis, Kind, Line, Row, axis, lines_chart, rows_chart
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.outlook import Curve
-from fedveil.report.view import View
+from fedveil.report.view import Observer, View
 
 _AS_IF = (
     "The noise of this run was not secret. The numbers below would hold if it had been; they do not hold for this run."
@@ -60,12 +60,29 @@ def _log_remark(scale: Axis) -> str:
 def hiding(view: View) -> Markup | None:
     """What it bought to release the last model only."""
     seen = view.observer("final-model")
-    if seen is None:
+    if seen is None or not view.hidden:
         return None
+    told = "Epsilon of the final model by each way to prove it; the least that is proved counts."
+    parts = _by_bound(view, seen, told, "Every bound on the final model", _bought(seen))
+    return section("hiding", "What hiding the models bought", *parts)
+
+
+def bounds(view: View) -> Markup | None:
+    """Epsilon by each way to prove it, for methods that hide nothing."""
+    seen = view.target
+    if view.hidden or not seen.bounds:
+        return None
+    told = "Epsilon by each way to prove it; the least that is proved counts."
+    who = words.OBSERVERS[seen.adversary]
+    intro = paragraph(f"The same run, looked at in different ways. Observer: {who[0].lower()}{who[1:]}.")
+    parts = _by_bound(view, seen, told, "Every bound", intro)
+    return section("bounds", "How it is proved", *parts)
+
+
+def _by_bound(view: View, seen: Observer, told: str, caption: str, intro: Markup) -> list[object]:
     shown = [b for b in seen.bounds if b.epsilon is not None]
     proved = {b.name: b.epsilon for b in shown if b.status == "certified" and b.epsilon is not None}
     best = seen.certified_by if seen.certified_by in proved else min(proved, key=lambda key: proved[key], default="")
-    least = proved.get(best or "")
     drawn = [
         Row(
             words.BOUNDS.get(b.name, b.name) + ("" if b.status == "certified" else f" ({b.status}, not proved)"),
@@ -84,18 +101,14 @@ def hiding(view: View) -> Markup | None:
         )
         for b in seen.bounds
     ]
-    data = table("Every bound on the final model", ("Bound", "epsilon", "status", "why"), rows, numbers=(1,))
+    data = table(caption, ("Bound", "epsilon", "status", "why"), rows, numbers=(1,))
     title, listed = "Epsilon by bound", "; ".join(f"{row.label}: {row.text}" for row in drawn)
-    parts: list[object] = [None if view.private else note(_AS_IF, kind="warning"), _bought(view, least)]
+    parts: list[object] = [None if view.private else note(_AS_IF, kind="warning"), intro]
     if drawn:
         scale = axis([b.epsilon for b in shown if b.epsilon is not None])
-        text = "Epsilon of the final model by each way to prove it; the least that is proved counts." + _log_remark(
-            scale
-        )
-        parts.append(figure(rows_chart("by-bound", title, listed + ".", drawn, scale=scale), text))
-    return section(
-        "hiding", "What hiding the models bought", *parts, tag("details", tag("summary", "All bounds"), data)
-    )
+        chart = rows_chart("by-bound", title, listed + ".", drawn, scale=scale)
+        parts.append(figure(chart, told + _log_remark(scale)))
+    return [*parts, tag("details", tag("summary", "All bounds"), data)]
 
 
 def _epsilon_of(epsilon: float | None, status: str) -> str:
@@ -104,9 +117,10 @@ def _epsilon_of(epsilon: float | None, status: str) -> str:
     return "–" if status == "does-not-apply" else words.NO_GUARANTEE
 
 
-def _bought(view: View, least: float | None) -> Markup:
-    seen = view.observer("final-model")
-    open_ = next((b.epsilon for b in seen.bounds if b.name == "unhidden"), None) if seen is not None else None
+def _bought(seen: Observer) -> Markup:
+    proved = {b.name: b.epsilon for b in seen.bounds if b.status == "certified" and b.epsilon is not None}
+    least = proved.get(seen.certified_by or "", min(proved.values(), default=None))
+    open_ = next((b.epsilon for b in seen.bounds if b.name == "unhidden"), None)
     if least is None:
         return paragraph("No bound on the final model alone could be proved.")
     if open_ is None:
@@ -138,7 +152,8 @@ def curves(view: View) -> Markup | None:
     drawn = [(curve, kept) for curve, points in lines if (kept := [(d, e) for d, e in points if e >= floor])]
     deltas = [d for curve in view.curves for d, _ in curve.points]
     y = axis([e for _, points in drawn for _, e in points], log=log)
-    shapes = [Line(_called(c), points, "best" if c.adversary == "final-model" else "other") for c, points in drawn]
+    main = "final-model" if view.hidden else view.plan.target.adversary
+    shapes = [Line(_called(c), points, "best" if c.adversary == main else "other") for c, points in drawn]
     ends = [f"{_called(c)}: {words.up(p[0][1])} at {p[0][0]:g}, {words.up(p[-1][1])} at {p[-1][0]:g}" for c, p in drawn]
     chart = lines_chart(
         "by-delta",
@@ -154,14 +169,14 @@ def curves(view: View) -> Markup | None:
         "It is one and the same run; the certificate names one point of the curve."
     )
     remark = None if view.private else note(_AS_IF, kind="warning")
-    caption = "Epsilon at other failure probabilities, by the certificate's own bound."
+    caption = "Epsilon at other failure probabilities" + (", by the certificate's own bound." if view.hidden else ".")
     entries = [(line.kind, line.name) for line in shapes]
     shown = figure(chart, caption, _curve_table(view.curves), legend(entries, shape="line"))
     return section("curve", "Other failure probabilities", remark, paragraph(intro), shown)
 
 
 def _called(curve: Curve) -> str:
-    return {"final-model": "the final model", "every-model": "every model seen"}.get(curve.adversary, curve.adversary)
+    return words.SEEN_BY.get(curve.adversary, curve.adversary)
 
 
 def _curve_table(found: tuple[Curve, ...]) -> Markup:
@@ -181,8 +196,7 @@ def places(view: View) -> Markup | None:
     if not found.points:
         return section(name, title, paragraph(found.why_not))
     points = [(float(place), e) for place, e in found.points if e is not None]
-    proved = [b.epsilon for b in seen.bounds if b.status == "certified" and b.epsilon is not None]
-    level = min(proved, default=None)
+    level = seen.least
     intro = _LATE + (_UNKNOWN if view.plan.run.order == "secret" else _KNOWN)
     mark = None if level is None else (level, f"certificate: {words.up(level)}")
     parts: list[object] = [None if view.private else note(_AS_IF, kind="warning"), paragraph(intro)]

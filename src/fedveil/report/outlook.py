@@ -1,7 +1,8 @@
 """What a certificate does not say but its plan implies: epsilon at other deltas, and at each place of a public order.
 
-Every value holds for the run on its grid, and is a bound from above: the least by the certificate's own bound, not by
-all of them, and usually within a percent (the certificate's own point is the certificate's).
+Every value holds for the run on its grid, and is a bound from above. Of a hidden run it is the least by the
+certificate's own bound, not by all of them, and usually within a percent; of other methods it is the promise itself.
+The certificate's own point is the certificate's.
 """
 
 import math
@@ -11,10 +12,10 @@ from dataclasses import dataclass, replace
 from fedveil.account.grid import Grid, on_grid
 from fedveil.account.observers import views
 from fedveil.account.places import PlaceCurve, place_curve
-from fedveil.errors import FedveilError
+from fedveil.errors import CannotCertify, FedveilError
 from fedveil.guarantee import Adversary, Answer, Bound, finite_or_none
 from fedveil.plan import Plan
-from fedveil.promises import grid_of
+from fedveil.promises import grid_of, promise
 from fedveil.theory.numerics import smallest_epsilon
 
 DELTAS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -41,6 +42,8 @@ class Places:
 
 def curve_of(plan: Plan, adversary: Adversary, bounds: Sequence[Bound], known: tuple[float, float | None]) -> Curve:
     """Epsilon over delta; ``known`` is the certificate's point (its epsilon is absent if the noise was no secret)."""
+    if plan.method.kind != "hidden":
+        return _asked(plan, adversary, known)
     proved = {b.name: b.epsilon for b in bounds if b.status == "certified" and b.epsilon is not None}
     name = min(proved, key=lambda key: proved[key], default="")
     log_delta = next((e.log_delta for e in views(plan.run, adversary, plan.participation) if e.name == name), None)
@@ -54,6 +57,21 @@ def curve_of(plan: Plan, adversary: Adversary, bounds: Sequence[Bound], known: t
             answer = on_grid(grid, lambda inner: _answer(inverse(inner), inner), delta)
             found[delta] = finite_or_none(answer.epsilon)
     return Curve(adversary=adversary, bound=name, points=tuple(sorted(found.items())))
+
+
+def _asked(plan: Plan, adversary: Adversary, known: tuple[float, float | None]) -> Curve:
+    """The promise at every delta: quick where no run has to be hidden."""
+
+    def epsilon(delta: float) -> float | None:
+        try:
+            return finite_or_none(promise(plan, adversary, delta).epsilon)
+        except CannotCertify:
+            return None
+
+    points = {delta: epsilon(delta) for delta in sorted({*DELTAS, known[0]})}
+    if known[1] is not None:
+        points[known[0]] = known[1]
+    return Curve(adversary=adversary, bound="", points=tuple(points.items()))
 
 
 class Inverse:

@@ -3,14 +3,16 @@
 from importlib.resources import files
 from pathlib import Path
 
-from fedveil.report import bound_sections, plain_section, run_sections
+from fedveil.report import bound_sections, client_section, plain_section, run_sections, words
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.view import View, view_of
 
 _CONTENTS = {
     "promise": "The promise",
     "observers": "Who is looking",
+    "clients": "Client by client",
     "hiding": "What hiding bought",
+    "bounds": "How it is proved",
     "curve": "Other deltas",
     "places": "Round by round",
     "utility": "How well it does",
@@ -35,7 +37,9 @@ def page(view: View) -> str:
     parts = {
         "promise": plain_section.plain_words(view),
         "observers": bound_sections.observers(view),
+        "clients": client_section.clients(view),
         "hiding": bound_sections.hiding(view),
+        "bounds": bound_sections.bounds(view),
         "curve": bound_sections.curves(view),
         "places": bound_sections.places(view),
         "utility": run_sections.utility(view),
@@ -76,8 +80,12 @@ def _head(view: View) -> Markup:
 def _header(view: View) -> Markup:
     data = view.plan.data
     clients = f"{data.clients:,} client{'s' * (data.clients > 1)}"
-    facts = f"A {view.plan.model.kind} model, trained on {data.records:,} records of {clients}. "
-    facts += "Of all the models along the way, only the last is released."
+    facts = f"A {view.plan.model.kind} model, trained on {data.records:,} records of {clients}"
+    kind = view.plan.method.kind
+    if view.hidden:
+        facts += ". Of all the models along the way, only the last is released."
+    else:
+        facts += f" by {words.METHODS.get(kind, kind)}."
     return tag("header", tag("p", "Privacy report", class_="kicker"), tag("h1", view.plan.name), tag("p", facts))
 
 

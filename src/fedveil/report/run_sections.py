@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 
 from fedveil.assumptions import Assumption
+from fedveil.plan import Plan
 from fedveil.report import words
 from fedveil.report.blocks import badge, code, figure, note, paragraph, section, table
 from fedveil.report.charts import Axis, Line, Row, axis, lines_chart, rows_chart
 from fedveil.report.markup import Markup, joined, tag
-from fedveil.report.view import Score, Utility, View
+from fedveil.report.view import Schedule, Score, Utility, View
 
 _NAMES = {
     "released model": "released model (private)",
-    "non-private": "the same rounds without noise",
+    "non-private": "plain rounds without noise",
     "centralised": "all data in one place, no noise",
 }
 _METRICS = {"accuracy": "accuracy", "loss": "mean loss", "r2": "R²", "mae": "mean absolute error"}
@@ -63,7 +64,7 @@ def _summary(found: Utility) -> Markup | None:
     text += f"(95% interval {100 * low:.1f}% to {100 * high:.1f}%)."
     plain = next((s.values.get("accuracy") for s in found.scores if s.name == "non-private"), None)
     if plain is not None:
-        text += f" The same rounds without noise reach {100 * plain:.1f}%"
+        text += f" Plain rounds without noise reach {100 * plain:.1f}%"
         text += f", {abs(100 * (plain - accuracy)):.1f} points {'more' if plain >= accuracy else 'less'}."
     return paragraph(text)
 
@@ -110,40 +111,52 @@ def _client_text(found: Utility, value: float) -> str:
 def schedule(view: View) -> Markup:
     """How it was trained."""
     plan, found = view.plan, view.schedule
-    data, run = plan.data, plan.run
-    unit = plan.target.unit
-    text = _dealt(view)
+    if found is None:
+        kind = plan.method.kind
+        text = f"By {words.METHODS.get(kind, kind)}, as the plan says:"
+        facts = [*_facts(plan), *plan.method.facts(plan.data, plan.target), ("grid of the noise", f"2^{plan.grid}")]
+        return section("schedule", "How it was trained", paragraph(text), table("The plan", ("what", "value"), facts))
+    run, unit = plan.run, plan.target.unit
     facts = [
-        ("records", f"{data.records:,}, of {data.clients:,} client{'s' * (data.clients > 1)}"),
-        ("features", f"{data.features:,}, every row of norm {words.plain(data.bound)} at most"),
-        ("model", f"{plan.model.kind}, {plan.dimension:,} parameters"),
-        ("l2 term", _given(plan.model.l2)),
+        *_facts(plan),
         (f"gradient of a {unit}, at most", words.plain(run.lipschitz)),
         ("model kept within radius", _given(plan.model.radius)),
         ("noise", f"{run.noise}, on a grid of step 2^{plan.grid}"),
     ]
-    panels: list[object] = []
     series = [
         ("step", "step size", found.step),
         ("batch", f"{unit}s in the round", found.batch),
         ("noise", "noise per unit (standard deviation)", found.noise),
         ("added", "noise added to the model", found.added),
     ]
+    panels: list[object] = []
     if run.total > 1:
-        drawn = [_panel(name, label, found.rounds, values) for name, label, values in series]
-        heads = ("round", *(label for _, label, _ in series))
-        kept = range(0, len(found.rounds), max(1, len(found.rounds) // 20))
-        rows = [(str(found.rounds[i]), *(words.plain(values[i]) for _, _, values in series)) for i in kept]
-        data_table = table("The schedule (some of the rounds)", heads, rows, numbers=range(5))
-        panels = [
-            tag("div", drawn, class_="panels"),
-            tag("details", tag("summary", "The numbers of these pictures"), data_table),
-        ]
+        panels = _panels(found, series)
     else:
         facts += [(label, words.plain(values[0])) for _, label, values in series]
-    return section(
-        "schedule", "How it was trained", paragraph(text), *panels, table("The plan", ("what", "value"), facts)
-    )
+    told = table("The plan", ("what", "value"), facts)
+    return section("schedule", "How it was trained", paragraph(_dealt(view)), *panels, told)
+
+
+def _facts(plan: Plan) -> list[tuple[str, str]]:
+    """What every plan has."""
+    data = plan.data
+    return [
+        ("records", f"{data.records:,}, of {data.clients:,} client{'s' * (data.clients > 1)}"),
+        ("features", f"{data.features:,}, every row of norm {words.plain(data.bound)} at most"),
+        ("model", f"{plan.model.kind}, {plan.dimension:,} parameters"),
+        ("l2 term", _given(plan.model.l2)),
+    ]
+
+
+def _panels(found: Schedule, series: Sequence[tuple[str, str, Sequence[float]]]) -> list[object]:
+    drawn = [_panel(name, label, found.rounds, values) for name, label, values in series]
+    heads = ("round", *(label for _, label, _ in series))
+    kept = range(0, len(found.rounds), max(1, len(found.rounds) // 20))
+    rows = [(str(found.rounds[i]), *(words.plain(values[i]) for _, _, values in series)) for i in kept]
+    data = table("The schedule (some of the rounds)", heads, rows, numbers=range(5))
+    numbers = tag("details", tag("summary", "The numbers of these pictures"), data)
+    return [tag("div", drawn, class_="panels"), numbers]
 
 
 def _dealt(view: View) -> str:

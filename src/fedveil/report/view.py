@@ -34,6 +34,12 @@ class Observer:
     bounds: tuple[Bound, ...]
     assumptions: tuple[Assumption, ...]
 
+    @property
+    def least(self) -> float | None:
+        """The least epsilon that a bound proves; it counts only if the noise was secret."""
+        proved = [b.epsilon for b in self.bounds if b.status == "certified" and b.epsilon is not None]
+        return min(proved, default=self.epsilon)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
@@ -78,7 +84,11 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One run, ready to be shown."""
+    """One run, ready to be shown.
+
+    ``places`` and ``schedule`` are of hidden runs only; ``clients``: each client's own epsilon (none: no guarantee), if
+    the method gives clients different ones.
+    """
 
     plan: Plan
     plan_hash: str
@@ -90,7 +100,13 @@ class View:
     curves: tuple[Curve, ...]
     places: Places | None
     utility: Utility | None
-    schedule: Schedule
+    schedule: Schedule | None
+    clients: tuple[tuple[int, float | None], ...] = ()
+
+    @property
+    def hidden(self) -> bool:
+        """Whether only the last of many models leaves, and the promise rests on that."""
+        return self.plan.method.kind == "hidden"
 
     def observer(self, adversary: str) -> Observer | None:
         """What is promised against this observer, if the certificate names it."""
@@ -115,6 +131,7 @@ def view_of(folder: Path) -> View:
         stated, private = certificate["plan"], certificate["private"]
         named = {key: str(certificate[key]) for key in ("run", "version")}
         utility = _utility(metrics)
+        clients = tuple((int(row["client"]), _number(row["epsilon"])) for row in certificate.get("clients", ()))
     except BadValue:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -122,7 +139,8 @@ def view_of(folder: Path) -> View:
     hint = "certificate.json is of another run; write it again with: fedveil certify."
     require(stated == plan.hash, "plan.toml", f"be the plan that was certified, {stated}", plan.hash, hint)
     _check_model(folder / "model.npz", released)
-    final = next((found for found in observers if found.adversary == "final-model"), None)
+    hidden = plan.method.kind == "hidden"
+    final = any(found.adversary == "final-model" for found in observers)
     return View(
         plan=plan,
         plan_hash=stated,
@@ -130,15 +148,25 @@ def view_of(folder: Path) -> View:
         observers=observers,
         released=released,
         curves=tuple(
-            curve_of(plan, seen.adversary, seen.bounds, (seen.delta, seen.epsilon))
-            for seen in observers
-            if seen.adversary in ("final-model", "every-model")
+            curve_of(plan, seen.adversary, seen.bounds, (seen.delta, seen.epsilon)) for seen in _drawn(plan, observers)
         ),
-        places=None if final is None else places_of(plan),
+        places=places_of(plan) if hidden and final else None,
         utility=utility,
-        schedule=_schedule(plan),
+        schedule=_schedule(plan) if hidden else None,
+        clients=clients,
         **named,
     )
+
+
+def _drawn(plan: Plan, observers: Sequence[Observer]) -> list[Observer]:
+    """Whose curves are shown: what hiding is about; for other methods the plan's observer, and whoever learns most."""
+    if plan.method.kind == "hidden":
+        return [seen for seen in observers if seen.adversary in ("final-model", "every-model")]
+    able = [(seen.least, seen) for seen in observers if seen.least is not None]
+    most = max((least for least, _ in able), default=0.0)
+    main = [seen for _, seen in able if seen.adversary == plan.target.adversary]
+    worst = [seen for least, seen in able if least == most and (not main or least != main[0].least)]
+    return [*main, *worst[:1]]
 
 
 def _observer(given: Mapping[str, Any]) -> Observer:

@@ -23,6 +23,22 @@ OBSERVERS = {
     "server": "The server, if it sees every update",
 }
 
+# The same, in the middle of a sentence.
+SEEN_BY = {
+    "final-model": "the final model",
+    "curious-client": "a curious participant",
+    "every-model": "every model seen",
+    "server-with-secure-aggregation": "a server that sees sums only",
+    "server": "a server that sees every update",
+}
+
+METHODS = {
+    "hidden": "hidden training",
+    "dpsgd": "noisy clipped gradient steps (DP-SGD)",
+    "fedavg": "federated averaging of noised updates",
+    "simfl": "rounds without a server, led by each client in turn (SimFL)",
+}
+
 BOUNDS = {
     "unhidden": "as if every model were seen",
     "linear-contraction": "product of contractions",
@@ -34,6 +50,9 @@ BOUNDS = {
     "segments": "what lies between the models it saw",
     "renyi-diffusion": "Rényi, diffusion",
     "renyi-iteration": "Rényi, iteration",
+    "loss-distribution": "exact composition of all rounds",
+    "renyi": "Rényi divergences added up",
+    "central-limit": "central limit",
 }
 
 
@@ -108,15 +127,18 @@ def belief(epsilon: float) -> float:
 def strength(epsilon: float | None, delta: float) -> str:
     """How much an observer can tell, graded by the rate of right guesses; the grades are ours.
 
-    >>> [strength(e, 1e-5) for e in (0.1, 1.0, 2.0, 4.0, 9.0, None)]
-    ['practically cannot tell', 'can hardly tell', 'can tell only with doubt', 'may well be able to tell', \
-'is not kept from telling', 'is not kept from telling']
+    >>> [strength(e, 1e-5) for e in (0.1, 0.4, 1.0, 2.0)]
+    ['practically cannot tell', 'can hardly tell', 'can tell only a little better than by chance', \
+'can tell better than by chance, but not reliably']
+    >>> [strength(e, 1e-5) for e in (4.0, 9.0, None)]
+    ['may well be able to tell', 'is not kept from telling', 'is not kept from telling']
     """
     rate = right_guesses(epsilon, delta)
     grades = [
         (0.55, "practically cannot tell"),
-        (0.75, "can hardly tell"),
-        (0.90, "can tell only with doubt"),
+        (0.60, "can hardly tell"),
+        (0.75, "can tell only a little better than by chance"),
+        (0.90, "can tell better than by chance, but not reliably"),
         (0.99, "may well be able to tell"),
     ]
     return next((words for most, words in grades if rate <= most), "is not kept from telling")

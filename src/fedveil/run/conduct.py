@@ -23,6 +23,7 @@ from fedveil.data.load import Loaded
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Cap, CapExceeded, Cost, Ledger
 from fedveil.method.hidden import Hidden
+from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -249,9 +250,13 @@ def _release(
 def _npz(plan: Plan, model: Any) -> bytes:
     """Plain arrays that load without pickle; equal models give equal bytes."""
     loss = plan.model.loss
-    shaped = model.reshape(plan.data.features, loss.outputs) if loss.outputs > 1 else model.reshape(-1, 1)
+    if isinstance(loss, TorchLoss):  # what was learned is the way from a public start: together they are the model
+        more: dict[str, Any] = {"start": loss.start(plan.data.features)}
+    else:
+        wide = loss.outputs > 1
+        more = {"coefficients": model.reshape(plan.data.features, loss.outputs) if wide else model.reshape(-1, 1)}
     buffer = io.BytesIO()
-    np.savez(buffer, kind=np.array(loss.kind), parameters=model, coefficients=shaped)
+    np.savez(buffer, kind=np.array(loss.kind), parameters=model, **more)
     return buffer.getvalue()
 
 

@@ -15,6 +15,7 @@ from fedveil.train.hidden import project
 
 Vector = NDArray[np.float64]
 _NO_CLIP = 1e99
+_RATE = 0.1  # where the smoothness is unknown: no rule gives a better one
 _PASSES, _BATCHES = 100, 20  # of a run without noise: enough to converge, and no more than a few seconds
 
 
@@ -37,7 +38,8 @@ def non_private(plan: Plan, records: Records, entropy: Entropy) -> Vector:
     loss, model, count = plan.model.loss, plan.model, records.targets.size
     order = permutation(entropy, count, "baseline")
     features, targets = records.features[order], records.targets[order]
-    batch, rate = max(1, count // _BATCHES), 1 / plan.constants.smoothness
+    smooth = plan.constants.smoothness
+    batch, rate = max(1, count // _BATCHES), _RATE if smooth is None else 1 / smooth
     w = np.zeros(plan.dimension)
     for _ in range(_PASSES):
         for first in range(0, count - batch + 1, batch):

@@ -1,0 +1,97 @@
+"""One command: several algorithms, or several degrees of trust, on one study and one target."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedveil.cli.show import Json, out, plain_table, rounded_up, show
+from fedveil.compare import Comparison, View
+from fedveil.compare import compare as carry_out
+from fedveil.errors import BadValue
+from fedveil.report.compare_page import NOISE, bytes_text, compare_page, noise_text, score_text, spread_text
+from fedveil.run.files import PUBLIC, write_atomically
+
+
+def compare(
+    study: Annotated[Path, typer.Argument(help="A study file (TOML); see docs/study-file.md.")],
+    algorithms: Annotated[
+        str, typer.Option("--algorithms", help="Names, with commas; settings as hidden:order=public. None: all.")
+    ] = "",
+    view: Annotated[str, typer.Option("--view", help="algorithms, or trust: one algorithm, several observers.")] = (
+        "algorithms"
+    ),
+    runs: Annotated[int, typer.Option("--runs", help="Models to train for each; every one is a release.")] = 3,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder for compare.json and compare.html.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Algorithms side by side at one target: every model it trains is a release of its own."""
+    wanted = [name.strip() for name in algorithms.split(",") if name.strip()]
+    said = Console(stderr=True, highlight=False, markup=False)
+    with said.status("planning") as status:
+        asked: View = view  # type: ignore[assignment]  # refused there if it is another word
+        watch = (lambda _: None) if quiet else status.update
+        found = carry_out(study, algorithms=wanted, view=asked, runs=runs, watch=watch)
+    result, written = found.as_json(), [] if folder is None else _written(found, folder)
+
+    def text() -> None:
+        if not quiet:
+            _tell(result, written)
+
+    show({**result, "written": written}, as_json, text)
+
+
+def _written(found: Comparison, folder: Path) -> list[str]:
+    """The two files of a comparison."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadValue(f"--out must name a folder that can be made: {error}.") from error
+    contents = {"compare.json": found.text(), "compare.html": compare_page(found.as_json())}
+    for name, content in contents.items():
+        write_atomically(folder / name, content.encode(), mode=PUBLIC)
+    return [str(folder / name) for name in contents]
+
+
+def _tell(result: Mapping[str, Any], written: list[str]) -> None:
+    target, trust = result["target"], result["view"] == "trust"
+    aim = f"epsilon {target['epsilon']:g}, delta {target['delta']:g}, one {target['unit']} ({target['neighbours']})"
+    out().print(f"{result['study']}: every row meets {aim}" + ("." if trust else f", against {target['adversary']}."))
+    ran = [e for e in result["entries"] if e["refused"] is None]
+    if ran:
+        plain_table([_row(entry, result["metric"], trust) for entry in ran])
+        out().print(NOISE)
+    for entry in ran:
+        if entry["explained"]:
+            out().print(f"{entry['label']} (against {entry['adversary']}): {entry['explained']}.")
+    for entry in result["entries"]:
+        if entry["refused"] is not None:
+            out().print(f"{entry['label']} does not take this study: {entry['refused']}")
+    if result["reference"] is not None:
+        out().print(f"without privacy: {result['metric']} {result['reference']:.3f}")
+    out().print(result["warning"])
+    for path in written:
+        out().print(f"written: {path}")
+
+
+def _row(entry: Mapping[str, Any], metric: str, trust: bool) -> dict[str, str]:
+    promised = "none" if entry["epsilon"] is None else rounded_up(entry["epsilon"])
+    return {
+        "": entry["label"],
+        metric: score_text(entry),
+        **({} if trust else {"epsilon": promised}),
+        "weights ±": spread_text(entry),
+        "rounds": str(entry["rounds"]),
+        "noise": noise_text(entry),
+        "sent": bytes_text(entry["bytes_up"]),
+        "received": bytes_text(entry["bytes_down"]),
+        "seconds": f"{entry['seconds']:.2g}",
+    }
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command(epilog="Example: fedveil compare study.toml --runs 5 --out comparison")(compare)

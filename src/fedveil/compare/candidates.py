@@ -1,0 +1,93 @@
+"""What is compared: algorithms by name, or observers of one algorithm; each planned, or refused with its reason."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedveil.checks import require
+from fedveil.compare.noise import noise_on_average
+from fedveil.compare.result import Entry, View
+from fedveil.data.load import Loaded
+from fedveil.errors import FedveilError
+from fedveil.guarantee import Adversary
+from fedveil.plan import Plan
+from fedveil.planning import WISHES, read_wish
+from fedveil.planning.base import Wish
+from fedveil.planning.fedavg import FedAvgWish
+from fedveil.promises import promise
+from fedveil.schedule import Wishes
+from fedveil.study import Study
+
+# Who adds the noise follows from who may look: the target's observer is the one it must hold against.
+TRUST: tuple[tuple[str, Adversary, str], ...] = (
+    ("local noise", "server", "nobody is trusted: the server sees every client's own noised update"),
+    ("shared noise", "server-with-secure-aggregation", "the server sees noised sums, to which all clients add"),
+    ("central noise, all models", "every-model", "the server is trusted; every model it makes is seen"),
+    ("central noise, last model", "final-model", "the server is trusted; only the last model is seen"),
+)
+
+
+def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tuple[Entry, Study]]:
+    """Every study to try, with its label."""
+    mine = study.algorithm.kind
+    wanted = list(algorithms) or (list(WISHES) if view == "algorithms" else [mine])
+    twice = next((name for name in wanted if wanted.count(name) > 1), None)
+    require(twice is None, "algorithms", "be named once each", twice)
+    rows = []
+    for text in wanted:
+        wish, target = _wish(text, study), study.target
+        kind, wishes = wish.kind, study.wishes if wish.kind == mine else Wishes()  # a schedule is of its own kind
+        one = replace(study, algorithm=wish, wishes=wishes, baselines=False)
+        if view == "algorithms":
+            rows.append((Entry(label=text, algorithm=kind, adversary=target.adversary), one))
+            continue
+        for word, adversary, explained in TRUST:
+            label = word if len(wanted) == 1 else f"{text}, {word}"
+            entry = Entry(label=label, algorithm=kind, adversary=adversary, explained=explained)
+            noised = _noised_by(wish, adversary)
+            rows.append((entry, replace(one, algorithm=noised, target=replace(target, adversary=adversary))))
+    return rows
+
+
+def _noised_by(wish: Wish, adversary: Adversary) -> Wish:
+    """Against the server itself, noise that the server would add is added by the clients."""
+    central = isinstance(wish, FedAvgWish) and wish.noise == "central"
+    if central and adversary in ("server", "server-with-secure-aggregation"):
+        return replace(wish, noise="shared")  # type: ignore[type-var]
+    return wish
+
+
+def _wish(text: str, study: Study) -> Wish:
+    """``kind``, as the study states it or as it comes; or ``kind:key=value:...`` with settings of its own."""
+    kind, *settings = text.split(":")
+    if not settings and kind == study.algorithm.kind:
+        return study.algorithm
+    values: dict[str, Any] = {"kind": kind}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        require(bool(key and equals and value), "algorithms", "have settings like key=value", setting)
+        values[key] = _value(value)
+    return read_wish(values)
+
+
+def _value(text: str) -> Any:
+    """A number, a list or true as in a study file; anything else is a word."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def planned_entry(entry: Entry, study: Study, loaded: Loaded) -> tuple[Entry, Plan | None]:
+    """The plan, or the reason why there is none."""
+    held = 0 if loaded.test is None else len(loaded.test)
+    try:
+        plan = study.planned(loaded.train.shape, held, loaded.test_public).plan
+        found = promise(plan, entry.adversary).epsilon
+    except (FedveilError, ValueError) as error:
+        return replace(entry, refused=" ".join(str(error).split())), None
+    facts = plan.method.facts(plan.data, plan.target)
+    noise = "; ".join(f"{name} {value}" for name, value in facts if name.startswith("noise"))
+    average = noise_on_average(plan, loaded.train)
+    return replace(entry, epsilon=found, rounds=plan.method.total, noise=noise, noise_on_average=average), plan

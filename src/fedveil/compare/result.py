@@ -1,0 +1,143 @@
+"""A comparison as a value: what every candidate promised, how it did, and what all of them cost together."""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedveil.guarantee import Adversary, finite_or_none
+from fedveil.ledger import Cost
+from fedveil.study import Study
+
+View = Literal["algorithms", "trust"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One algorithm against one observer: what it promises and how it did, or why it does not take the study."""
+
+    label: str
+    algorithm: str
+    adversary: Adversary
+    explained: str = ""
+    refused: str | None = None
+    epsilon: float | None = None
+    rounds: int = 0
+    noise: str = ""
+    noise_on_average: float | None = None
+    scores: tuple[float, ...] = ()
+    model_spread: float | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """Of the runs' scores."""
+        return float(np.mean(self.scores)) if self.scores else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation of the runs' scores."""
+        return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; what is not finite is null."""
+        return {
+            "label": self.label,
+            "algorithm": self.algorithm,
+            "adversary": self.adversary,
+            "explained": self.explained,
+            "refused": self.refused,
+            "epsilon": finite_or_none(self.epsilon),
+            "rounds": self.rounds,
+            "noise": self.noise,
+            "noise_on_average": finite_or_none(self.noise_on_average),
+            "mean": finite_or_none(self.mean),
+            "spread": finite_or_none(self.spread),
+            "scores": [finite_or_none(score) for score in self.scores],
+            "model_spread": finite_or_none(self.model_spread),
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All entries, and what they cost together. ``reference``: the score of a model trained without privacy."""
+
+    study: Study
+    view: View
+    runs: int
+    metric: str
+    entries: tuple[Entry, ...]
+    costs: tuple[Cost, ...]
+    records: int
+    clients: int
+    test_records: int
+    test_public: bool
+    reference: float | None = None
+    charged: bool = False
+
+    @property
+    def trained(self) -> int:
+        """How many models were trained on the data; the reference is one, too."""
+        return sum(self.runs for entry in self.entries if entry.refused is None) + (self.reference is not None)
+
+    @property
+    def private(self) -> bool:
+        """Whether all noise was secret, and nothing was trained without."""
+        return self.study.seed is None and self.reference is None
+
+    @property
+    def best(self) -> Entry | None:
+        """The entry of the highest mean score."""
+        ranked = [entry for entry in self.entries if entry.mean is not None]
+        return max(ranked, key=lambda entry: entry.mean or -math.inf, default=None)
+
+    @property
+    def warning(self) -> str:
+        """What whoever reads the numbers must know first."""
+        target = self.study.target
+        spent = next(cost for cost in self.costs if cost.adversary == target.adversary)
+        text = f"{self.trained} models were trained on the same records and each is a release. "
+        if self.study.seed is not None:
+            return text + "NOT PRIVATE: the noise came from the study's seed. For public data or a rehearsal only."
+        if self.reference is not None:
+            text += "NOT PRIVATE: one of them, the reference, was trained without noise. "
+        if math.isinf(spent.epsilon):
+            return text + f"Together they promise nothing against {target.adversary}."
+        return (
+            text + f"Together the private ones cost epsilon {spent.epsilon:.6g}, delta {spent.delta:.6g} against "
+            f"{target.adversary}" + ("; the ledger was charged." if self.charged else "; no ledger was charged.")
+        )
+
+    def text(self) -> str:
+        """The file compare.json."""
+        return json.dumps(self.as_json(), indent=1, allow_nan=False) + "\n"
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole comparison as plain values."""
+        target = self.study.target
+        return {
+            "format": 1,
+            "study": self.study.name,
+            "view": self.view,
+            "private": self.private,
+            "warning": self.warning,
+            "target": {name: getattr(target, name) for name in ("epsilon", "delta", "adversary", "unit", "neighbours")},
+            "runs": self.runs,
+            "models_trained": self.trained,
+            "total_cost": [cost.written() for cost in self.costs],
+            "ledger_charged": self.charged,
+            "metric": self.metric,
+            "reference": finite_or_none(self.reference),
+            "records": self.records,
+            "clients": self.clients,
+            "test_records": self.test_records,
+            "test_public": self.test_public,
+            "entries": [entry.as_json() for entry in self.entries],
+        }

@@ -1,0 +1,111 @@
+"""The comparison carried out: plan all, charge all, train all, measure."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.checks import require
+from fedveil.compare.candidates import candidates, planned_entry
+from fedveil.compare.charges import charge, costs_of, record
+from fedveil.compare.result import Comparison, Entry, View
+from fedveil.data.load import Loaded
+from fedveil.data.records import Records
+from fedveil.errors import FedveilError
+from fedveil.job import Given, Wanted, open_study
+from fedveil.model.metrics import scores
+from fedveil.plan import Plan
+from fedveil.run.in_memory import train
+from fedveil.study import Study
+from fedveil.train.baselines import centralised
+from fedveil.train.entropy import Entropy
+from fedveil.train.trained import Trained
+
+Vector = NDArray[np.float64]
+
+
+def compare(
+    study: Wanted,
+    data: Given = None,
+    *,
+    algorithms: Sequence[str] = (),
+    view: View = "algorithms",
+    runs: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
+    watch: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Train every algorithm ``runs`` times for the study's own target.
+
+    ``algorithms``: kinds, or kinds with settings as ``hidden:order=public``; none: all there are (for ``trust``, the
+    study's own). A study with books is charged for all of it before anything is trained. ``watch`` is told what comes.
+    """
+    require(view in get_args(View), "view", f"be one of {', '.join(get_args(View))}", view)
+    require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
+    found, loaded = open_study(study, data)
+    planned: list[tuple[Entry, Plan | None]] = []
+    for entry, one in candidates(found, view, algorithms):
+        watch(f"planning {entry.label}")
+        planned.append(planned_entry(entry, one, loaded))
+    plans = [plan for _, plan in planned if plan is not None]
+    comparison = Comparison(
+        study=found,
+        view=view,
+        runs=runs,
+        metric="accuracy" if loaded.train.classes else "r2",
+        entries=tuple(entry for entry, _ in planned),
+        costs=costs_of(found, plans, runs),
+        records=len(loaded.train),
+        clients=loaded.train.clients,
+        test_records=0 if loaded.test is None else len(loaded.test),
+        test_public=loaded.test_public,
+        charged=found.books.ledger is not None and bool(plans),
+    )
+    name = charge(comparison, loaded, plans) if comparison.charged else None
+    entries = []
+    for entry, plan in planned:
+        watch(f"training {entry.label}")
+        entries.append(entry if plan is None else _measured(entry, plan, loaded, found.seed, runs, clock))
+    comparison = replace(comparison, entries=tuple(entries), reference=_reference(found, plans, loaded))
+    if name is not None:
+        record(comparison, loaded, name)
+    return comparison
+
+
+def _measured(
+    entry: Entry, plan: Plan, loaded: Loaded, seed: int | None, runs: int, clock: Callable[[], float]
+) -> Entry:
+    """Train and measure; a trainer that refuses the data is reported like one that refuses the plan."""
+    found: list[Trained] = []
+    began = clock()
+    try:
+        for run in range(runs):
+            entropy = Entropy.from_system() if seed is None else Entropy.from_seed(seed + run)
+            found.append(train(plan, loaded.train, entropy))
+    except (FedveilError, ValueError) as error:
+        return replace(entry, refused=" ".join(str(error).split()))
+    seconds = (clock() - began) / runs
+    models, held = np.array([one.model for one in found]), loaded.test
+    spread = float(np.sqrt(np.mean(np.var(models, axis=0, ddof=1)))) if runs > 1 else None
+    return replace(
+        entry,
+        scores=() if held is None else tuple(_score(plan, model, held) for model in models),
+        model_spread=spread,
+        bytes_up=round(sum(one.bytes_up for one in found) / runs),
+        bytes_down=round(sum(one.bytes_down for one in found) / runs),
+        seconds=seconds,
+    )
+
+
+def _score(plan: Plan, model: Vector, held: Records) -> float:
+    found = scores(plan.model.loss, model, held.features, held.targets)
+    return found["accuracy" if plan.data.classes else "r2"]
+
+
+def _reference(study: Study, plans: Sequence[Plan], loaded: Loaded) -> float | None:
+    """Pooled data, no noise; only where the study asks for baselines."""
+    if not study.baselines or loaded.test is None or not plans:
+        return None
+    return _score(plans[0], centralised(plans[0].model, loaded.train), loaded.test)

@@ -1,0 +1,101 @@
+"""One fit: planned from public quantities, charged, trained in memory, certified."""
+
+import hashlib
+import math
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.assumptions import Assumption, assumptions
+from fedveil.certify import Certificate, Guarantee
+from fedveil.data.records import Records
+from fedveil.estimators.budget import Budget
+from fedveil.guarantee import Adversary
+from fedveil.ledger import Cost
+from fedveil.plan import Plan
+from fedveil.planning import make_plan
+from fedveil.planning.base import Task, Wish
+from fedveil.promises import ADVERSARIES, promise
+from fedveil.run.in_memory import train
+from fedveil.tables import write_tables
+from fedveil.train.entropy import Entropy
+from fedveil.version import __version__
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fitted:
+    """The model, the plan it came from, the run's name, and what the estimator itself assumed."""
+
+    model: Vector
+    plan: Plan
+    run: str
+    declared: tuple[Assumption, ...]
+
+    def certificate(self) -> Certificate:
+        """What this fit promises to each observer."""
+        guarantees = tuple(
+            Guarantee(
+                adversary=adversary,
+                answer=promise(self.plan, adversary),
+                assumptions=(*assumptions(self.plan, adversary), *self.declared),
+            )
+            for adversary in ADVERSARIES
+        )
+        released = {
+            "what": "the final model",
+            "file": "coef_, intercept_",
+            "sha256": _digest(self.model),
+            "covered": True,
+        }
+        return Certificate(
+            plan=self.plan, run=self.run, version=__version__, guarantees=guarantees, released=(released,)
+        )
+
+
+def fit(
+    records: Records,
+    wish: Wish,
+    task: Task,
+    *,
+    seed: int | None,
+    budget: Budget | None,
+    declared: tuple[Assumption, ...],
+) -> Fitted:
+    """Train; with a ``budget`` the whole cost is charged before the first record is looked at."""
+    plan = plan_of(wish, task, seed is not None)  # type: ignore[arg-type]  # wishes are frozen, so they hash
+    run = os.urandom(16).hex()
+    if budget is not None:
+        costs = [_cost(plan, adversary) for adversary in ADVERSARIES]
+        text = write_tables({"method": plan.method.table()})
+        budget.charge(run, plan.hash, costs, rounds=plan.method.total, mechanism=text)
+    entropy = Entropy.from_system() if seed is None else Entropy.from_seed(seed)
+    model = train(plan, records, entropy).model
+    if budget is not None:
+        budget.release(run, _digest(model))
+    return Fitted(model=model, plan=plan, run=run, declared=declared)
+
+
+@lru_cache(maxsize=128)
+def plan_of(wish: Wish, task: Task, seeded: bool) -> Plan:
+    """Designing takes most of a fit's time and depends on public quantities alone, so folds of one size share it."""
+    return make_plan("estimator", wish, task, seeded=seeded).plan
+
+
+def _cost(plan: Plan, adversary: Adversary) -> Cost:
+    answer, target = promise(plan, adversary), plan.target
+    return Cost(
+        adversary=adversary,
+        unit=target.unit,
+        neighbours=target.neighbours,
+        epsilon=math.inf if plan.seeded else answer.epsilon,
+        delta=answer.delta,
+    )
+
+
+def _digest(model: Vector) -> str:
+    return hashlib.sha256(model.astype("<f8").tobytes()).hexdigest()

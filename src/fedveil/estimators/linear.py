@@ -1,0 +1,130 @@
+"""What the private estimators share: from their parameters to one fit, and from the fitted weights to scores."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedveil.assumptions import Assumption
+from fedveil.certify import Certificate
+from fedveil.checks import require
+from fedveil.data.records import Records
+from fedveil.data.split import natural_owners
+from fedveil.errors import BadValue
+from fedveil.estimators.budget import Budget
+from fedveil.estimators.fitting import Fitted, fit
+from fedveil.estimators.rows import RowRule
+from fedveil.model.spec import ModelPlan
+from fedveil.planning import read_wish
+from fedveil.planning.base import Task
+from fedveil.promises import promise
+from fedveil.schedule import Wishes
+from fedveil.tables import filled
+from fedveil.target import Target
+
+Vector = NDArray[np.float64]
+
+
+class PrivateLinear(BaseEstimator):  # type: ignore[misc]
+    """Fitting and scoring; the subclasses add labels or numbers to predict."""
+
+    def _fitted(
+        self, X: Any, targets: Vector, clients: Any, model: ModelPlan, classes: int, declared: tuple[Assumption, ...]
+    ) -> Fitted:
+        """One fit on checked rows; leaves the attributes that all estimators have."""
+        rule = RowRule.of(self.feature_bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
+        owner, names = _owners(clients, targets.size)
+        records = Records(
+            features=rule.rows(X),
+            targets=targets,
+            owner=owner,
+            clients=len(names) or targets.size,
+            bound=rule.total,
+            classes=classes,
+            names=names,
+        )
+        target = Target(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            adversary=self.adversary,
+            unit=self.unit,
+            neighbours=self.neighbours,
+        )
+        budget = self.budget
+        right = budget is None or isinstance(budget, Budget)
+        require(right, "budget", "be a fedveil.estimators.Budget", type(budget).__name__)
+        found = fit(
+            records,
+            read_wish(_table("algorithm", self.algorithm)),
+            Task(
+                data=records.shape,
+                model=model,
+                target=target,
+                wishes=filled(Wishes, _table("schedule", self.schedule), "schedule"),
+            ),
+            seed=self._seed(),
+            budget=budget,
+            declared=(*declared, *self._declared()),
+        )
+        self.rule_, self.fit_, self.private_ = rule, found, not found.plan.seeded
+        self.epsilon_ = promise(found.plan, target.adversary).epsilon if self.private_ else math.inf
+        self.delta_ = target.delta
+        return found
+
+    @property
+    def certificate_(self) -> Certificate:
+        """What the fit promises to each observer, by which bound and on which assumptions."""
+        check_is_fitted(self, "fit_")
+        found: Fitted = self.fit_
+        return found.certificate()
+
+    def _scores(self, X: Any) -> Vector:
+        """Rows by the same rule as in fitting, times the weights."""
+        check_is_fitted(self, "fit_")
+        rows = self.rule_.rows(validate_data(self, X, dtype=np.float64, reset=False))
+        weights: Vector = self.fit_.model
+        outputs = self.fit_.plan.model.loss.outputs
+        return np.asarray(rows @ (weights.reshape(-1, outputs) if outputs > 1 else weights))
+
+    def _seed(self) -> int | None:
+        """None: the operating system's entropy. A seed makes the noise known, and the fit not private."""
+        if self.random_state is None:
+            return None
+        if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _declared(self) -> tuple[Assumption, ...]:
+        spans = "none" if self.feature_range is None else "as given"
+        return (
+            Assumption("feature_range", spans, "declared: public, not computed from these records"),
+            Assumption("number of records and of clients", "public", "declared: they shape the schedule"),
+            Assumption(
+                "what else was computed from the records",
+                "nothing",
+                "declared: scalers, selected columns, folds by label and scores on records are releases of their own",
+            ),
+        )
+
+
+def _table(name: str, given: Any) -> Mapping[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise BadValue(f"{name} must be a dictionary as the [{name}] table of a study, got {given!r}.")
+    return given
+
+
+def _owners(clients: Any, rows: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Without names each record is its own client."""
+    if clients is None:
+        return np.arange(rows, dtype=np.int64), ()
+    labels = np.asarray(clients)
+    fine = labels.shape == (rows,) and labels.dtype.kind in "biuUO"
+    require(fine, "clients", f"name the client of each of the {rows} rows", (labels.shape, str(labels.dtype)))
+    return natural_owners(labels.astype(str) if labels.dtype.kind in "bO" else labels)

@@ -1,0 +1,125 @@
+"""Any torch module behind the protocol of losses: clipped per-record gradients, and nothing assumed but the clip.
+
+Neither convexity nor smoothness is known, so only bounds that do without them apply (docs/torch.md). PyTorch is loaded
+when the module is first needed: to plan and to train, not to read or certify a plan.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.mechanism import whole
+from fedveil.model.loss import Constants, check_batch, check_bound, check_clip
+from fedveil.model.rows import Vector
+
+if TYPE_CHECKING:
+    from fedveil.model.torch_engine import Engine
+
+PRECISIONS = ("float64", "float32")
+CRITERIA = ("cross-entropy", "logistic", "mse", "huber")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchLoss:
+    """``module``: package.file:function that makes it; ``parameters``: how many it has, None until it is first made.
+
+    The flat vector is the way from the module's starting parameters, so zero is where training begins.
+    """
+
+    module: str
+    classes: int = 0
+    criterion: str = ""
+    precision: str = "float64"
+    parameters: int | None = None
+
+    kind = "torch"
+
+    def __post_init__(self) -> None:
+        shown = isinstance(self.module, str) and ":" in self.module
+        require(shown, "model.module", 'name the function that makes it, "package.file:function"', self.module)
+        object.__setattr__(self, "classes", whole("model.classes", self.classes))
+        require(self.classes == 0 or self.classes >= 2, "model.classes", "be 0 or at least 2", self.classes)
+        require(self.precision in PRECISIONS, "model.precision", f"be one of {', '.join(PRECISIONS)}", self.precision)
+        if not self.criterion:
+            object.__setattr__(self, "criterion", "cross-entropy" if self.classes else "mse")
+        _check_criterion(self.criterion, self.classes)
+        if self.parameters is not None:
+            object.__setattr__(self, "parameters", whole("model.parameters", self.parameters))
+            require(1 <= self.parameters <= 2**32, "model.parameters", "lie between 1 and 2**32", self.parameters)
+
+    @property
+    def outputs(self) -> int:
+        """One per class, or one number."""
+        return max(1, self.classes)
+
+    def size(self, features: int) -> int:
+        """As stated, or as counted in the module."""
+        return self.parameters if self.parameters is not None else int(self._engine(features).start.size)
+
+    def start(self, features: int) -> Vector:
+        """The parameters that the flat vector 0 stands for: public, and added to what was learned."""
+        return self._engine(features).start.copy()
+
+    def module_at(self, w: Vector, features: int) -> Any:
+        """The torch module with the parameters that ``w`` stands for."""
+        return self._engine(features).module_at(w)
+
+    def constants(self, bound: float, clip: float | None) -> Constants:
+        """The clip, and nothing else."""
+        check_bound(bound)
+        hint = "Without it nothing bounds what a record can do to a torch model."
+        require(clip is not None, "model.clip", "be given for a torch model", clip, hint)
+        check_clip(clip)  # type: ignore[arg-type]
+        return Constants(lipschitz=clip, smoothness=None, convex=False)  # type: ignore[arg-type]
+
+    def gradient(
+        self,
+        w: Vector,
+        X: Vector,
+        y: Vector,
+        *,
+        clip: float,
+        weights: Vector | None = None,
+        norms: Vector | None = None,
+    ) -> tuple[Vector, int]:
+        """The weighted sum of the clipped gradients, and how many records were left out of it."""
+        check_clip(clip)
+        engine = self._engine(X.shape[1])
+        check_batch(engine.start.size, w, X, y, weights, norms)
+        return engine.gradient(w, X, y, clip, weights)
+
+    def value(self, w: Vector, X: Vector, y: Vector) -> float:
+        """The mean loss, not clipped; NaN if a target is no class."""
+        engine = self._engine(X.shape[1])
+        check_batch(engine.start.size, w, X, y, None, None)
+        return float(np.mean(engine.losses(w, X, y)))
+
+    def predict(self, w: Vector, X: Vector) -> Vector:
+        """The class of the largest output (of one output: whether it is positive), or the number itself."""
+        found = self._engine(X.shape[1]).outputs(w, X)
+        if not self.classes:
+            return found[:, 0]
+        best = found.argmax(axis=1) if found.shape[1] > 1 else found[:, 0] > 0
+        return np.asarray(best, dtype=np.float64)
+
+    def _engine(self, features: int) -> "Engine":
+        from fedveil.model.torch_engine import engine  # loads PyTorch
+
+        found = engine(self.module, self.criterion, self.classes, self.precision, features)
+        same = self.parameters in (None, found.start.size)
+        hint = "The module is not the one that was planned."
+        require(same, "model.module", f"have the plan's {self.parameters} parameters", found.start.size, hint)
+        return found
+
+
+def _check_criterion(criterion: str, classes: int) -> None:
+    if isinstance(criterion, str) and ":" in criterion:
+        return
+    rule = f"be one of {', '.join(CRITERIA)}, or package.file:function"
+    require(criterion in CRITERIA, "model.criterion", rule, criterion)
+    fits = {"cross-entropy": classes >= 2, "logistic": classes == 2}.get(criterion, classes == 0)
+    hint = "Use cross-entropy for classes, mse or huber for numbers."
+    require(fits, "model.criterion", f"suit data of {classes} classes (0 is regression)", criterion, hint)

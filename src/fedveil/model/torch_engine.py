@@ -1,0 +1,116 @@
+"""A checked module and its criterion, behind flat float64 vectors."""
+
+from copy import deepcopy
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fedveil.errors import BadValue
+from fedveil.model.rows import Vector
+from fedveil.model.torch_criteria import criterion_of, outputs_of
+from fedveil.model.torch_library import torch
+from fedveil.model.torch_module import make_module, probe
+from fedveil.model.torch_records import Records, parts
+from fedveil.model.torch_stack import Stack, layers_of
+
+_AT_ONCE = 4096  # rows of a plain forward pass
+
+
+class Engine:
+    """``start``: the parameters that the flat vector 0 stands for, public; training learns the way from there."""
+
+    def __init__(self, module: str, criterion: str, classes: int, precision: str, features: int) -> None:
+        self.classes, self.dtype = classes, getattr(torch, precision)
+        self.module, self.criterion = make_module(module, precision), criterion_of(criterion)
+        free = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+        self.names = tuple(name for name, _ in free)
+        self.shapes = [value.shape for _, value in free]
+        self.sizes = [value.numel() for _, value in free]
+        self.start: Vector = torch.cat([value.detach().double().flatten() for _, value in free]).numpy()
+        rows, targets = self._probe_rows(features)
+        probe(self.module, self.criterion, rows, targets, outputs_of(criterion, classes))
+        self.work = self._work(rows, targets, own=":" in criterion)
+        self.at_once = self.work.rows_at_once(rows[0])
+
+    def _probe_rows(self, features: int, count: int = 4) -> tuple[Any, Any]:
+        source = np.random.default_rng(0)
+        rows = source.normal(size=(count, features)) / np.sqrt(features)
+        targets = np.arange(count) % self.classes if self.classes else source.normal(size=count)
+        return self._tensor(rows), torch.from_numpy(np.asarray(targets, dtype=np.float64)).to(self.dtype)
+
+    def _work(self, rows: Any, targets: Any, own: bool) -> Any:
+        """The plain stack where it applies and agrees with the general way on the probe; else the general way."""
+        general = Records(self.module, self.criterion, self.names)
+        values, ones = self._values(np.zeros(self.start.size)), torch.ones(rows.shape[0], dtype=torch.float64)
+        expected, usable = general.clipped(values, rows, targets, 1e30, ones)
+        if not bool(usable.all()):
+            raise BadValue("model.module must have finite gradients where it starts, and on random rows it has not.")
+        leaves = None if own else layers_of(self.module)
+        if leaves is None:
+            return general
+        stack = Stack(leaves, self.criterion)
+        found, _ = stack.clipped(values, rows, targets, 1e30, ones)
+        close = all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(found, expected, strict=True))
+        return stack if close else general
+
+    def gradient(self, w: Vector, X: Vector, y: Vector, clip: float, weights: Vector | None) -> tuple[Vector, int]:
+        """The weighted sum of clipped gradients, and how many records were left out of it."""
+        known = self._known(y) & np.isfinite(X).all(axis=1)
+        shares = known.astype(np.float64) if weights is None else np.where(known, weights, 0.0)
+        if not known.all():  # rows keep their places: which are computed side by side is not up to the data
+            X, y = np.where(known[:, None], X, 0.0), np.where(known, y, 0.0)
+        values, total, left = self._values(w), np.zeros(self.start.size), int(np.count_nonzero(~known))
+        rows, targets, factors = self._tensor(X), self._tensor(y), torch.from_numpy(shares)
+        for part in parts(X.shape[0], self.at_once):
+            found, usable = self.work.clipped(values, rows[part], targets[part], clip, factors[part])
+            total += torch.cat(found).numpy()
+            left += int(np.count_nonzero(known[part] & ~usable.numpy()))
+        return total, left
+
+    def outputs(self, w: Vector, X: Vector) -> Vector:
+        """The module's outputs, a row for each record."""
+        return np.concatenate([found.double().numpy() for _, found in self._forward(w, X)])
+
+    def losses(self, w: Vector, X: Vector, y: Vector) -> Vector:
+        """Of each record, not clipped; NaN where the target is no class."""
+        known = self._known(y)
+        targets = self._tensor(np.where(known, y, 0.0))
+        found = [self.criterion(out, targets[part]).double().numpy() for part, out in self._forward(w, X)]
+        return np.where(known, np.concatenate(found), np.nan)
+
+    def module_at(self, w: Vector) -> Any:
+        """A copy of the module with the parameters that ``w`` stands for."""
+        module = deepcopy(self.module)
+        with torch.no_grad():
+            for name, value in zip(self.names, self._values(w), strict=True):
+                module.get_parameter(name).copy_(value)
+        return module
+
+    def _forward(self, w: Vector, X: Vector) -> list[tuple[slice, Any]]:
+        values, rows = dict(zip(self.names, self._values(w), strict=True)), self._tensor(X)
+        with torch.no_grad():
+            done = [
+                (part, torch.func.functional_call(self.module, values, (rows[part],)))
+                for part in parts(X.shape[0], _AT_ONCE)
+            ]
+        return [(part, out.reshape(out.shape[0], -1)) for part, out in done]
+
+    def _known(self, y: Vector) -> Any:
+        if not self.classes:
+            return np.isfinite(y)
+        return (y >= 0) & (y < self.classes) & (y == np.floor(y))
+
+    def _values(self, w: Vector) -> list[Any]:
+        whole = self._tensor(self.start + w)
+        return [value.view(shape) for value, shape in zip(whole.split(self.sizes), self.shapes, strict=True)]
+
+    def _tensor(self, values: Vector) -> Any:
+        given = np.ascontiguousarray(values)
+        return torch.from_numpy(given if given.flags.writeable else given.copy()).to(self.dtype)
+
+
+@lru_cache(maxsize=8)
+def engine(module: str, criterion: str, classes: int, precision: str, features: int) -> Engine:
+    """Made, checked and probed once."""
+    return Engine(module, criterion, classes, precision, features)

@@ -1,0 +1,148 @@
+"""A torch module by the name of the function that makes it, refused where a record's gradient would make no sense.
+
+The module runs in evaluation mode, on the processor, in the stated precision, from starting parameters that are the
+same every time (torch's seed is 0 while it is made).
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fedveil.checks import require
+from fedveil.errors import BadValue
+from fedveil.model.torch_library import need_torch, torch
+
+_NAME = 'be "package.file:function", found on Python\'s path or in the current folder'
+
+
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Looked in last, as long as this lasts: a command is not started with it on Python's path."""
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def named(text: str, what: str) -> Any:
+    """The object that ``package.file:name`` names; the current folder is looked in as well."""
+    file, _, name = text.partition(":")
+    require(file and name.isidentifier(), what, _NAME, text)
+    with _current_folder():
+        try:
+            found = getattr(import_module(file), name, None)
+        except Exception as error:  # a user's file may fail in any way
+            raise BadValue(f"{what} must {_NAME}, got {text!r}: {type(error).__name__}: {error}.") from error
+    require(callable(found), what, f"name a function in {file}", text)
+    return found
+
+
+def make_module(text: str, precision: str) -> Any:
+    """The checked module, in evaluation mode."""
+    need_torch()
+    make = named(text, "model.module")
+    with torch.random.fork_rng(devices=[]), _current_folder():
+        torch.manual_seed(0)
+        try:
+            module = make()
+        except Exception as error:  # a user's function may fail in any way
+            reason = f"{type(error).__name__}: {error}"
+            raise BadValue(f"model.module must be made without arguments, and that failed: {reason}.") from error
+    right = isinstance(module, torch.nn.Module)
+    require(right, "model.module", "be a function that returns a torch.nn.Module", type(module).__name__)
+    _check_parts(module)
+    _check_parameters(module)
+    for part in module.modules():
+        if getattr(part, "inplace", False) is True:
+            part.inplace = False  # the same function; gradients want the input as it was
+    return module.to(device="cpu", dtype=getattr(torch, precision)).eval()
+
+
+def _check_parts(module: Any) -> None:
+    nn = torch.nn
+    for name, part in module.named_modules():
+        where = f"{type(part).__name__} ({name or 'the module itself'})"
+        mixes = isinstance(part, nn.modules.batchnorm._BatchNorm)
+        hint = "It mixes the records of a batch, so no record has a gradient of its own: use GroupNorm or LayerNorm."
+        require(not mixes, "model.module", "do without batch normalisation", where, hint)
+        drops = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
+        hint = "Training runs without it, so leave it out: clipping and noise regularise already."
+        require(not drops, "model.module", "do without dropout", where, hint)
+        tracks = getattr(part, "track_running_stats", False)
+        hint = "They carry data past the accounting: set track_running_stats=False."
+        require(not tracks, "model.module", "keep no running statistics", where, hint)
+
+
+def _check_parameters(module: Any) -> None:
+    given = list(module.named_parameters())
+    lazy = [name for name, value in given if isinstance(value, torch.nn.parameter.UninitializedParameter)]
+    require(not lazy, "model.module", "give every parameter its shape", lazy, "Replace lazy layers by sized ones.")
+    odd = [f"{name}: {value.dtype}" for name, value in given if not value.is_floating_point()]
+    require(not odd, "model.module", "have parameters that are real floating-point numbers", odd)
+    free = [name for name, value in given if value.requires_grad]
+    require(free, "model.module", "have parameters to learn", f"{len(given)} parameters, none of them trainable")
+    wild = [name for name, value in given if not bool(torch.isfinite(value).all())]
+    require(not wild, "model.module", "start from finite parameters", wild)
+
+
+def probe(module: Any, criterion: Any, rows: Any, targets: Any, outputs: int | None) -> None:
+    """Refuse, on random rows, what the structure does not show: random, mixing or changing modules, stray shapes."""
+    found = _outputs(module, rows)
+    count = rows.shape[0]
+    width = found.numel() // count
+    right = found.shape[:1] == (count,) and (outputs is None or width == outputs)
+    rule = f"give {outputs if outputs is not None else 'its'} numbers for each of {count} rows"
+    require(right, "model.module", rule, tuple(found.shape))
+    steady = torch.equal(found, _outputs(module, rows))
+    require(steady, "model.module", "be a function of its input", "two results for one input", "Is it random?")
+    alone = torch.cat([_outputs(module, rows[i : i + 1]) for i in range(count)])
+    hint = "A record's result must not depend on the others in its batch: normalise by group or layer."
+    require(_close(found, alone), "model.module", "treat each record by itself", "a result that mixes records", hint)
+    losses = criterion(found, targets)
+    right = tuple(losses.shape) == (count,)
+    require(right, "model.criterion", "give one number for each record", tuple(losses.shape))
+    apart = torch.cat([criterion(found[i : i + 1], targets[i : i + 1]) for i in range(count)])
+    require(_close(losses, apart), "model.criterion", "treat each record by itself", "a loss that mixes records")
+    _check_buffers(module, rows)
+
+
+def _outputs(module: Any, rows: Any) -> Any:
+    try:
+        with torch.no_grad():
+            found = module(rows)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        shape = tuple(rows.shape)
+        raise BadValue(f"model.module must take rows of shape {shape}: {str(error).splitlines()[0]}") from error
+    right = isinstance(found, torch.Tensor) and found.ndim >= 1
+    require(right, "model.module", "return one tensor, a row for each record", type(found).__name__)
+    return found.reshape(found.shape[0], -1)
+
+
+def _close(one: Any, other: Any) -> bool:
+    """Up to rounding, which depends on how many rows are computed at once."""
+    error = math.sqrt(torch.finfo(one.dtype).eps) / 10
+    size = 1.0 + float(one.detach().abs().max())
+    return one.shape == other.shape and float((one - other).detach().abs().max()) <= error * size
+
+
+def _check_buffers(module: Any, rows: Any) -> None:
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    module.train()
+    try:
+        _outputs(module, rows)
+    finally:
+        module.eval()
+    after = dict(module.named_buffers())
+    changed = [name for name, value in before.items() if not torch.equal(value, after[name])]
+    changed += [name for name in after if name not in before]
+    hint = "They carry data past the accounting."
+    require(not changed, "model.module", "have no buffers that change in training", changed, hint)

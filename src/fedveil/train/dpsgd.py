@@ -1,0 +1,83 @@
+"""DP-SGD at clients that do not wait for each other; one data holder alone needs neither server nor clock.
+
+004 Algorithm 1. Every update is noised at its client before anything else happens to it.
+"""
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.checks import require
+from fedveil.data.records import Records
+from fedveil.method.dpsgd import DpSgd
+from fedveil.plan import Plan
+from fedveil.train.clock import Clock
+from fedveil.train.dpsgd_client import Client
+from fedveil.train.dpsgd_compress import message_bytes
+from fedveil.train.entropy import Entropy
+from fedveil.train.hidden import project
+from fedveil.train.messages import Journal
+from fedveil.train.trained import Tick, Trained
+
+Vector = NDArray[np.float64]
+
+
+def train_dpsgd(
+    plan: Plan, records: Records, entropy: Entropy, tick: Tick, /, *, journal: Journal | None = None
+) -> Trained:
+    """The whole run; ``journal`` is filled with what went over the network."""
+    method = plan.method
+    if not isinstance(method, DpSgd):
+        raise TypeError("a dpsgd method was expected")
+    require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
+    clients = _clients(plan, method, records, entropy)
+    if len(clients) == 1 and method.network.instant and journal is None:
+        model = _alone(plan, method, clients[0], tick)
+        sent, received = method.total, method.total
+    else:
+        journal = Journal() if journal is None else journal
+        clock = Clock(
+            network=method.network,
+            weights=weights_of(method, records),
+            model=np.zeros(plan.dimension),
+            project=partial(project, radius=plan.radius),
+            journal=journal,
+            tick=lambda done: tick(done * method.total // total),
+        )
+        rounds = [client.posture.rounds for client in clients]
+        total = sum(rounds)
+        model = clock.run(clients, rounds)
+        sent, received = len(journal.messages), len(journal.broadcasts)
+    return Trained(
+        model=model,
+        dropped=sum(client.dropped for client in clients),
+        bytes_up=sent * message_bytes(method, plan.dimension),
+        bytes_down=received * 8 * plan.dimension,
+    )
+
+
+def weights_of(method: DpSgd, records: Records) -> tuple[float, ...]:
+    """As the plan states them, or in proportion to the clients' records."""
+    return method.weights or tuple((records.sizes / len(records)).tolist())
+
+
+def _clients(plan: Plan, method: DpSgd, records: Records, entropy: Entropy) -> list[Client]:
+    if records.clients == 1:
+        return [Client(plan, method, 0, records.features, records.targets, entropy)]
+    order, starts = records.by_client()
+    parts = [order[a:b] for a, b in pairwise(starts.tolist())]
+    return [
+        Client(plan, method, index, records.features[part], records.targets[part], entropy)
+        for index, part in enumerate(parts)
+    ]
+
+
+def _alone(plan: Plan, method: DpSgd, client: Client, tick: Tick) -> Vector:
+    """One client whose messages arrive at once: the global model is its own."""
+    model, radius = np.zeros(plan.dimension), plan.radius
+    for turn in range(client.posture.rounds):
+        model = project(model - client.update(model, turn), radius)
+        tick(turn + 1)
+    return model

@@ -1,0 +1,92 @@
+"""One client of DP-SGD: a batch, its clipped sum, noise on the grid, a step. What leaves it is noised already."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.method.dpsgd import DpSgd
+from fedveil.method.posture import Posture
+from fedveil.plan import Plan
+from fedveil.train.dpsgd_batch import Sampler
+from fedveil.train.dpsgd_compress import compressed
+from fedveil.train.entropy import Entropy
+from fedveil.train.noise import rounded_normal
+
+Vector = NDArray[np.float64]
+_LARGEST = 2.0**52  # grid steps: sums with noise stay exact in float64
+_NO_CLIP = 1e99
+_PART = 512  # rows gathered and used at a time: they stay in the processor's cache
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """Its records, its posture, and what it remembers between rounds: the velocity, and how many records failed."""
+
+    plan: Plan
+    method: DpSgd
+    index: int
+    features: Vector
+    targets: Vector
+    entropy: Entropy
+    dropped: int = 0
+    posture: Posture = field(init=False)
+    _norms: Vector = field(init=False)
+    _room: Vector = field(init=False)
+    _velocity: Vector = field(init=False)
+    _sampler: Sampler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.posture = self.method.posture(self.index)
+        rows, width = self.features.shape
+        self._norms = np.sqrt(np.einsum("ij,ij->i", self.features, self.features))
+        self._room = np.empty((min(rows, _PART), width))
+        self._velocity = np.zeros(self.plan.dimension)
+        self._sampler = Sampler(self.posture, self.method.sampling, rows, self.entropy, self.index)
+
+    @property
+    def divisor(self) -> float:
+        """The planned batch: rate times records, whatever the coins say."""
+        return self.method.divisor(self.posture, self.targets.size)
+
+    def update(self, model: Vector, turn: int) -> Vector:
+        """What the client subtracts from its model and sends in this round; all of it follows the noise."""
+        mean = self.release(model, turn)
+        self._velocity = self.method.momentum * self._velocity + (mean + self.plan.model.l2 * model)
+        step = self.posture.step(turn) * self._velocity
+        if self.method.compression == "none":
+            return step
+        return compressed(self.method, step, self.entropy.stream(f"dpsgd compression {self.index}", turn))
+
+    def release(self, model: Vector, turn: int) -> Vector:
+        """The noised mean gradient of the round's batch: the one thing that is computed from records.
+
+        An empty batch sends its noise like any other.
+        """
+        total = self.total(model, self._sampler.batch(turn))
+        unit, posture = 2.0**self.plan.grid, self.posture
+        noise = rounded_normal(
+            self.entropy.stream(f"dpsgd noise {self.index}", turn), posture.noise * posture.clip / unit, total.size
+        )
+        noised = np.rint(total / unit)
+        noised += noise
+        np.clip(noised, -_LARGEST, _LARGEST, out=noised)
+        noised *= unit if self.method.clipping == "batch" else unit / self.divisor
+        return noised
+
+    def total(self, model: Vector, chosen: NDArray[np.int64]) -> Vector:
+        """The sum of clipped gradients; with batch clipping the clipped mean."""
+        clip = self.posture.clip if self.method.clipping == "individual" else _NO_CLIP
+        loss, total, dropped = self.plan.model.loss, np.zeros(self.plan.dimension), 0
+        for first in range(0, chosen.size, _PART):
+            part = chosen[first : first + _PART]
+            rows = np.take(self.features, part, axis=0, out=self._room[: part.size], mode="clip")
+            found, lost = loss.gradient(model, rows, self.targets[part], clip=clip, norms=self._norms[part])
+            total += found
+            dropped += lost
+        self.dropped += dropped
+        if self.method.clipping == "individual":
+            return total
+        mean = total / self.divisor
+        norm = float(np.sqrt(np.sum(mean * mean)))
+        return mean if norm <= self.posture.clip else mean * (self.posture.clip / norm)

@@ -1,0 +1,127 @@
+"""One small study for each method (or more): what the laws of methods are tried on. A new method adds its own here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedveil.data.records import Records
+from fedveil.plan import METHODS, Plan
+from fedveil.run.simulate import simulate
+from fedveil.run.trainers import TRAINERS
+from fedveil.study import Study, study_of
+from fedveil.train.entropy import Entropy
+from fedveil.train.trained import Vector
+
+CHAIN = ("final-model", "every-model", "server-with-secure-aggregation", "server")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """``algorithm``, ``privacy``, ``schedule``: tables of a study; ``noise``: keys of the plan's [method] table.
+
+    ``chain``: observers of whom each sees all that the one before it sees, so that none is promised more. ``noise``
+    names the numbers that are all the noise; twice as much of each must never cost privacy. ``per_client``: whether
+    each client has an epsilon of its own. ``calibrated``: whether the noise was left to the plan.
+    """
+
+    algorithm: Mapping[str, Any]
+    noise: tuple[str, ...]
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    schedule: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    records: int = 120
+    clients: int = 12
+    chain: tuple[str, ...] = CHAIN
+    per_client: bool = False
+    calibrated: bool = True
+
+    @property
+    def kind(self) -> str:
+        return str(self.algorithm["kind"])
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        return {
+            "study": {"name": "example"},
+            "algorithm": dict(self.algorithm),
+            "model": {"kind": "logistic", "radius": 5.0, **self.model},
+            "privacy": {"epsilon": 4.0, "delta": 1e-4, **self.privacy},
+            "schedule": dict(self.schedule),
+        }
+
+    @property
+    def study(self) -> Study:
+        return study_of(self.tables, base=Path(), data_given=True)
+
+    def data(self) -> Records:
+        """Rows in the unit ball, two classes, clients of one size."""
+        generator = np.random.default_rng(0)
+        rows = generator.normal(size=(self.records, 3))
+        rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1))[:, None] * (1 + 1e-12)
+        return Records(
+            features=rows,
+            targets=(rows[:, 0] > 0).astype(np.float64),
+            owner=(np.arange(self.records) * self.clients // self.records).astype(np.int64),
+            clients=self.clients,
+            bound=1.0,
+            classes=2,
+        )
+
+    def plan(self) -> Plan:
+        return self.study.planned(self.data().shape).plan
+
+
+def trained(plan: Plan, records: Records, entropy: Entropy) -> Vector:
+    """The model that this plan's trainer makes of the records."""
+    if plan.method.kind == "hidden":
+        return simulate(plan, records, entropy)[0]
+    return TRAINERS[plan.method.kind](plan, records, entropy, lambda done: None).model
+
+
+_CLIENTS = {"unit": "client", "neighbours": "zero-out"}
+_ALL: dict[str, Example] = {
+    "hidden": Example(
+        algorithm={"kind": "hidden"}, noise=("noise_std",), schedule={"rounds": 4, "passes": 1, "step_size": 0.5}
+    ),
+    "hidden, public order, whole clients": Example(
+        algorithm={"kind": "hidden", "order": "public"},
+        noise=("noise_std",),
+        privacy=_CLIENTS,
+        schedule={"rounds": 3, "passes": 2, "step_size": 0.5, "noise_std": 1.0},
+    ),
+    "dpsgd": Example(algorithm={"kind": "dpsgd", "rate": 0.5, "rounds": 4}, noise=("noise",)),
+    "dpsgd, each client its own": Example(
+        algorithm={
+            "kind": "dpsgd",
+            "sampling": "fixed-size",
+            "clipping": "batch",
+            "rate": 0.2,
+            "rounds": 3,
+            "noise_multiplier": [4.0, 5.0, 6.0, 8.0],
+        },
+        noise=("noise",),
+        records=40,
+        clients=4,
+        per_client=True,
+        calibrated=False,
+    ),
+    "fedavg": Example(algorithm={"kind": "fedavg"}, noise=("noise_multiplier",), privacy=_CLIENTS),
+    "fedavg, shared noise": Example(
+        algorithm={"kind": "fedavg", "noise": "shared", "sampling": "fixed-size", "cohort": 6},
+        noise=("noise_multiplier",),
+        privacy=_CLIENTS | {"adversary": "server"},
+        schedule={"rounds": 3},
+        chain=("final-model", "every-model", "server"),  # secret cohorts of one size are charged for an exchange
+    ),
+    "simfl": Example(algorithm={"kind": "simfl"}, noise=("noise_multiplier",), schedule={"rounds": 5}),
+    "simfl, secret coins": Example(
+        algorithm={"kind": "simfl", "rate": 0.5},
+        noise=("noise_multiplier",),
+        privacy={"adversary": "curious-client", "neighbours": "zero-out"},
+        schedule={"rounds": 5},
+    ),
+}
+EXAMPLES = {name: example for name, example in _ALL.items() if example.kind in METHODS}

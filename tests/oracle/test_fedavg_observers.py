@@ -1,0 +1,84 @@
+"""What each observer of fedavg learns, against the closed form of Gaussians and a derivation written out again."""
+
+import math
+
+import pytest
+
+from fedveil.account.compare import account_for
+from fedveil.guarantee import Adversary, Neighbours
+from fedveil.mechanism import Repeat, SampledGaussian
+from fedveil.method.fedavg import FedAvg
+from fedveil.promises import ADVERSARIES
+from fedveil.target import Target
+from fedveil.theory.divergence import gaussian_delta
+from unit.plans import some_records
+
+SHAPE = some_records(count=60, clients=20).shape
+
+
+def method(**changes: object) -> FedAvg:
+    settings: dict[str, object] = {
+        "rounds": 9,
+        "cohort": 20,
+        "local_epochs": 1,
+        "local_step": 1.0,
+        "update_norm": 2.0,
+        "noise_multiplier": 5.0,
+    }
+    return FedAvg(**(settings | changes))  # type: ignore[arg-type]
+
+
+def epsilon(found: FedAvg, adversary: Adversary, neighbours: Neighbours = "zero-out") -> float:
+    target = Target(epsilon=1.0, delta=1e-5, unit="client", neighbours=neighbours)
+    return found.answer(adversary, SHAPE, target, 1e-5).epsilon
+
+
+def exact(mu: float) -> float:
+    """By bisection on the exact curve of a Gaussian."""
+    low, high = 0.0, 200.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(middle, mu) > 1e-5 else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize(("neighbours", "moved"), [("zero-out", 1.0), ("replace-one", 2.0)])
+def test_all_take_part_and_share_the_noise(neighbours: Neighbours, moved: float) -> None:
+    """Nine Gaussians of multiplier 5: the curious client knows a twentieth of the variance, the server 19 of 20."""
+    known = {"curious-client": 1 / 20, "server": 19 / 20}
+    for adversary in ADVERSARIES:
+        left = 1 - known.get(adversary, 0.0)
+        mu = moved * math.sqrt(9) / (5.0 * math.sqrt(left))
+        assert epsilon(method(noise="shared"), adversary, neighbours) == pytest.approx(exact(mu), rel=2e-3)
+
+
+def test_a_server_that_adds_the_noise_knows_it() -> None:
+    for adversary in ADVERSARIES:
+        trusted = not adversary.startswith("server")
+        assert math.isfinite(epsilon(method(), adversary)) == trusted
+
+
+def test_without_noise_nothing_is_promised() -> None:
+    assert all(math.isinf(epsilon(method(noise="none", noise_multiplier=0.0), a)) for a in ADVERSARIES)
+
+
+def test_poisson_cohorts_are_charged_as_such_and_a_client_learns_no_more() -> None:
+    found = method(sampling="poisson", cohort=5)
+    once = SampledGaussian(sampling="poisson", rate=0.25, noise_multiplier=5.0)
+    charged = account_for(Repeat(of=once, times=9), delta=1e-5).epsilon
+    for adversary in ("final-model", "every-model", "curious-client"):
+        assert epsilon(found, adversary) == charged
+
+
+def test_who_knows_the_cohort_gets_no_amplification() -> None:
+    found = method(sampling="fixed-size", cohort=4, noise="shared")
+    assert epsilon(found, "server-with-secure-aggregation") == pytest.approx(exact(3 / 5), rel=2e-3)
+    assert epsilon(found, "server") == pytest.approx(exact(3 / 2.5), rel=2e-3)
+
+
+def test_a_client_outside_a_fixed_cohort_knows_that_others_are_likelier_in_it() -> None:
+    """Of 19 others 4 are in it, not 4 of 20; inside it, it knows a quarter of the noise's variance."""
+    found = method(sampling="fixed-size", cohort=4, noise="shared", noise_multiplier=4.0)
+    once = SampledGaussian(sampling="fixed-size", rate=4 / 19, noise_multiplier=4 * math.sqrt(3 / 4))
+    assert epsilon(found, "curious-client") == account_for(Repeat(of=once, times=9), delta=1e-5).epsilon
+    assert epsilon(found, "curious-client") > epsilon(found, "every-model")

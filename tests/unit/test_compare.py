@@ -1,0 +1,209 @@
+"""Comparisons: one target for all, refusals with their reason, every model counted and charged."""
+
+import json
+import math
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedveil.compare import TRUST, Comparison, compare
+from fedveil.compare.noise import noise_on_average
+from fedveil.data.arrays import records_from_arrays
+from fedveil.data.records import Records
+from fedveil.errors import BadValue
+from fedveil.job import plan_study
+from fedveil.ledger import CapExceeded, Ledger
+from fedveil.planning import WISHES
+from fedveil.report.compare_page import bytes_text, compare_page
+from fedveil.run.in_memory import messages
+
+GENERATOR = np.random.default_rng(8)
+TABLES = {
+    "study": {"name": "trial <b>", "seed": 4},
+    "model": {"kind": "logistic", "radius": 5.0},
+    "privacy": {"epsilon": 3.0, "delta": 1e-4},
+    "schedule": {"kind": "constant", "rounds": 1, "passes": 4},
+}
+
+
+def some(count: int, clients: int = 6) -> Records:
+    X = GENERATOR.normal(size=(count, 3))
+    return records_from_arrays(X, (X[:, 0] > 0).astype(int), np.arange(count) % clients, bound=2.0, classes=2)
+
+
+DATA = (some(300), some(100))
+VARIANTS = ["hidden", "hidden:order=public", "hidden:stopping=random"]
+
+
+def tables(**changes: object) -> dict[str, object]:
+    return {**TABLES, **changes}
+
+
+def compared(**changes: object) -> Comparison:
+    return compare(tables(), DATA, **({"algorithms": VARIANTS, "runs": 2} | changes))  # type: ignore[arg-type]
+
+
+def test_every_variant_meets_the_same_target_and_is_measured() -> None:
+    found = compared()
+    assert [entry.label for entry in found.entries] == VARIANTS
+    for entry in found.entries:
+        assert entry.refused is None
+        assert 2.9 < entry.epsilon <= 3.0
+        assert len(entry.scores) == 2
+        assert entry.mean == pytest.approx(np.mean(entry.scores))
+        assert entry.spread == pytest.approx(np.std(entry.scores, ddof=1))
+        assert entry.bytes_up == entry.bytes_down == 4 * 6 * 4 * 8  # passes, clients, parameters, bytes
+        assert entry.noise_on_average > 0
+        assert entry.model_spread > 0
+    assert found.best is not None
+    assert found.best.mean > 0.8
+    assert found.trained == 6
+
+
+def test_a_seed_makes_it_repeatable_and_not_private() -> None:
+    first, second = compared(), compared()
+    assert [e.scores for e in first.entries] == [e.scores for e in second.entries]
+    assert not first.private
+    assert "NOT PRIVATE" in first.warning
+    assert all(math.isinf(cost.epsilon) for cost in first.costs)
+
+
+def test_without_a_seed_every_model_is_added_up() -> None:
+    found = compare(tables(study={"name": "trial"}), DATA, algorithms=["hidden"], runs=3)
+    spent = {cost.adversary: cost for cost in found.costs}
+    assert found.private
+    assert spent["final-model"].epsilon == pytest.approx(3 * found.entries[0].epsilon)
+    assert spent["final-model"].delta == pytest.approx(3e-4)
+    assert "3 models were trained" in found.warning
+    assert "no ledger was charged" in found.warning
+
+
+def test_every_registered_algorithm_is_tried_or_says_why_not() -> None:
+    found = compare(tables(privacy={"epsilon": 3.0, "delta": 1e-4, "unit": "client"}), DATA, runs=1)
+    assert [entry.algorithm for entry in found.entries] == list(WISHES)
+    for entry in found.entries:
+        assert (entry.refused is None) == (len(entry.scores) == 1)
+        assert entry.refused is None or entry.refused.strip()
+
+
+def test_a_refusal_is_shown_and_costs_nothing() -> None:
+    found = compared(algorithms=["hidden", "hidden:noise=laplace"])
+    assert found.entries[1].refused is not None
+    assert "algorithm.noise" in found.entries[1].refused
+    assert found.trained == 2
+
+
+def test_trust_names_every_observer_and_local_noise_is_the_most() -> None:
+    found = compare(tables(), DATA, view="trust", runs=1)
+    assert [entry.adversary for entry in found.entries] == [adversary for _, adversary, _ in TRUST]
+    noise = [entry.noise_on_average for entry in found.entries]
+    assert noise[0] > 5 * noise[1]
+    assert noise[1] >= noise[2] * (1 - 1e-3) >= noise[3] * (1 - 2e-3)
+
+
+def test_against_the_server_the_clients_add_the_noise() -> None:
+    private = {"epsilon": 8.0, "delta": 1e-4, "unit": "client"}
+    wanted = tables(privacy=private, schedule={"rounds": 5}, algorithm={"kind": "fedavg"})
+    found = compare(wanted, (some(300, 60), DATA[1]), view="trust", runs=1)
+    assert all(entry.refused is None for entry in found.entries)
+    assert "client" in found.entries[0].noise
+    assert "server" in found.entries[3].noise
+
+
+def test_a_reference_is_trained_only_when_baselines_are_asked_for() -> None:
+    found = compare(tables(report={"baselines": True}), DATA, algorithms=["hidden"], runs=1)
+    assert found.reference is not None
+    assert found.reference > 0.9
+    assert found.trained == 2
+    assert compared(algorithms=["hidden"], runs=1).reference is None
+
+
+def test_without_held_out_records_nothing_is_measured() -> None:
+    found = compare(tables(), DATA[0], algorithms=["hidden"], runs=2)
+    assert (found.entries[0].scores, found.entries[0].mean, found.best) == ((), None, None)
+    assert "How well each does" not in compare_page(found.as_json())
+
+
+def test_the_ledger_is_charged_once_for_all_and_a_cap_refuses_before_training(tmp_path: Path) -> None:
+    books = {"ledger": str(tmp_path / "books.sqlite"), "cap": {"final-model": [10.0, 1e-3]}}
+    wanted = tables(study={"name": "trial"}, books=books)
+    found = compare(wanted, DATA, algorithms=["hidden"], runs=2)
+    assert found.charged
+    with Ledger.open(tmp_path / "books.sqlite", DATA[0].fingerprint) as ledger:
+        assert ledger.spent("final-model").epsilon == found.costs[0].epsilon
+        last = ledger.entries()[-1]
+        assert (last.kind, last.payload["model"]) == ("release", sha256(found.text().encode()).hexdigest())
+        before = ledger.verify()
+        with pytest.raises(CapExceeded):
+            compare(wanted, DATA, algorithms=VARIANTS, runs=1)
+        assert ledger.verify() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithms": ["hiden"]}, "algorithm.kind"),
+        ({"algorithms": ["hidden", "hidden"]}, "named once"),
+        ({"algorithms": ["hidden:order"]}, "key=value"),
+        ({"algorithms": ["hidden:colour=red"]}, "colour"),
+        ({"runs": 0}, "runs"),
+        ({"view": "side"}, "view"),
+    ],
+)
+def test_mistakes_are_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(BadValue, match=words):
+        compared(**changes)
+
+
+def test_a_client_answers_once_a_round_for_all_of_its_units() -> None:
+    few, many = (plan_study(tables(), some(120, clients)).plan for clients in (5, 120))
+    assert messages(few) == 4 * 5
+    assert messages(many) == 4 * 120
+
+
+def test_the_page_says_it_all_and_escapes_what_it_shows() -> None:
+    for found in (
+        compared(algorithms=["hidden", "hidden:noise=laplace"]),
+        compare(tables(), DATA, view="trust", runs=1),
+    ):
+        page = compare_page(json.loads(found.text()))
+        assert "NOT PRIVATE" in page
+        assert "trial &lt;b&gt;" in page
+        assert "trial <b>" not in page
+        assert all(entry.label in page for entry in found.entries)
+        assert "<script" not in page
+        assert "http://" not in page
+    assert "Not for this study" in compare_page(compared(algorithms=["hidden:noise=laplace"]).as_json())
+
+
+def test_sizes_have_units() -> None:
+    assert [bytes_text(n) for n in (0, 999, 1000, 10**15)] == ["0 B", "999 B", "1 kB", "1e+03 TB"]
+
+
+def test_noise_is_stated_in_one_currency() -> None:
+    wanted = tables(schedule={})
+    found = compare(wanted, (some(200, 1), DATA[1]), algorithms=["dpsgd:sampling=poisson:rate=0.25", "hidden"], runs=1)
+    first = found.entries[0]
+    assert first.refused is None
+    plan = plan_study(
+        {**wanted, "algorithm": {"kind": "dpsgd", "sampling": "poisson", "rate": 0.25}}, some(200, 1)
+    ).plan
+    posture = plan.method.postures[0]  # type: ignore[attr-defined]
+    assert first.noise_on_average == pytest.approx(posture.noise * posture.clip / 50)
+
+
+def test_mixing_the_noise_of_equal_clients_averages_it() -> None:
+    method = {"kind": "dpsgd", "noise_multiplier": 50.0, "rate": 0.5, "rounds": 4}
+    wanted = tables(schedule={}, algorithm=method)
+    one, four = some(200, 1), some(800, 4)  # the same noise at each of four clients of 200 records
+    alone, mixed = (noise_on_average(plan_study(wanted, records).plan, records) for records in (one, four))
+    assert mixed == pytest.approx(alone / 2)
+    simple = tables(schedule={}, algorithm={"kind": "simfl"})
+    plan = plan_study(simple, four).plan
+    spread = plan.method.noise_std * 2 / plan.method.divisor(plan.data)  # type: ignore[attr-defined]
+    assert noise_on_average(plan, four) == pytest.approx(spread)
+    assert noise_on_average(plan_study(tables(), one).plan, one) == pytest.approx(
+        plan_study(tables(), one).plan.run.noise_std / math.sqrt(200)
+    )

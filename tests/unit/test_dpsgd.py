@@ -1,0 +1,229 @@
+"""What a client of DP-SGD does in a round: which records, which divisor, which noise; and what is refused."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedveil.errors import BadValue
+from fedveil.mechanism import Gaussian, Repeat, SampledGaussian, shuffled
+from fedveil.method.dpsgd import DpSgd
+from fedveil.method.network import Network
+from fedveil.plan import read_plan, write_plan
+from fedveil.study import study_of
+from fedveil.target import Target
+from fedveil.train.dpsgd import train_dpsgd
+from fedveil.train.dpsgd_batch import Sampler, coins, subset
+from fedveil.train.dpsgd_client import Client
+from fedveil.train.dpsgd_compress import compressed, message_bytes
+from fedveil.train.entropy import Entropy
+from fedveil.train.messages import Journal
+from fedveil.train.noise import rounded_normal
+from unit.dpsgd_plans import dpsgd_plan, posture
+from unit.plans import some_records
+
+KEY = Entropy.from_seed(1)
+
+
+def client_of(plan, records, key=KEY) -> Client:
+    return Client(plan, plan.method, 0, records.features, records.targets, key)
+
+
+def by_hand(plan, records, chosen, model) -> np.ndarray:
+    """Sum of clipped logistic gradients, record by record."""
+    total, clip = np.zeros(model.size), plan.method.postures[0].clip
+    for row, label in zip(records.features[chosen], records.targets[chosen], strict=True):
+        gradient = (1 / (1 + np.exp(-row @ model)) - label) * row
+        total += gradient * min(1.0, clip / np.linalg.norm(gradient))
+    return total
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed-size", "shuffled"])
+def test_a_release_is_the_clipped_sum_plus_noise_over_the_planned_batch(sampling) -> None:
+    records = some_records(200, clients=1)
+    plan = dpsgd_plan(records, posture(clip=0.2), sampling=sampling)
+    client, model = client_of(plan, records), np.array([1.0, -2.0, 0.5])
+    sizes = set()
+    for turn in range(5):
+        chosen = client._sampler.batch(turn)
+        sizes.add(chosen.size)
+        quiet = by_hand(plan, records, chosen, model)
+        noise = rounded_normal(KEY.stream("dpsgd noise 0", turn), 2.0 * 0.2 * 2.0**40, 3) * 2.0**-40
+        np.testing.assert_allclose(client.release(model, turn), (quiet + noise) / 20, atol=1e-11)
+    assert (len(sizes) > 1) == (sampling == "poisson")  # so the divisor 20 was not the size of the batch
+
+
+def test_an_empty_batch_sends_noise() -> None:
+    records = some_records(60, clients=1)
+    plan = dpsgd_plan(records, posture(rate=1e-6, rounds=3))
+    client = client_of(plan, records)
+    for turn in range(3):
+        assert client._sampler.batch(turn).size == 0
+        assert np.all(client.release(np.zeros(3), turn) != 0)
+    journal = Journal()
+    train_dpsgd(plan, records, KEY, lambda done: None, journal=journal)
+    assert len(journal.messages) == 3
+
+
+def test_batch_clipping_bounds_the_mean() -> None:
+    records = some_records(200, clients=1)
+    plan = dpsgd_plan(records, posture(clip=0.01), clipping="batch")
+    client = client_of(plan, records)
+    chosen = client._sampler.batch(0)
+    exact = client_of(dpsgd_plan(records, posture(clip=99.0), clipping="batch"), records).total(np.zeros(3), chosen)
+    total = client.total(np.zeros(3), chosen)
+    assert np.linalg.norm(total) == pytest.approx(0.01)
+    np.testing.assert_allclose(total, exact * (0.01 / np.linalg.norm(exact)))
+    quiet = by_hand(dpsgd_plan(records, posture(clip=9.0)), records, chosen, np.zeros(3)) / 20
+    np.testing.assert_allclose(exact, quiet, atol=1e-12)
+
+
+def test_charges() -> None:
+    one = posture(rate=0.3, rounds=7)
+    poisson = SampledGaussian(sampling="poisson", rate=0.3, noise_multiplier=2.0)
+    assert one.charged("poisson", "individual", "zero-out") == Repeat(of=poisson, times=7)
+    half = dataclasses.replace(poisson, noise_multiplier=1.0)
+    assert one.charged("poisson", "batch", "zero-out") == Repeat(of=half, times=7)
+    # a shuffled pass of three batches: the seventh round is in the third pass, and none is sampled
+    for neighbours in ("zero-out", "replace-one"):
+        wanted = shuffled(rate=0.3, rounds=7, noise_multiplier=2.0, neighbours=neighbours)
+        assert one.charged("shuffled", "individual", neighbours) == wanted
+        assert wanted == Repeat(of=Gaussian(noise_multiplier=2.0, neighbours=neighbours), times=3)
+        # a clipped batch moves by 2 * clip, exchange or not; also when it holds every record
+        full = posture(rate=1.0).charged("fixed-size", "batch", neighbours)
+        assert full.of.neighbours == "replace-one"
+        assert full.of.noise_multiplier == 2.0
+        assert one.charged("shuffled", "batch", neighbours).of.mu == 2 / 2.0
+
+
+@pytest.mark.parametrize("rate", [0.1, 1 / 3, 0.5, 1.0, 0.24])
+@pytest.mark.parametrize("records", [10, 30, 97])
+def test_a_shuffled_record_is_used_at_most_once_in_each_pass_that_is_charged(rate, records) -> None:
+    one = posture(rate=rate, rounds=25)
+    sampler = Sampler(one, "shuffled", records, KEY, 0)
+    uses = np.zeros(records, dtype=int)
+    for turn in range(25):
+        batch = sampler.batch(turn)
+        assert batch.size == one.size(records) <= rate * records + 1e-9
+        uses[batch] += 1
+    assert uses.max() <= one.charged("shuffled", "individual", "zero-out").times
+
+
+def test_one_client_alone_is_the_clock_with_an_instant_network() -> None:
+    records = some_records(120, clients=1)
+    plan = dpsgd_plan(records, momentum=0.5)
+    alone = train_dpsgd(plan, records, KEY, lambda done: None)
+    timed = train_dpsgd(plan, records, KEY, lambda done: None, journal=Journal())
+    np.testing.assert_array_equal(alone.model, timed.model)
+    assert alone.bytes_up == timed.bytes_up == 10 * 24
+
+
+@pytest.mark.parametrize("compression", ["random-k", "top-k", "quantised"])
+def test_compression_sees_noised_values_only_and_shrinks_messages(compression) -> None:
+    method = DpSgd(postures=(posture(),), compression=compression, keep=0.25, levels=3)
+    update = np.random.default_rng(0).normal(size=40)
+    sent = compressed(method, update, KEY.stream("x", 0))
+    assert message_bytes(method, 40) < 8 * 40
+    if compression == "quantised":
+        steps = sent / (np.abs(update).max() / 3)
+        np.testing.assert_allclose(steps, np.rint(steps), atol=1e-12)
+        assert np.all(np.abs(sent - update) <= np.abs(update).max() / 3)
+    else:
+        assert np.count_nonzero(sent) == 10
+    if compression == "top-k":
+        assert np.abs(update[sent != 0]).min() >= np.abs(update[sent == 0]).max()
+    else:  # unbiased: a mean of 4000, each within 4 of it, is 6 deviations away with chance below 1e-7 a coordinate
+        mean = np.mean([compressed(method, update, KEY.stream("y", k)) for k in range(4000)], axis=0)
+        assert np.abs(mean - update).max() < 6 * 2 * np.abs(update).max() / np.sqrt(4000)
+
+
+def test_coins_and_subsets() -> None:
+    assert coins(KEY.stream("c", 0), 1.0, 5).tolist() == [0, 1, 2, 3, 4]
+    assert subset(KEY.stream("c", 0), 5, 5).tolist() == [0, 1, 2, 3, 4]
+    assert len(set(subset(KEY.stream("c", 0), 7, 50).tolist())) == 7
+
+
+def test_a_plan_reads_back() -> None:
+    records = some_records(60, clients=2)
+    postures = (posture(rounds=2, step_size=(0.5, 0.25)), posture(noise=3.0))
+    network = Network(speeds=(1.0, 2.0), delay=0.5, loss=0.1)
+    plan = dpsgd_plan(records, *postures, weights=(0.25, 0.75), network=network, momentum=0.5)
+    assert read_plan(write_plan(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"weights": (-0.5, 1.5)}, "algorithm.weights must be non-negative"),
+        ({"weights": (0.5, 0.4)}, "algorithm.weights must sum to 1"),
+        ({"weights": (1.0,)}, "algorithm.weights must have one entry for each of 2 clients"),
+        ({"sampling": "often"}, "algorithm.sampling must be one of"),
+        ({"momentum": 1.0}, "algorithm.momentum must lie in"),
+        ({"network": Network(speeds=(1.0,))}, "algorithm.speeds must have one entry for each of 2 clients"),
+    ],
+)
+def test_impossible_plans_are_refused(change, sentence) -> None:
+    with pytest.raises(BadValue, match=re.escape(sentence)):
+        dpsgd_plan(some_records(60, clients=2), **change)
+
+
+def test_missing_and_impossible_postures_are_refused() -> None:
+    records = some_records(60, clients=3)
+    with pytest.raises(BadValue, match=r"algorithm\.postures must have one entry for each of 3 clients, got 2"):
+        dpsgd_plan(records, posture(), posture())
+    with pytest.raises(BadValue, match="must name at least one posture"):
+        DpSgd(postures=())
+    with pytest.raises(BadValue, match="batch of at least one record"):
+        dpsgd_plan(records, posture(rate=0.01), sampling="shuffled")
+    bad = [("rate", 32), ("noise", 0.0), ("clip", float("nan")), ("rounds", 0), ("step_size", (1.0, 2.0))]
+    for name, value in bad:
+        with pytest.raises(BadValue, match=rf"Posture\.{name} must"):
+            posture(**{name: value})
+    for name, value in (("loss", 1.0), ("delay", -1.0), ("window", 0.0), ("max_lag", 0), ("speeds", (0.0,))):
+        with pytest.raises(BadValue, match=rf"algorithm\.{name} must"):
+            Network(**{name: value})
+
+
+def test_whole_clients_are_not_protected_here() -> None:
+    records = some_records(60, clients=2)
+    plan = dpsgd_plan(records)
+    with pytest.raises(BadValue, match=r"privacy\.unit must be record for dpsgd, got 'client'. Use kind = \"fedavg\""):
+        dataclasses.replace(plan, target=Target(epsilon=1.0, delta=1e-5, unit="client"))
+
+
+def study(algorithm: dict, schedule: dict | None = None, **privacy) -> object:
+    tables = {"model": {"kind": "logistic"}, "privacy": {"epsilon": 2.0, "delta": 1e-4, **privacy}}
+    tables |= {"algorithm": {"kind": "dpsgd", **algorithm}, "schedule": schedule or {}}
+    return study_of(tables, base=Path(), data_given=True)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed-size", "shuffled"])
+@pytest.mark.parametrize("clipping", ["individual", "batch"])
+def test_a_study_is_planned_and_each_client_meets_the_target(sampling, clipping) -> None:
+    records = some_records(400, clients=2)
+    given = {"sampling": sampling, "clipping": clipping, "rate": [0.1, 0.2], "clip": [0.5, 0.25], "rounds": [20, 10]}
+    plan = study(given, neighbours="zero-out").planned(records.shape).plan
+    rows = plan.method.clients(1e-4, plan.target)
+    assert [client for client, _ in rows] == [0, 1]
+    assert all(1.95 < epsilon <= 2.0 for _, epsilon in rows)
+    assert read_plan(write_plan(plan)) == plan
+    assert len(dict(plan.method.facts(plan.data, plan.target))) == 6
+    assert len(plan.method.assumptions("server", plan.data, plan.model, plan.target)) == 6
+    trained = train_dpsgd(plan, records, KEY, lambda done: None)
+    assert np.isfinite(trained.model).all()
+    assert np.linalg.norm(trained.model) <= plan.radius
+
+
+def test_what_the_schedule_says_is_done() -> None:
+    records = some_records(400, clients=1)
+    wishes = {"batch": 40, "passes": 3, "step_size": 0.25, "noise_std": 4.0}
+    made = study({}, wishes).planned(records.shape).plan.method.postures[0]
+    assert (made.rate, made.rounds, made.step_size, made.noise * made.clip) == (0.1, 30, 0.25, 4.0)
+    with pytest.raises(BadValue, match=r"schedule\.noise_std must be enough"):
+        study({}, wishes | {"noise_std": 0.1}).planned(records.shape)
+    with pytest.raises(BadValue, match=r"algorithm\.rate must have one entry for each of 1 clients"):
+        study({"rate": [0.1, 0.2]}).planned(records.shape)
+    with pytest.raises(BadValue, match=r"privacy\.unit must be record"):
+        study({}, unit="client").planned(records.shape)
