@@ -29,7 +29,9 @@ def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
 def _records(plan: Plan) -> list[Assumption]:
     data, run = plan.data, plan.run
     once = "at most one round of each pass" if run.rounds > 1 else "every round"
+    shape = f"{data.records} records, {data.clients} clients of {data.smallest_client} to {data.largest_client}"
     return [
+        Assumption("the data's shape is public", shape, "declared: counts and sizes are in the plan"),
         Assumption("feature bound", f"{data.bound:.12g}", "every row is cut to it when the data are read"),
         Assumption(
             "gradient bound", f"{run.lipschitz:.12g}", "every record's gradient is clipped to it before it is averaged"

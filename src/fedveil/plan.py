@@ -40,7 +40,8 @@ class Target:
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", number("privacy.epsilon", self.epsilon))
         object.__setattr__(self, "delta", number("privacy.delta", self.delta))
-        require(1e-9 <= self.epsilon <= 1e5, "privacy.epsilon", "lie in [1e-9, 1e5]", self.epsilon)
+        hint = "Beyond 40 nothing is private."
+        require(1e-4 <= self.epsilon <= 40, "privacy.epsilon", "lie in [1e-4, 40]", self.epsilon, hint)
         require(1e-12 <= self.delta < 1, "privacy.delta", "lie in [1e-12, 1)", self.delta)
         for name, choices in (("adversary", Adversary), ("unit", Unit), ("neighbours", Neighbours)):
             given, words = getattr(self, name), get_args(choices)
@@ -104,10 +105,13 @@ class Plan:
     seeded: bool = False
     test_records: int = 0
     test_public: bool = True
+    training_public: bool = False
     baselines: bool = False
 
     def __post_init__(self) -> None:
         require(self.deal in get_args(Deal), "plan.deal", "be records or clients", self.deal)
+        hint = "A certificate speaks for every unit."
+        require(self.run.place is None, "plan.run.place", "be left out", self.run.place, hint)
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
         self._check_units()
         self._check_constants()
@@ -122,6 +126,9 @@ class Plan:
             sizes = f"{data.smallest_client} to {data.largest_client}"
             hint = 'Deal records, or protect clients (privacy.unit = "client").'
             require(even, "Clients", "be of one size when they are dealt whole but records are protected", sizes, hint)
+            batches = self.run.batch if isinstance(self.run.batch, tuple) else (self.run.batch,)
+            whole_clients = all(count % data.largest_client == 0 for count in batches)
+            require(whole_clients, "plan.run.batch", f"hold whole clients of {data.largest_client}", self.run.batch)
         require(
             self.run.records == self.units,
             "plan.run.records",

@@ -28,8 +28,15 @@ class Planned:
 
 def make_plan(study: Study, shape: DataShape, test_records: int = 0, test_public: bool = True) -> Planned:
     """The plan that meets the study's target with the least harm to the model, by the schedule's stated criterion."""
-    study = replace(study, model=_settled(study.model, shape))
+    study = replace(study, model=settled_model(study.model, shape))
     deal: Deal = study.algorithm.deal or ("clients" if study.target.unit == "client" else "records")
+    if deal == "clients" and study.target.unit == "record":
+        even, sizes = (
+            shape.largest_client == shape.smallest_client,
+            f"{shape.smallest_client} to {shape.largest_client}",
+        )
+        hint = 'Deal records, or protect clients (privacy.unit = "client").'
+        require(even, "Clients", "be of one size when they are dealt whole but records are protected", sizes, hint)
     problem, participation = _problem(study, shape, deal), _participation(study, shape, deal)
     adversary = study.target.adversary
 
@@ -56,6 +63,7 @@ def make_plan(study: Study, shape: DataShape, test_records: int = 0, test_public
         seeded=study.seed is not None,
         test_records=test_records,
         test_public=test_public,
+        training_public=study.training_public,
         baselines=study.baselines,
     )
     plan = _on_grid(plan, study.wishes, calibrator)
@@ -71,11 +79,11 @@ def _on_grid(plan: Plan, wishes: Wishes, calibrator: Calibrator) -> Plan:
     if wishes.noise_std is not None or promise(plan, target.adversary).epsilon <= target.epsilon:
         return plan
     epsilon, delta = inner_target(grid_of(plan, target.adversary), target.epsilon, target.delta)
-    _, run = calibrator(plan.run, epsilon=epsilon * (1 - 1e-5), delta=delta * (1 - _DELTA_SHARE))
+    _, run = calibrator(plan.run, epsilon=epsilon * (1 - 1e-5), delta=min(delta, 0.989 * target.delta))
     return replace(plan, run=run) if isinstance(run, LastIterate) else plan
 
 
-def _settled(model: ModelPlan, shape: DataShape) -> ModelPlan:
+def settled_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
     """The model with what the data's shape decides; without a wish, clipped at the zero model's gradient norm."""
     model = replace(model, classes=shape.classes)
     return model if model.clip is not None else replace(model, clip=usual_clip(model.loss, shape.bound))
@@ -120,7 +128,9 @@ def _whole_clients(designed: Designed, wishes: Wishes, shape: DataShape) -> Wish
     if batch % size == 0:
         return wishes
     require(wishes.batch is None, "schedule.batch", f"be a multiple of a client's {size} records", batch)
-    return replace(wishes, batch=max(1, round(batch / size)) * size, rounds=None)
+    if isinstance(wishes.rounds, int):  # the rounds were wished for: as many whole clients as fit in each
+        return replace(wishes, batch=max(1, batch // size) * size)
+    return replace(wishes, batch=max(1, round(batch / size)) * size)
 
 
 def _check_met(plan: Plan, wishes: Wishes) -> None:

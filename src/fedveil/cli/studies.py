@@ -1,6 +1,7 @@
 """Commands about studies: plan one, run it, certify what it left, and draw its report again."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedveil.certify import SEES, Certificate, certify, differences
+from fedveil.checks import require
 from fedveil.cli.show import Json, Out, digits, out, plain_table, rounded_up, show
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.guarantee import finite_or_none
 from fedveil.job import Result, plan_study, run_study
 from fedveil.mechanism_file import last_iterate_table
-from fedveil.plan import Plan
+from fedveil.plan import Plan, read_plan
 from fedveil.planning import Planned
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.conduct import Progress as Step
@@ -31,9 +33,10 @@ StudyFile = Annotated[Path, typer.Argument(help="A study file (TOML); see docs/s
 Folder = Annotated[Path, typer.Argument(help="The folder a run left.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")]
 
-DEMO = """
+DEMO_NAME = "Breast cancer, 4 hospitals"
+DEMO = f"""
 [study]
-name = "Breast cancer, 4 hospitals"
+name = "{DEMO_NAME}"
 
 [data]
 source = "sklearn:breast_cancer"
@@ -59,6 +62,7 @@ neighbours = "zero-out"
 
 [report]
 baselines = true
+public_data = true
 """
 
 
@@ -104,12 +108,7 @@ def demo(folder: Out = Path("fedveil-demo"), quiet: Quiet = False, as_json: Json
 def certify_run(folder: Folder, as_json: Json = False) -> None:
     """Recompute the certificate from the run's records alone, and say whether it matches."""
     found = certify(folder, _version_of(folder))
-    path = folder / "certificate.json"
-    try:
-        stated = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
-    changes = differences(found, stated)
+    changes = differences(found, _stated(folder))
 
     def text() -> None:
         _certificate_table(found)
@@ -126,6 +125,10 @@ def report(folder: Folder, as_json: Json = False) -> None:
     """The HTML page again."""
     from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
 
+    found, stated = certify(folder, _version_of(folder)), _stated(folder)
+    changes = differences(found, stated)
+    if changes:
+        raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
     path = write_report(folder)
     show({"written": [str(path)]}, as_json, lambda: out().print(f"written: {path}"))
 
@@ -150,7 +153,7 @@ def _progress(quiet: bool) -> Iterator[Any]:
         if not bar.live.is_started:  # at the first round: a refusal before it stays one sentence
             bar.start()
         rate = f"{now.rate:.0f}/s" if now.rate else ""
-        budget = f"charged: epsilon {rounded_up(now.epsilon)}"
+        budget = f"charged: epsilon {rounded_up(now.epsilon)}" if now.epsilon < math.inf else "not private"
         bar.update(task, completed=now.round, total=now.total, rate=rate, budget=budget)
 
     try:
@@ -162,7 +165,12 @@ def _progress(quiet: bool) -> Iterator[Any]:
 
 def _fresh(folder: Path) -> Path:
     """The demo may be repeated: what an earlier one left is removed, and only that."""
-    if (folder / "plan.toml").exists():
+    path = folder / "plan.toml"
+    if path.exists():
+        found = read_plan(path.read_text(encoding="utf-8"))
+        hint = "A run's books must not be lost: name another folder."
+        mine = found.name == DEMO_NAME and found.data.clients == 4 and found.training_public
+        require(mine, "--out", "name a new folder, or one that a demo left", str(folder), hint)
         for name in ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", "metrics.json", "report.html"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "private", ignore_errors=True)
@@ -257,12 +265,21 @@ def _short(row: Row) -> dict[str, Any]:
     }
 
 
+def _stated(folder: Path) -> str:
+    """The certificate as it was written."""
+    path = folder / "certificate.json"
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
+
+
 def _version_of(folder: Path) -> str:
     """The version that the written certificate states: the same numbers are owed by every version."""
     try:
         stated = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
         return str(stated["version"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return __version__
 
 

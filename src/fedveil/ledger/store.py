@@ -109,6 +109,8 @@ def connect(path: Path, patience: float) -> sqlite3.Connection:
     """A connection to books that exist, set so that what is committed is on the disk."""
     if sqlite3.sqlite_version_info < (3, 37):
         raise LedgerUnusable(f"A ledger needs SQLite 3.37 or later, this is {sqlite3.sqlite_version}.")
+    if not path.is_file():
+        raise BadValue(f"The ledger {path} must be a file, and something else is there. Name another place.")
     loose = stat.S_IMODE(path.stat().st_mode) & 0o077
     if loose:
         raise BadValue(f"The ledger {path} must be closed to other users; close it with: chmod 600 {path}")
