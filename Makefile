@@ -12,7 +12,7 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto
 
-check: $(VENV)/.dev lint types imports tests
+check: $(VENV)/.full lint types imports tests
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -41,6 +41,10 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.full: $(VENV)/.dev
+	$(PIP) --editable '.[dev,torch]'
 	touch $@
 
 clean:

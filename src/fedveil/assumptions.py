@@ -31,13 +31,16 @@ def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
 
 
 def _common(plan: Plan) -> list[Assumption]:
+    data = plan.data
+    shape = f"{data.records} records, {data.clients} clients of {data.smallest_client} to {data.largest_client}"
     source = (
         "a seed that the study names: anyone can take the noise off again"
         if plan.seeded
         else "a stream cipher keyed by the operating system's entropy; each round's noise is drawn once"
     )
     return [
-        Assumption("feature bound", f"{plan.data.bound:.12g}", "every row is cut to it when the data are read"),
+        Assumption("the data's shape is public", shape, "declared: counts and sizes are in the plan"),
+        Assumption("feature bound", f"{data.bound:.12g}", "every row is cut to it when the data are read"),
         Assumption("randomness", "256-bit key", source),
         Assumption(
             "noise grid", f"2^{plan.grid}", "state and noise are whole multiples; its share is in epsilon and delta"

@@ -74,6 +74,7 @@ def certify(folder: Path, version: str) -> Certificate:
     require(charge.kind == "charge", "The ledger", "begin with a charge", charge.kind)
     named = charge.payload.get("plan")
     require(named == plan.hash, "plan.toml", f"be the plan that was charged, {named}", plan.hash)
+    _check_charge(plan, charge)
     hint = "The run did not finish; go on with: fedveil run --resume."
     require(release.kind == "release", "The ledger", "end with a release", release.kind, hint)
     model, stated = _digest(folder / "model.npz"), release.payload.get("model")
@@ -89,6 +90,19 @@ def certify(folder: Path, version: str) -> Certificate:
     )
 
 
+def _check_charge(plan: Plan, charge: Entry) -> None:
+    """What was charged is what the plan costs."""
+    stated = {cost["adversary"]: (cost["epsilon"], cost["delta"]) for cost in charge.payload.get("costs", [])}
+    unprotected = plan.seeded or (plan.baselines and not plan.training_public)
+    for adversary in ADVERSARIES:
+        answer = promise(plan, adversary)
+        owed = (None if unprotected else finite_or_none(answer.epsilon), answer.delta)
+        found = stated.get(adversary)
+        require(found == owed, f"The charge for {adversary}", f"be what the plan costs, {owed}", found)
+    rounds = charge.payload.get("rounds")
+    require(rounds == plan.method.total, "The charge", f"be for {plan.method.total} rounds", rounds)
+
+
 def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
     """The plan and the run's own entries of the ledger, their chain checked."""
     plan = read_plan(_read(folder / "plan.toml"))
@@ -101,7 +115,7 @@ def differences(found: Certificate, text: str) -> list[str]:
     """In what the recomputed certificate and a written one differ; an empty list means they agree."""
     try:
         stated = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ["certificate.json is not JSON"]
     computed = json.loads(found.text())
     keys = sorted(set(stated) | set(computed)) if isinstance(stated, dict) else []
@@ -154,7 +168,7 @@ def _released(plan: Plan, model: str) -> tuple[dict[str, Any], ...]:
                 "what": f"metrics on {plan.test_records} held-out records that were not declared public",
                 "file": "metrics.json",
                 "covered": False,
-                "note": "computed without noise: no guarantee holds for the held-out records",
+                "note": "computed without noise: no guarantee holds for the held-out records and their clients",
             }
         )
     if plan.baselines:
@@ -163,7 +177,8 @@ def _released(plan: Plan, model: str) -> tuple[dict[str, Any], ...]:
                 "what": "metrics of baselines trained without privacy",
                 "file": "metrics.json",
                 "covered": False,
-                "note": "computed from the training records without noise: publish only where these are public",
+                "note": "computed from the training records without noise; "
+                + ("these were declared public" if plan.training_public else "no guarantee holds: charged as infinite"),
             }
         )
     return tuple(rows)

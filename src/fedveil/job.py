@@ -6,6 +6,7 @@
 1.0
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,11 +53,17 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
     return found, load(found.source, found.split, found.held_out, base=found.base, generator=np.random.default_rng)
 
 
+def _released(folder: Path) -> bool:
+    """Whether the model is out, and only certificate or report are missing."""
+    out = all((folder / name).exists() for name in ("plan.toml", "model.npz", "metrics.json", "ledger.jsonl"))
+    return out and not ((folder / "certificate.json").exists() and (folder / "report.html").exists())
+
+
 def plan_study(study: Wanted, data: Given = None) -> Planned:
     """The plan of a study; trains nothing."""
     found, loaded = open_study(study, data)
     held = 0 if loaded.test is None else loaded.test.targets.size
-    return found.planned(loaded.train.shape, held, loaded.test_public)
+    return found.planned(loaded.train.shape, held, loaded.test_public if held else True)
 
 
 def run_study(
@@ -75,7 +82,10 @@ def run_study(
     """
     found, loaded = open_study(study, data)
     folder = Path(out)
-    metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
+    if resume and _released(folder):  # stopped between the release and the report
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    else:
+        metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
     certificate = certify(folder, __version__)
     write_atomically(folder / "certificate.json", certificate.text().encode(), mode=PUBLIC)
     from fedveil.report.page import write_report  # drawing is slow to import, and only needed here

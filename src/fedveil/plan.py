@@ -43,6 +43,7 @@ class Plan:
     seeded: bool = False
     test_records: int = 0
     test_public: bool = True
+    training_public: bool = False
     baselines: bool = False
 
     def __post_init__(self) -> None:

@@ -33,6 +33,8 @@ class Books:
             require(adversary in get_args(Adversary), "books.cap", f"name one of {get_args(Adversary)}", adversary)
             require(0 < epsilon <= 1e6, f"books.cap.{adversary}", "give an epsilon in (0, 1e6]", epsilon)
             require(0 <= delta < 1, f"books.cap.{adversary}", "give a delta in [0, 1)", delta)
+        hint = "Without one, each run has books of its own, and a cap would bind each alone."
+        require(not self.caps or self.ledger is not None, "books.ledger", "be given with a cap", None, hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Study:
     books: Books = Books()
     seed: int | None = None
     baselines: bool = False
+    training_public: bool = False
 
     def planned(self, shape: DataShape, test_records: int = 0, test_public: bool = True) -> Planned:
         """The plan of this study on data of this shape."""
@@ -61,6 +64,7 @@ class Study:
             seeded=self.seed is not None,
             test_records=test_records,
             test_public=test_public,
+            training_public=self.training_public,
             baselines=self.baselines,
         )
 
@@ -68,7 +72,7 @@ class Study:
 def read_study(path: Path) -> Study:
     """The study in a file; its relative paths start from the file's folder."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(f"The study file {str(path)!r} must be a readable text file: {error}.") from error
     return parse_study(text, base=path.parent, name=path.stem)
@@ -89,16 +93,18 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         require(needed in tables, "The study", f"have a [{needed}] table", sorted(tables))
     parts = {key: table(tables.get(key, {}), key) for key in _TABLES}
     known(parts["study"], ["name", "seed"], "[study]")
-    known(parts["report"], ["baselines"], "[report]")
+    known(parts["report"], ["baselines", "public_data"], "[report]")
     baselines, seed = parts["report"].get("baselines", False), parts["study"].get("seed")
     require(isinstance(baselines, bool), "report.baselines", "be true or false", baselines)
+    public = parts["report"].get("public_data", False)
+    require(isinstance(public, bool), "report.public_data", "be true or false", public)
     data = dict(parts["data"])
     held_out = data.pop("held_out", None)
     source = None if data_given else Source.parse(data)
     if held_out is not None and source is not None:
         held_out = HeldOut.parse(table(held_out, "data.held_out"), source)
     return Study(
-        name=_text("study.name", parts["study"].get("name", name)),
+        name=_name(parts["study"].get("name", name)),
         base=base,
         source=source,
         split=Split.parse(parts["clients"] or {"kind": "record"}),
@@ -110,6 +116,7 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         books=_books(parts["books"], base),
         seed=None if seed is None else whole("study.seed", seed),
         baselines=baselines,
+        training_public=public,
     )
 
 
@@ -125,6 +132,12 @@ def _books(given: Mapping[str, Any], base: Path) -> Books:
         rows.append((adversary, epsilon, delta))
     ledger = given.get("ledger")
     return Books(ledger=None if ledger is None else base / _text("books.ledger", ledger), caps=tuple(rows))
+
+
+def _name(given: Any) -> str:
+    fits = isinstance(given, str) and given.strip() != "" and given.isprintable() and len(given) <= 200
+    require(fits, "study.name", "be one line of at most 200 printable characters", str(given)[:60])
+    return str(given)
 
 
 def _text(name: str, value: Any) -> str:

@@ -21,7 +21,8 @@ class Target:
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", number("privacy.epsilon", self.epsilon))
         object.__setattr__(self, "delta", number("privacy.delta", self.delta))
-        require(1e-9 <= self.epsilon <= 1e5, "privacy.epsilon", "lie in [1e-9, 1e5]", self.epsilon)
+        hint = "Beyond 40 nothing is private."
+        require(1e-4 <= self.epsilon <= 40, "privacy.epsilon", "lie in [1e-4, 40]", self.epsilon, hint)
         require(1e-12 <= self.delta < 1, "privacy.delta", "lie in [1e-12, 1)", self.delta)
         for name, choices in (("adversary", Adversary), ("unit", Unit), ("neighbours", Neighbours)):
             given, words = getattr(self, name), get_args(choices)

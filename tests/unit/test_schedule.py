@@ -95,14 +95,14 @@ def test_wishes_that_cannot_be_met_are_refused(wishes: dict[str, object], messag
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"units": 0}, r"Problem\.units must lie in"),
-        ({"lipschitz": math.nan}, r"Problem\.lipschitz must lie in"),
-        ({"smoothness": 0.0}, r"Problem\.smoothness must lie in"),
-        ({"strong_convexity": 0.25}, r"Problem\.strong_convexity must be non-negative and below smoothness"),
-        ({"diameter": 0.0}, r"Problem\.diameter must lie in"),
-        ({"order": "random"}, r"Problem\.order must be one of"),
+        ({"units": 0}, r"units must lie in"),
+        ({"lipschitz": math.nan}, r"lipschitz must lie in"),
+        ({"smoothness": 0.0}, r"smoothness must lie in"),
+        ({"strong_convexity": 0.25}, r"l2 must be non-negative and below smoothness"),
+        ({"diameter": 0.0}, r"diameter must lie in"),
+        ({"order": "random"}, r"order must be one of"),
         ({"noise": "laplace"}, r"Problem\.dimension must be 1 with Laplace noise"),
-        ({"epsilon": 0.0}, r"Problem\.epsilon must lie in"),
+        ({"epsilon": 0.0}, r"epsilon must lie in"),
         ({"delta": 1.0}, r"delta"),
     ],
 )

@@ -1,7 +1,7 @@
 """The front door: how private is this mechanism, under every bound that applies, and which bound certifies it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedveil.account.base import Accountant, Curve, curve_of
 from fedveil.account.central_limit import CentralLimitAccountant
-from fedveil.account.evaluator import Evaluator
+from fedveil.account.evaluator import Evaluator, bound_of, least_of
 from fedveil.account.last_iterate import evaluators
 from fedveil.account.loss_distribution import LossDistributionAccountant
 from fedveil.account.renyi import RenyiAccountant
@@ -62,7 +62,7 @@ def account_for(
     if charged is not mechanism:
         note = "; the parts name different neighbours, so all are charged for replace-one"
         bounds = [replace(bound, reason=bound.reason + note) for bound in bounds]
-    return _answer(bounds, delta, epsilon)
+    return least_of(bounds, delta, epsilon)
 
 
 def _check_places(mechanism: Mechanism, group: int) -> None:
@@ -72,18 +72,6 @@ def _check_places(mechanism: Mechanism, group: int) -> None:
             there = run.batch[run.place - 1] if isinstance(run.batch, tuple) else run.batch
             hint = "Leave place out: the others may sit in worse rounds."
             require(group <= there, "group", f"be at most the batch at the given place, {there}", group, hint)
-
-
-def _answer(bounds: Sequence[Bound], delta: float | None, epsilon: float | None) -> Answer:
-    certified = [bound for bound in bounds if bound.status == "certified"]
-    if delta is not None:
-        best = min(certified, key=lambda b: math.inf if b.epsilon is None else b.epsilon, default=None)
-        value = math.inf if best is None or best.epsilon is None else best.epsilon
-        name = best.name if best is not None and value < math.inf else None
-        return Answer(epsilon=value, delta=delta, certified_by=name, bounds=tuple(bounds))
-    best = min(certified, key=lambda b: 1.0 if b.delta is None else b.delta, default=None)
-    least = 1.0 if best is None or best.delta is None else best.delta
-    return Answer(epsilon=epsilon or 0.0, delta=least, certified_by=best.name if best else None, bounds=tuple(bounds))
 
 
 Row = Callable[[float | None, float | None, int], Bound]
@@ -101,13 +89,8 @@ def _hidden_rows(run: LastIterate) -> list[Row]:
 def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | None, group: int) -> Bound:
     log_delta = evaluator.log_delta
     if log_delta is None:
-        return Bound(name=evaluator.name, status=evaluator.status, reason=evaluator.reason)
-    grouped = partial(_grouped_log_delta, log_delta, group)
-    if delta is not None:
-        value = smallest_epsilon(grouped, delta, tolerance=1e-7)
-        return Bound(name=evaluator.name, status=evaluator.status, reason=evaluator.reason, epsilon=value)
-    least = min(1.0, max(math.exp(min(grouped(epsilon or 0.0), 0.0)), REPORTED_DELTA))
-    return Bound(name=evaluator.name, status=evaluator.status, reason=evaluator.reason, epsilon=epsilon, delta=least)
+        return bound_of(evaluator, delta, epsilon)
+    return bound_of(replace(evaluator, log_delta=partial(_grouped_log_delta, log_delta, group)), delta, epsilon)
 
 
 def _grouped_log_delta(log_delta: Callable[[float], float], group: int, epsilon: float) -> float:

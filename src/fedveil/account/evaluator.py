@@ -1,14 +1,15 @@
 """A bound as a value: its name, whether it is proved, why it applies or not, and delta as a function of epsilon."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedveil.guarantee import Status
+from fedveil.guarantee import Answer, Bound, Status
 from fedveil.mechanism import LastIterate
 from fedveil.theory.divergence import log_theta
-from fedveil.theory.numerics import ROUNDING, Vector, log_sum
+from fedveil.theory.numerics import REPORTED_DELTA, ROUNDING, Vector, log_sum, smallest_epsilon
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +47,28 @@ def no_contraction(run: LastIterate) -> str:
     if run.smoothness is None:
         return "the loss is not smooth, so a step's Lipschitz constant is unknown"
     return "the steps expand so much that gaps cannot be followed"
+
+
+def bound_of(evaluator: Evaluator, delta: float | None, epsilon: float | None) -> Bound:
+    """What a bound says: epsilon at this delta, or delta at this epsilon."""
+    name, status, reason = evaluator.name, evaluator.status, evaluator.reason
+    if evaluator.log_delta is None:
+        return Bound(name=name, status=status, reason=reason)
+    if delta is not None:
+        value = smallest_epsilon(evaluator.log_delta, delta, tolerance=1e-7)
+        return Bound(name=name, status=status, reason=reason, epsilon=value)
+    least = min(1.0, max(math.exp(min(evaluator.log_delta(epsilon or 0.0), 0.0)), REPORTED_DELTA))
+    return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least)
+
+
+def least_of(bounds: Sequence[Bound], delta: float | None, epsilon: float | None) -> Answer:
+    """The least certified bound; nothing certified is an infinite epsilon, or a delta of 1."""
+    certified = [bound for bound in bounds if bound.status == "certified"]
+    if delta is not None:
+        best = min(certified, key=lambda b: math.inf if b.epsilon is None else b.epsilon, default=None)
+        value = math.inf if best is None or best.epsilon is None else best.epsilon
+        name = best.name if best is not None and value < math.inf else None
+        return Answer(epsilon=value, delta=delta, certified_by=name, bounds=tuple(bounds))
+    best = min(certified, key=lambda b: 1.0 if b.delta is None else b.delta, default=None)
+    least = 1.0 if best is None or best.delta is None else best.delta
+    return Answer(epsilon=epsilon or 0.0, delta=least, certified_by=best.name if best else None, bounds=tuple(bounds))

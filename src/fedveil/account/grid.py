@@ -28,7 +28,7 @@ from fedveil.theory.grid import (
 )
 from fedveil.theory.numerics import REPORTED_DELTA, SMALLEST_DELTA, Vector, check_delta, check_epsilon
 
-_SHARES: Final = (1e-6, 0.5)  # of delta, kept for the grid: first what costs nothing, then what is bearable
+_SHARES: Final = (1e-6, 1e-2, 0.5)  # of delta, kept for the grid: first what costs nothing, then what is bearable
 _UNBOUNDED_STEPS: Final = 2.0**34  # per smallest noise without a radius: room for 2**18 times that noise
 
 
@@ -101,14 +101,15 @@ def on_grid(grid: Grid, answer_at: Callable[[float], Answer], delta: float) -> A
     becomes infinite.
     """
     check_delta(delta)
-    first, second = (math.exp(-grid.slack.epsilon) * (1 - share) * delta for share in _SHARES)
-    if not second >= SMALLEST_DELTA:  # too little left to ask for: no finite guarantee
+    shares = [math.exp(-grid.slack.epsilon) * (1 - share) * delta for share in _SHARES]
+    if not shares[-1] >= SMALLEST_DELTA:  # too little left to ask for: no finite guarantee
         return _raised(grid, answer_at(delta), delta, delta)
-    ideal = answer_at(first)
-    answer = _raised(grid, ideal, first, delta)
-    if answer.epsilon < math.inf or ideal.epsilon == math.inf:
-        return answer
-    return _raised(grid, answer_at(second), second, delta)
+    for inner in shares:
+        ideal = answer_at(inner)
+        answer = _raised(grid, ideal, inner, delta)
+        if answer.epsilon < math.inf or ideal.epsilon == math.inf:
+            break
+    return answer
 
 
 def _raised(grid: Grid, ideal: Answer, inner: float, delta: float) -> Answer:

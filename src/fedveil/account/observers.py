@@ -12,14 +12,14 @@ import numpy as np
 
 from fedveil.account.calibrate import bracket, least_factor, scaled
 from fedveil.account.curious import curious_bounds
-from fedveil.account.evaluator import Evaluator, withdrawn
+from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
 from fedveil.account.last_iterate import evaluators
 from fedveil.account.participation import Participation as Participation
 from fedveil.checks import require
-from fedveil.guarantee import Adversary, Answer, Bound
+from fedveil.guarantee import Adversary, Answer
 from fedveil.mechanism import LastIterate, number
-from fedveil.theory.numerics import REPORTED_DELTA, Vector, check_delta, check_epsilon, smallest_epsilon
+from fedveil.theory.numerics import Vector, check_delta, check_epsilon
 
 
 def observe(
@@ -44,7 +44,7 @@ def observe(
         check_delta(delta := number("delta", delta))
     if epsilon is not None:
         check_epsilon(epsilon := number("epsilon", epsilon))
-    return _answer([_bound(e, delta, epsilon) for e in views(run, adversary, participation)], delta, epsilon)
+    return least_of([bound_of(e, delta, epsilon) for e in views(run, adversary, participation)], delta, epsilon)
 
 
 def calibrate_for(
@@ -147,26 +147,3 @@ def _summed(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
     if missing:
         why += f"; the noise of {missing} units a round is taken off"
     return _unhidden(replace(run, order="public", noise_std=tuple(noise.tolist())), why)
-
-
-def _bound(evaluator: Evaluator, delta: float | None, epsilon: float | None) -> Bound:
-    name, status, reason = evaluator.name, evaluator.status, evaluator.reason
-    if evaluator.log_delta is None:
-        return Bound(name=name, status=status, reason=reason)
-    if delta is not None:
-        value = smallest_epsilon(evaluator.log_delta, delta, tolerance=1e-7)
-        return Bound(name=name, status=status, reason=reason, epsilon=value)
-    least = min(1.0, max(math.exp(min(evaluator.log_delta(epsilon or 0.0), 0.0)), REPORTED_DELTA))
-    return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least)
-
-
-def _answer(bounds: Sequence[Bound], delta: float | None, epsilon: float | None) -> Answer:
-    proved = [b for b in bounds if b.status == "certified"]
-    if delta is not None:
-        best = min(proved, key=lambda b: math.inf if b.epsilon is None else b.epsilon, default=None)
-        value = math.inf if best is None or best.epsilon is None else best.epsilon
-        name = best.name if best is not None and value < math.inf else None
-        return Answer(epsilon=value, delta=delta, certified_by=name, bounds=tuple(bounds))
-    best = min(proved, key=lambda b: 1.0 if b.delta is None else b.delta, default=None)
-    least = 1.0 if best is None or best.delta is None else best.delta
-    return Answer(epsilon=epsilon or 0.0, delta=least, certified_by=best.name if best else None, bounds=tuple(bounds))

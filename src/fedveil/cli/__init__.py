@@ -56,6 +56,8 @@ def main() -> None:
         _fail(2, str(error))
     except (typer.Abort, KeyboardInterrupt):
         code = _INTERRUPTED
+    except OSError as error:
+        _fail(1, f"{error.filename or 'the output'} cannot be used: {error.strerror}")
     except Exception as error:
         usage = getattr(error, "format_message", None)  # what the option parser raises
         if usage is not None:
@@ -64,7 +66,7 @@ def main() -> None:
             raise
         _fail(1, f"internal error, please report it: {type(error).__name__}: {error}")
     if code == _INTERRUPTED:
-        _fail(1, "stopped; what was written can be resumed")
+        _fail(1, "stopped; a run that was charged goes on with --resume")
     sys.exit(code if isinstance(code, int) else 0)
 
 

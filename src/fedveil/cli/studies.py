@@ -1,8 +1,9 @@
 """Commands about studies: plan one, run it, certify what it left, and draw its report again."""
 
 import json
+import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +15,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedveil.certify import SEES, Certificate, certify, differences
+from fedveil.checks import require
 from fedveil.cli.show import Json, Out, digits, out, plain_table, rounded_up, show
 from fedveil.errors import BadValue, CannotCertify
-from fedveil.guarantee import finite_or_none
+from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.job import Result, plan_study, run_study
-from fedveil.plan import Plan
+from fedveil.plan import Plan, read_plan
 from fedveil.planning import Planned
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.conduct import Progress as Step
@@ -30,9 +32,10 @@ StudyFile = Annotated[Path, typer.Argument(help="A study file (TOML); see docs/s
 Folder = Annotated[Path, typer.Argument(help="The folder a run left.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")]
 
-DEMO = """
+DEMO_NAME = "Breast cancer, 4 hospitals"
+DEMO = f"""
 [study]
-name = "Breast cancer, 4 hospitals"
+name = "{DEMO_NAME}"
 
 [data]
 source = "sklearn:breast_cancer"
@@ -58,6 +61,7 @@ neighbours = "zero-out"
 
 [report]
 baselines = true
+public_data = true
 """
 
 
@@ -69,7 +73,7 @@ def plan(study: StudyFile, as_json: Json = False) -> None:
     def text() -> None:
         _plan_text(planned.plan)
         out().print(planned.draft.reason)
-        plain_table(result["guarantees"])
+        _guarantee_table(planned.plan, [(who, promise(planned.plan, who)) for who in ADVERSARIES])
         if planned.draft.designed is not None:
             out().print(
                 "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
@@ -104,12 +108,7 @@ def demo(folder: Out = Path("fedveil-demo"), quiet: Quiet = False, as_json: Json
 def certify_run(folder: Folder, as_json: Json = False) -> None:
     """Recompute the certificate from the run's records alone, and say whether it matches."""
     found = certify(folder, _version_of(folder))
-    path = folder / "certificate.json"
-    try:
-        stated = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
-    changes = differences(found, stated)
+    changes = differences(found, _stated(folder))
 
     def text() -> None:
         _certificate_table(found)
@@ -126,6 +125,10 @@ def report(folder: Folder, as_json: Json = False) -> None:
     """The HTML page again."""
     from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
 
+    found, stated = certify(folder, _version_of(folder)), _stated(folder)
+    changes = differences(found, stated)
+    if changes:
+        raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
     path = write_report(folder)
     show({"written": [str(path)]}, as_json, lambda: out().print(f"written: {path}"))
 
@@ -150,7 +153,7 @@ def _progress(quiet: bool) -> Iterator[Any]:
         if not bar.live.is_started:  # at the first round: a refusal before it stays one sentence
             bar.start()
         rate = f"{now.rate:.0f}/s" if now.rate else ""
-        budget = f"charged: epsilon {rounded_up(now.epsilon)}"
+        budget = f"charged: epsilon {rounded_up(now.epsilon)}" if now.epsilon < math.inf else "not private"
         bar.update(task, completed=now.round, total=now.total, rate=rate, budget=budget)
 
     try:
@@ -162,7 +165,12 @@ def _progress(quiet: bool) -> Iterator[Any]:
 
 def _fresh(folder: Path) -> Path:
     """The demo may be repeated: what an earlier one left is removed, and only that."""
-    if (folder / "plan.toml").exists():
+    path = folder / "plan.toml"
+    if path.exists():
+        found = read_plan(path.read_text(encoding="utf-8"))
+        hint = "A run's books must not be lost: name another folder."
+        mine = found.name == DEMO_NAME and found.data.clients == 4 and found.training_public
+        require(mine, "--out", "name a new folder, or one that a demo left", str(folder), hint)
         for name in ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", "metrics.json", "report.html"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "private", ignore_errors=True)
@@ -183,6 +191,8 @@ def _show_result(result: Result, quiet: bool, as_json: bool) -> None:
         if "accuracy" in test:
             rest = [f"{name} {row['accuracy']:.1%}" for name, row in result.metrics.get("baselines", {}).items()]
             out().print("accuracy on held-out records: " + ", ".join([f"this model {test['accuracy']:.1%}", *rest]))
+        elif test.get("r2") is not None:
+            out().print(f"held-out records: r2 {test['r2']:.3f}, mean absolute error {test['mean_absolute_error']:.3f}")
         out().print(f"written: {result.folder} (open {result.folder / 'report.html'})")
 
     show(summary, as_json, text)
@@ -198,18 +208,22 @@ def _plan_text(plan: Plan) -> None:
 
 
 def _certificate_table(certificate: Certificate) -> None:
-    target = certificate.plan.target
-    if not certificate.private:
-        out().print("NOT PRIVATE: the noise came from a seed that the study names.")
-    table = Table(box=None, pad_edge=False, title=None)
-    for column in ("who", "epsilon", "delta", "by", "sees"):
-        table.add_column(column, justify="right" if column == "epsilon" else "left")
-    for guarantee in certificate.guarantees:
-        answer = guarantee.answer
-        epsilon = rounded_up(answer.epsilon) if certificate.private else "none"
-        by = answer.certified_by or "-"
-        table.add_row(guarantee.adversary, epsilon, f"{answer.delta:g}", by, SEES[guarantee.adversary])
-    out().print(f"certificate: one {target.unit}, {target.neighbours}")
+    _guarantee_table(certificate.plan, [(g.adversary, g.answer) for g in certificate.guarantees])
+
+
+def _guarantee_table(plan: Plan, rows: Sequence[tuple[Adversary, Answer]]) -> None:
+    target = plan.target
+    if plan.seeded:
+        out().print("NOT PRIVATE: the noise comes from a seed that the study names.")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("who", no_wrap=True)
+    table.add_column("epsilon", justify="right")
+    table.add_column("by", no_wrap=True)
+    table.add_column("sees")
+    for adversary, answer in rows:
+        epsilon = "none" if plan.seeded else rounded_up(answer.epsilon)
+        table.add_row(adversary, epsilon, answer.certified_by or "-", SEES[adversary])
+    out().print(f"certificate: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
     out().print(table)
 
 
@@ -221,13 +235,14 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         guarantees.append(
             {
                 "adversary": adversary,
-                "epsilon": finite_or_none(answer.epsilon),
+                "epsilon": None if plan.seeded else finite_or_none(answer.epsilon),
                 "delta": answer.delta,
                 "certified_by": answer.certified_by,
             }
         )
     return {
         "plan": plan.hash,
+        "private": not plan.seeded,
         "algorithm": plan.method.kind,
         "reason": planned.draft.reason,
         "method": plan.method.table(),
@@ -248,12 +263,21 @@ def _short(row: Row) -> dict[str, Any]:
     }
 
 
+def _stated(folder: Path) -> str:
+    """The certificate as it was written."""
+    path = folder / "certificate.json"
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
+
+
 def _version_of(folder: Path) -> str:
     """The version that the written certificate states: the same numbers are owed by every version."""
     try:
         stated = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
         return str(stated["version"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return __version__
 
 

@@ -40,7 +40,7 @@ class Ledger:
             if fingerprint(key) != known:
                 raise BadValue(
                     f"The ledger {path} must belong to these data, and it was opened for others. "
-                    "Name another ledger, or give the data it was opened with."
+                    "Give the data it was opened with, prepared alike: what other books spent is not known here."
                 )
         except BaseException:
             self._connection.close()

@@ -147,6 +147,7 @@ def _span(values: float | tuple[float, ...]) -> str:
 
 def _check_units(method: Hidden, data: DataShape, target: Target) -> None:
     run, unit, deal = method.run, target.unit, method.deal
+    require(run.place is None, "plan.run.place", "be left out", run.place, "A certificate speaks for every unit.")
     fits = unit == "record" or deal == "clients"
     require(fits, "algorithm.deal", "be clients when clients are protected", deal)
     if unit == "record" and deal == "clients":
@@ -154,6 +155,9 @@ def _check_units(method: Hidden, data: DataShape, target: Target) -> None:
         sizes = f"{data.smallest_client} to {data.largest_client}"
         hint = 'Deal records, or protect clients (privacy.unit = "client").'
         require(even, "Clients", "be of one size when they are dealt whole but records are protected", sizes, hint)
+        batches = run.batch if isinstance(run.batch, tuple) else (run.batch,)
+        filled = all(count % data.largest_client == 0 for count in batches)
+        require(filled, "plan.run.batch", f"hold whole clients of {data.largest_client}", run.batch)
     units = data.clients if unit == "client" else data.records
     require(run.records == units, "plan.run.records", f"be the number of units, {units}", run.records)
     same = run.neighbours == target.neighbours

@@ -19,4 +19,5 @@ def weighted_sum(X: Vector, coefficients: Vector, usable: NDArray[np.bool_], wei
         weights = None if weights is None else weights[usable]
     if weights is not None:
         coefficients *= weights if coefficients.ndim == 1 else weights[:, None]
-    return np.asarray(X.T @ coefficients, dtype=np.float64).ravel()
+    product = X.T @ coefficients if coefficients.ndim == 1 else (coefficients.T @ X).T  # the long side last is faster
+    return np.asarray(product, dtype=np.float64).ravel()

@@ -48,10 +48,11 @@ def make_plan(
     seeded: bool = False,
     test_records: int = 0,
     test_public: bool = True,
+    training_public: bool = False,
     baselines: bool = False,
 ) -> Planned:
     """The plan that meets the task's target."""
-    task = replace(task, model=_settled(task.model, task.data))
+    task = replace(task, model=settled_model(task.model, task.data))
     try:
         draft = wish.design(task)
     except CannotCertify as error:
@@ -67,6 +68,7 @@ def make_plan(
         seeded=seeded,
         test_records=test_records,
         test_public=test_public,
+        training_public=training_public,
         baselines=baselines,
     )
     if not getattr(plan.method, "noiseless", False):  # asked for by name: for comparison, without any guarantee
@@ -75,7 +77,7 @@ def make_plan(
     return Planned(plan=plan, draft=replace(draft, method=plan.method))
 
 
-def _settled(model: ModelPlan, shape: DataShape) -> ModelPlan:
+def settled_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
     """The model with what the data's shape decides; without a wish, clipped at the zero model's gradient norm."""
     model = model.settled(shape.classes, shape.features)
     return model if model.clip is not None else replace(model, clip=usual_clip(model.loss, shape.bound))
@@ -87,7 +89,7 @@ def _paid(plan: Plan, wish: Wish, task: Task) -> Plan:
     if task.wishes.noise_std is not None or promise(plan, target.adversary).epsilon <= target.epsilon:
         return plan
     epsilon, delta = inner_target(grid_of(plan, target.adversary), target.epsilon, target.delta)
-    again = wish.recalibrated(plan.method, task, epsilon=epsilon * (1 - 1e-5), delta=delta * (1 - 1e-3))
+    again = wish.recalibrated(plan.method, task, epsilon=epsilon * (1 - 1e-5), delta=min(delta, 0.989 * target.delta))
     return replace(plan, method=again)
 
 

@@ -45,6 +45,14 @@ class HiddenWish:
         if task.model.constants(task.data.bound).smoothness is None:
             return self._stated(task)
         deal, problem, calibrator = self._deal(task), self._problem(task), self._calibrator(task)
+        if deal == "clients" and task.target.unit == "record":
+            data = task.data
+            even, sizes = (
+                data.largest_client == data.smallest_client,
+                f"{data.smallest_client} to {data.largest_client}",
+            )
+            hint = 'Deal records, or protect clients (privacy.unit = "client").'
+            require(even, "Clients", "be of one size when they are dealt whole but records are protected", sizes, hint)
         designed = design(problem, task.wishes, calibrate=calibrator)
         if deal == "clients" and task.target.unit == "record":
             wishes = _whole_clients(designed, task.wishes, task.data)
@@ -141,4 +149,6 @@ def _whole_clients(designed: Designed, wishes: Wishes, shape: DataShape) -> Wish
     if batch % size == 0:
         return wishes
     require(wishes.batch is None, "schedule.batch", f"be a multiple of a client's {size} records", batch)
-    return replace(wishes, batch=max(1, round(batch / size)) * size, rounds=None)
+    if isinstance(wishes.rounds, int):  # the rounds were wished for: as many whole clients as fit in each
+        return replace(wishes, batch=max(1, batch // size) * size)
+    return replace(wishes, batch=max(1, round(batch / size)) * size)

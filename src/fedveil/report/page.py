@@ -3,6 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
+from fedveil.errors import BadValue
 from fedveil.report import bound_sections, client_section, plain_section, run_sections, words
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.view import View, view_of
@@ -28,8 +29,11 @@ def write_report(folder: Path) -> Path:
     path = Path(folder) / "report.html"
     text = page(view_of(Path(folder)))
     unfinished = path.with_name(".report.html.part")
-    unfinished.write_bytes(text.encode())
-    return unfinished.replace(path)
+    try:
+        unfinished.write_bytes(text.encode())
+        return unfinished.replace(path)
+    except OSError as error:
+        raise BadValue(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def page(view: View) -> str:
@@ -80,10 +84,12 @@ def _head(view: View) -> Markup:
 def _header(view: View) -> Markup:
     data = view.plan.data
     clients = f"{data.clients:,} client{'s' * (data.clients > 1)}"
-    facts = f"A {view.plan.model.kind} model, trained on {data.records:,} records of {clients}"
+    records = f"{data.records:,} record{'s' * (data.records > 1)}"
+    facts = f"A {view.plan.model.kind} model, trained on {records} of {clients}"
     kind = view.plan.method.kind
     if view.hidden:
-        facts += ". Of all the models along the way, only the last is released."
+        released = "one, drawn at random," if view.plan.run.stopping == "random" else "the last"
+        facts += f". Of all the models along the way, only {released} is released."
     else:
         facts += f" by {words.METHODS.get(kind, kind)}."
     return tag("header", tag("p", "Privacy report", class_="kicker"), tag("h1", view.plan.name), tag("p", facts))

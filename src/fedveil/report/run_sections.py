@@ -238,7 +238,8 @@ def checking(view: View) -> Markup:
                 "Work the certificate out again from the run's records (no data, no training code), and compare:",
                 tag("pre", code("fedveil certify DIR")),
                 "where DIR is the folder that holds this page. It says whether every number agrees, and refuses "
-                "records that were altered or do not belong together.",
+                "records that do not agree with each other. Who rewrites all of them can forge them: compare the "
+                "plan's hash with the data holder's.",
             ]
         )
     ]

@@ -8,8 +8,9 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -21,17 +22,18 @@ from numpy.typing import NDArray
 from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.errors import BadValue, FedveilError
-from fedveil.ledger import Cap, CapExceeded, Cost, Ledger
+from fedveil.ledger import Cap, Cost, Ledger
 from fedveil.method.hidden import Hidden
 from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan, read_plan, write_plan
+from fedveil.planning import settled_model
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.simulate import simulate
 from fedveil.run.trainers import TRAINERS
-from fedveil.study import Study
+from fedveil.study import Books, Study
 from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
 from fedveil.train.hidden import Rule, State, model_of
@@ -79,11 +81,8 @@ def conduct(
         raise BadValue(f"--out must name a folder that can be made: {error}.") from error
     with sole_use(private_folder(folder / "private")):
         plan = _settle_plan(study, loaded, folder, resume)
-        name, entropy = _settle_key(study, plan, folder, system)
-        books = study.books.ledger or folder / "private" / "ledger.sqlite"
-        with Ledger.open(books, loaded.train.fingerprint, urandom=system.random) as ledger:
-            at = None if plan.seeded else _stamp(system)
-            _charge(study, plan, name, folder, ledger, at)
+        name, entropy = _settle_key(study, plan, loaded, folder, system)
+        with _charged(study, plan, name, loaded, folder, resume, system) as (ledger, at):
             trained = _train(plan, loaded, name, entropy, folder, system, watch)
             return _release(plan, loaded, name, trained, entropy, folder, ledger, at)
 
@@ -95,7 +94,8 @@ def _settle_plan(study: Study, loaded: Loaded, folder: Path, resume: bool) -> Pl
         hint = "Name another folder, or go on with --resume."
         require(not path.exists(), "--out", "name a folder without a run in it", str(folder), hint)
         held = 0 if loaded.test is None else loaded.test.targets.size
-        plan = study.planned(loaded.train.shape, held, loaded.test_public).plan
+        write_atomically(folder / "private" / "study", _wished(study))
+        plan = study.planned(loaded.train.shape, held, loaded.test_public if held else True).plan
         write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
         return plan
     try:
@@ -104,12 +104,28 @@ def _settle_plan(study: Study, loaded: Loaded, folder: Path, resume: bool) -> Pl
         raise BadValue(f"--resume must name a folder with a run in it, and {path} cannot be read: {error}.") from error
     shape = loaded.train.shape
     require(plan.data == shape, "The data", f"have the shape of the run to resume, {plan.data}", shape)
-    seeded = study.seed is not None
-    require(plan.seeded == seeded, "study.seed", "be as it was when the run began", study.seed)
+    held = 0 if loaded.test is None else loaded.test.targets.size
+    as_begun = {
+        "study.seed": (plan.seeded, study.seed is not None),
+        "[privacy]": (plan.target, study.target),
+        "[model]": (plan.model, settled_model(study.model, shape)),
+        "[data.held_out]": ((plan.test_records, plan.test_public), (held, loaded.test_public if held else True)),
+        "[report]": ((plan.baselines, plan.training_public), (study.baselines, study.training_public)),
+    }
+    wished = folder / "private" / "study"
+    same = wished.exists() and wished.read_bytes() == _wished(study)
+    for name, (begun, now) in as_begun.items():
+        require(begun == now, name, f"be as it was when the run began, {begun}", now, "Or begin in another folder.")
+    require(same, "The study", "be as it was when the run began", study.name, "Or begin in another folder.")
     return plan
 
 
-def _settle_key(study: Study, plan: Plan, folder: Path, system: System) -> tuple[str, Entropy]:
+def _wished(study: Study) -> bytes:
+    """All that a study says, but for where its books and its files are."""
+    return repr(replace(study, base=Path(), books=Books())).encode()
+
+
+def _settle_key(study: Study, plan: Plan, loaded: Loaded, folder: Path, system: System) -> tuple[str, Entropy]:
     """The run's name and its randomness: drawn once, kept privately until the release."""
     if study.seed is not None:
         name = sha256(f"{plan.hash} {study.seed}".encode()).hexdigest()[:32]
@@ -121,31 +137,43 @@ def _settle_key(study: Study, plan: Plan, folder: Path, system: System) -> tuple
         write_atomically(path, system.random(16 + KEY_BYTES))
     content = path.read_bytes()
     require(len(content) == 16 + KEY_BYTES, str(path), f"hold {16 + KEY_BYTES} bytes", len(content))
-    return content[:16].hex(), Entropy.from_key(content[16:], context=plan.hash)
+    # The data's keyed fingerprint is part of the context: the same noise never meets other data.
+    return content[:16].hex(), Entropy.from_key(
+        content[16:], context=plan.hash + loaded.train.fingerprint(content[16:])
+    )
 
 
-def _charge(study: Study, plan: Plan, name: str, folder: Path, ledger: Ledger, at: str | None) -> None:
-    """Take the whole run's cost out of the budget; a run that is refused leaves nothing behind."""
-    try:
-        ledger.charge(
-            name,
-            plan.hash,
-            [_cost(plan, adversary) for adversary in ADVERSARIES],
-            rounds=plan.method.total,
-            mechanism=write_tables({"method": plan.method.table()}),
-            caps=_caps(study),
-            at=at,
-        )
-    except CapExceeded:
-        for path in (folder / "plan.toml", folder / "private" / "key"):
-            path.unlink(missing_ok=True)
-        raise
+@contextmanager
+def _charged(
+    study: Study, plan: Plan, name: str, loaded: Loaded, folder: Path, resume: bool, system: System
+) -> Iterator[tuple[Ledger, str | None]]:
+    """The ledger with the whole run's cost taken out of the budget; a new run that is refused leaves nothing behind."""
+    books = study.books.ledger or folder / "private" / "ledger.sqlite"
+    at = None if plan.seeded else system.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with ExitStack() as stack:
+        try:
+            ledger = stack.enter_context(Ledger.open(books, loaded.train.fingerprint, urandom=system.random))
+            ledger.charge(
+                name,
+                plan.hash,
+                [_cost(plan, adversary) for adversary in ADVERSARIES],
+                rounds=plan.method.total,
+                mechanism=write_tables({"method": plan.method.table()}),
+                caps=_caps(study),
+                at=at,
+            )
+        except FedveilError:
+            for path in [] if resume else [folder / "plan.toml", folder / "private" / "key"]:
+                path.unlink(missing_ok=True)
+            raise
+        yield ledger, at
 
 
 def _cost(plan: Plan, adversary: Any) -> Cost:
     answer = promise(plan, adversary)
     target = plan.target
-    epsilon = float("inf") if plan.seeded else answer.epsilon
+    unprotected = plan.seeded or (plan.baselines and not plan.training_public)  # known noise, or none in the baselines
+    epsilon = float("inf") if unprotected else answer.epsilon
     return Cost(
         adversary=adversary, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=answer.delta
     )
@@ -169,7 +197,7 @@ def _train(
     watch: Callable[[Progress], None] | None,
 ) -> Vector:
     """The last model. Hidden training keeps private checkpoints; the others repeat themselves to the byte."""
-    charged, began = promise(plan, plan.target.adversary).epsilon, system.seconds()
+    charged, began = _cost(plan, plan.target.adversary).epsilon, system.seconds()
 
     def tick(done: int, first: int = 0) -> None:
         if watch is not None:
@@ -195,14 +223,15 @@ def _hidden(
     tick: Callable[[int, int], None],
 ) -> State:
     """The last state; on Ctrl-C the last finished round is kept, privately."""
-    found = load_checkpoint(path, plan=plan.hash, run=name)
+    mark = sha256((plan.hash + loaded.train.fingerprint(name.encode())).encode()).hexdigest()  # of plan and data
+    found = load_checkpoint(path, plan=mark, run=name)
     begun = None if found is None else _state_of(found)
     kept: list[State] = [] if begun is None else [begun]
     first, saved = 0 if begun is None else begun.round, system.seconds()
 
     def save(state: State) -> None:
         counts = {"dropped": state.dropped}
-        found = Checkpoint(plan=plan.hash, run=name, round=state.round, state=state.position, counts=counts)
+        found = Checkpoint(plan=mark, run=name, round=state.round, state=state.position, counts=counts)
         save_checkpoint(path, found)
 
     def after(state: State) -> None:
@@ -258,7 +287,3 @@ def _npz(plan: Plan, model: Any) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, kind=np.array(loss.kind), parameters=model, **more)
     return buffer.getvalue()
-
-
-def _stamp(system: System) -> str:
-    return system.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -195,12 +195,13 @@ def _poisson(problem: Problem, frame: Frame) -> Row | None:
 
 def _reason(problem: Problem, wishes: Wishes, best: Shape, poisson: Row | None) -> str:
     frame = best.frame
-    how = "least expected risk" if wishes.kind == "auto" else "as wished"
+    how = "cheapest within 3% of the least expected risk" if wishes.kind == "auto" else "as wished"
     if wishes.rounds == "converged":
         how = f"full passes until the start is forgotten to one part in {1 / _FORGOTTEN:g}"
     text = (
-        f"{frame.kind}: {how}; {frame.passes} passes of {frame.rounds} rounds, expected risk {best.risk:.3g} = "
-        f"{best.bias:.2g} not yet learnt + {best.injected:.2g} noise + {best.sampling:.2g} dealing"
+        f"schedule {frame.kind}: {how}; {frame.passes} passes of {frame.rounds} rounds, "
+        f"expected risk {best.risk:.3g} = {best.bias:.2g} not yet learnt + {best.injected:.2g} noise "
+        f"+ {best.sampling:.2g} dealing"
     )
     if poisson is None:
         return text + "."

@@ -52,6 +52,7 @@ def spread_noise(
     gaps: Vector, weights: Vector, factors: Vector, rounds: int, *, secret: bool, hidden: bool = True
 ) -> tuple[Vector, float]:
     """Variances (up to scale) of least risk for mu = 1, and that risk; ``rounds`` is the number of places."""
+    weights = np.maximum(weights, 1e-12 * float(weights.max(initial=1e-300)))  # a step may erase all noise before it
     if rounds == 1:  # every round uses everybody: nothing is gained by closing a gap later
         variance = gaps / np.sqrt(weights)
         variance = variance * float(np.sum(gaps**2 / variance))

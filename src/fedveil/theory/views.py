@@ -120,13 +120,17 @@ def looks_of_many_rounds(batch: Vector, units: int, held: int, distances: Indice
     """An observer whose ``held`` units are dealt at random like all others; it looks before each of its rounds."""
     sizes, kinds = np.unique(batch, return_inverse=True)
     laws = [own_units(int(size), units, held, most) for size in sizes]
+    # A group knows the noise of its largest number, and looks as often as its least: fewer here are more elsewhere.
+    least = [max(0, held - (units - int(size))) for size in sizes]
+    lows = [np.append(start, law[0][:-1] + 1) for start, law in zip(least, laws, strict=True)]
     due = int(batch.size)
     for rank in range(max(len(law[0]) for law in laws)):
         known = np.array([law[0][rank] if rank < law[0].size else 0 for law in laws], dtype=np.float64)[kinds]
+        low = np.array([many[rank] if rank < many.size else 0 for many in lows], dtype=np.float64)[kinds]
         chance = np.array([law[1][rank] if rank < law[1].size else 0.0 for law in laws])[kinds]
         sooner = np.ones(batch.size)  # the chance that no look comes before this distance
         for first, after in zip(distances, np.append(distances[1:], due), strict=True):
-            beyond = spared(ahead(batch, int(after) - 1), units - batch, np.maximum(held - known, 0.0))
+            beyond = spared(ahead(batch, int(after) - 1), units - batch, np.maximum(held - low, 0.0))
             yield Look(int(first), (batch - known) / batch, chance * np.maximum(sooner - beyond, 0.0))
             sooner = np.minimum(beyond, sooner)
         yield Look(due, (batch - known) / batch, chance * sooner)
