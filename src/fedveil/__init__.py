@@ -31,12 +31,16 @@ from fedveil.version import __version__ as __version__
 if TYPE_CHECKING:
     from fedveil.certify import Certificate
     from fedveil.data.arrays import records_from_arrays
+    from fedveil.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
     from fedveil.job import Result, plan_study, run_study
 
 # Found on first use: whoever only accounts or certifies loads no training code.
 _LATER = {
     "Certificate": "fedveil.certify",
     "records_from_arrays": "fedveil.data.arrays",
+    "Budget": "fedveil.estimators",
+    "PrivateHuberRegressor": "fedveil.estimators",
+    "PrivateLogisticRegression": "fedveil.estimators",
     "Result": "fedveil.job",
     "plan_study": "fedveil.job",
     "run_study": "fedveil.job",
@@ -55,6 +59,7 @@ __all__ = [
     "ApproximateDP",
     "BadValue",
     "Bound",
+    "Budget",
     "CannotCertify",
     "Certificate",
     "Compose",
@@ -65,6 +70,8 @@ __all__ = [
     "Mechanism",
     "Neighbours",
     "PlaceCurve",
+    "PrivateHuberRegressor",
+    "PrivateLogisticRegression",
     "Repeat",
     "Result",
     "SampledGaussian",

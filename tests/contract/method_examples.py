@@ -114,7 +114,6 @@ _ALL: dict[str, Example] = {
         noise=("noise_multiplier",),
         privacy=_CLIENTS | {"adversary": "server"},
         schedule={"rounds": 3},
-        chain=("final-model", "every-model", "server"),  # secret cohorts of one size are charged for an exchange
     ),
     "simfl": Example(algorithm={"kind": "simfl"}, noise=("noise_multiplier",), schedule={"rounds": 5}),
     "simfl, secret coins": Example(

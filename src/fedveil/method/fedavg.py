@@ -128,7 +128,13 @@ class FedAvg:
         seen = self.mechanism(adversary, data, target.neighbours)
         if seen is None:
             return Answer(epsilon=math.inf, delta=delta, certified_by=None, bounds=(_NOISELESS,))
-        return account_for(seen, delta=delta)
+        found = account_for(seen, delta=delta)
+        if adversary not in ("final-model", "every-model") or self.noise != "shared":
+            return found
+        # Whoever learns every sum, and who took part, sees all that these see: its guarantee is theirs too.
+        sums = self.mechanism("server-with-secure-aggregation", data, target.neighbours)
+        other = found if sums is None else account_for(sums, delta=delta)
+        return other if other.epsilon < found.epsilon else found
 
     def grid(self, exponent: int, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target) -> Grid:
         """Nothing but the sampler: one sum a round, or (for the server) one share a client and round."""
