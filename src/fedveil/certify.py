@@ -59,8 +59,8 @@ class Certificate:
 
     @property
     def private(self) -> bool:
-        """Whether the noise was secret: a run from a known seed promises nothing."""
-        return not self.plan.seeded
+        """Whether there was noise that nobody knows: a run from a known seed, or without noise, promises nothing."""
+        return self.plan.private
 
     def text(self) -> str:
         """The certificate as JSON."""
@@ -161,7 +161,9 @@ def _per_client(method: object) -> TypeGuard[PerClient]:
 
 def _released(plan: Plan, model: str) -> tuple[dict[str, Any], ...]:
     """Everything that leaves, with what is promised for it."""
-    rows: list[dict[str, Any]] = [{"what": "the final model", "file": "model.npz", "sha256": model, "covered": True}]
+    rows: list[dict[str, Any]] = [
+        {"what": "the final model", "file": "model.npz", "sha256": model, "covered": plan.private}
+    ]
     if plan.test_records and not plan.test_public:
         rows.append(
             {

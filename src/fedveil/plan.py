@@ -51,6 +51,11 @@ class Plan:
         self.method.check(self.data, self.model, self.target)
 
     @property
+    def private(self) -> bool:
+        """Whether there is noise that nobody knows: without it, nothing is promised."""
+        return not self.seeded and not getattr(self.method, "noiseless", False)
+
+    @property
     def hidden(self) -> Hidden:
         """The method, which must be the hidden one."""
         if not isinstance(self.method, Hidden):

@@ -113,7 +113,7 @@ def test_against_the_server_the_clients_add_the_noise() -> None:
 
 
 def test_a_reference_is_trained_only_when_baselines_are_asked_for() -> None:
-    found = compare(tables(report={"baselines": True}), DATA, algorithms=["hidden"], runs=1)
+    found = compare(tables(report={"baselines": True, "public_data": True}), DATA, algorithms=["hidden"], runs=1)
     assert found.reference is not None
     assert found.reference > 0.9
     assert found.trained == 2

@@ -59,7 +59,10 @@ def _written(found: Comparison, folder: Path) -> list[str]:
 def _tell(result: Mapping[str, Any], written: list[str]) -> None:
     target, trust = result["target"], result["view"] == "trust"
     aim = f"epsilon {target['epsilon']:g}, delta {target['delta']:g}, one {target['unit']} ({target['neighbours']})"
-    out().print(f"{result['study']}: every row meets {aim}" + ("." if trust else f", against {target['adversary']}."))
+    out().print(
+        f"{result['study']}: every row with an epsilon meets {aim}"
+        + ("." if trust else f", against {target['adversary']}.")
+    )
     ran = [e for e in result["entries"] if e["refused"] is None]
     if ran:
         plain_table([_row(entry, result["metric"], trust) for entry in ran])

@@ -213,8 +213,9 @@ def _certificate_table(certificate: Certificate) -> None:
 
 def _guarantee_table(plan: Plan, rows: Sequence[tuple[Adversary, Answer]]) -> None:
     target = plan.target
-    if plan.seeded:
-        out().print("NOT PRIVATE: the noise comes from a seed that the study names.")
+    if not plan.private:
+        why = "the noise comes from a seed that the study names" if plan.seeded else "there is no noise"
+        out().print(f"NOT PRIVATE: {why}.")
     table = Table(box=None, pad_edge=False)
     table.add_column("who", no_wrap=True)
     table.add_column("epsilon", justify="right")
@@ -242,7 +243,7 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         )
     return {
         "plan": plan.hash,
-        "private": not plan.seeded,
+        "private": plan.private,
         "algorithm": plan.method.kind,
         "reason": planned.draft.reason,
         "method": plan.method.table(),

@@ -105,7 +105,7 @@ def _score(plan: Plan, model: Vector, held: Records) -> float:
 
 
 def _reference(study: Study, plans: Sequence[Plan], loaded: Loaded) -> float | None:
-    """Pooled data, no noise; only where the study asks for baselines."""
-    if not study.baselines or loaded.test is None or not plans:
+    """Pooled data, no noise; only where the study asks for baselines and says that its records are public."""
+    if not (study.baselines and study.training_public) or loaded.test is None or not plans:
         return None
     return _score(plans[0], centralised(plans[0].model, loaded.train), loaded.test)

@@ -34,7 +34,7 @@ class Budget:
     def __post_init__(self) -> None:
         named = isinstance(self.ledger, str | Path) and str(self.ledger) != ""
         require(named, "Budget.ledger", "be the path of a file", self.ledger)
-        object.__setattr__(self, "ledger", str(self.ledger))
+        object.__setattr__(self, "ledger", str(Path(self.ledger).absolute()))  # one cap, wherever a worker stands
         _ = self.cap
 
     @property

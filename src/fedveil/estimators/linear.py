@@ -71,7 +71,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             budget=budget,
             declared=(*declared, *self._declared()),
         )
-        self.rule_, self.fit_, self.private_ = rule, found, not found.plan.seeded
+        self.rule_, self.fit_, self.private_ = rule, found, found.plan.private
         self.epsilon_ = promise(found.plan, target.adversary).epsilon if self.private_ else math.inf
         self.delta_ = target.delta
         return found

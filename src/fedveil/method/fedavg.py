@@ -19,7 +19,7 @@ from fedveil.mechanism import Gaussian, Mechanism, Repeat, SampledGaussian, numb
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import filled
 from fedveil.target import Target
-from fedveil.theory.grid import SAMPLER_DISTANCE
+from fedveil.theory.grid import LARGEST_STATE, SAMPLER_DISTANCE
 
 Sampling = Literal["all", "poisson", "fixed-size"]
 Noise = Literal["central", "shared", "none"]
@@ -140,7 +140,8 @@ class FedAvg:
         """Nothing but the sampler: one sum a round, or (for the server) one share a client and round."""
         dimension = model.loss.size(data.features)
         drawn = self.rounds * (data.clients if adversary == "server" else 1)
-        distance = math.inf if self.noiseless else 0.0
+        exact = data.clients * self.update_norm + 16 * self.noise_std <= LARGEST_STATE * 2.0**exponent
+        distance = 0.0 if exact and not self.noiseless else math.inf
         variation = min(1.0, SAMPLER_DISTANCE * dimension * drawn)
         return Grid(
             exponent=exponent, dimension=dimension, rounds=self.rounds, distance=distance, total_variation=variation
@@ -187,6 +188,7 @@ class FedAvg:
 
     def _observer_rows(self, adversary: Adversary) -> list[tuple[str, str, str]]:
         shares = ("every client adds its share of the noise", "no dropouts, no colluders", "declared")
+        given = [shares] if self.noise == "shared" else []
         match adversary:
             case "server":
                 return [shares]
@@ -195,9 +197,13 @@ class FedAvg:
                 return [sums, shares]
             case "curious-client":
                 alone = ("a single client, not the victim", "1 client", "declared: clients do not pool what they see")
-                return [alone, ("the server is trusted", "declared", "declared: it sees more than this observer")]
+                return [
+                    alone,
+                    ("the server is trusted", "declared", "declared: it sees more than this observer"),
+                    *given,
+                ]
             case _:
-                return [("the server is trusted", "declared", "declared: it sees more than this observer")]
+                return [("the server is trusted", "declared", "declared: it sees more than this observer"), *given]
 
     def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
         """Cohorts, local work and noise."""

@@ -160,7 +160,7 @@ class SimFL:
         average = rounding_bound(
             rows=rows,
             features=data.features,
-            lipschitz=raw.lipschitz,
+            lipschitz=max(raw.lipschitz, self.clip),
             smoothness=raw.smoothness,
             radius=self.radius(data, model),
             outputs=model.loss.outputs,

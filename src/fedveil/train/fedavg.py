@@ -70,16 +70,16 @@ def train_fedavg(plan: Plan, records: Records, entropy: Entropy, tick: Tick) -> 
     held, weights = Held.of(records), weights_of(method, records.sizes)
     unit, divisor = 2.0**plan.grid, method.divisor(plan.data)
     model, speed = np.zeros(plan.dimension), np.zeros(plan.dimension)
-    dropped = asked = 0
+    dropped = 0
     for turn in range(method.rounds):
         clients = cohort_of(method, plan.data.clients, entropy, turn)
         total, lost = summed(local, model, held, clients, weights, method.update_norm, unit, entropy, turn)
         total += noise_of(method, plan.dimension, unit, entropy, turn)
         speed = method.momentum * speed + total * (unit / divisor)
         model = project(model + method.server_step * speed, plan.radius)
-        dropped, asked = dropped + lost, asked + clients.size
+        dropped += lost
         tick(turn + 1)
-    sent = asked * plan.dimension * 8
+    sent = round(method.rounds * method.cohort) * plan.dimension * 8  # as planned: who really came is a secret
     return Trained(model=model, dropped=dropped, bytes_up=sent, bytes_down=sent)
 
 
