@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -227,3 +228,12 @@ def test_what_the_schedule_says_is_done() -> None:
         study({"rate": [0.1, 0.2]}).planned(records.shape)
     with pytest.raises(BadValue, match=r"privacy\.unit must be record"):
         study({}, unit="client").planned(records.shape)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed-size"])
+def test_a_torch_model_is_trained_on_shuffled_batches_only(sampling: str) -> None:
+    """What torch computes for a record may depend on the size of its batch: a sampled one would tell who was drawn."""
+    plan = dpsgd_plan(some_records(clients=1))
+    method = dataclasses.replace(plan.method, sampling=sampling)
+    with pytest.raises(BadValue, match="be shuffled for a torch model"):
+        method.check(plan.data, SimpleNamespace(kind="torch"), plan.target)

@@ -84,6 +84,10 @@ class DpSgd:
         for name, rows in (("postures", self.postures), ("weights", self.weights), ("speeds", self.network.speeds)):
             fits = len(rows) == data.clients or len(rows) == (1 if name == "postures" else 0)
             require(fits, f"algorithm.{name}", f"have one entry for each of {data.clients} clients", len(rows))
+        # What torch computes for a record may depend, in its last bits, on the size of the batch and the record's place
+        # in it; a sampled batch would tell by that who else was drawn. A shuffle fixes both.
+        fixed = model.kind != "torch" or self.sampling == "shuffled"
+        require(fixed, "algorithm.sampling", "be shuffled for a torch model", self.sampling, "Or use hidden training.")
         if self.sampling != "poisson":
             least = min(posture.size(data.smallest_client) for posture in self.postures)
             hint = "Raise the rate, or sample with poisson."

@@ -98,12 +98,12 @@ class Hidden:
         gradient = rounding_bound(
             rows=int(per_round(self.run.batch, self.run).max()) * each,
             features=data.features,
-            lipschitz=raw.lipschitz,
+            lipschitz=max(raw.lipschitz, self.run.lipschitz),
             smoothness=raw.smoothness,
             radius=radius,
             outputs=model.loss.outputs,
         )
-        size = radius * (1 + step * model.l2) + step * raw.lipschitz
+        size = radius * (1 + step * model.l2) + step * max(raw.lipschitz, self.run.lipschitz)
         return np.asarray(step * gradient + _STEP_ROUNDINGS * _UNIT * size, dtype=np.float64)
 
     def assumptions(
