@@ -93,10 +93,9 @@ def certify(folder: Path, version: str) -> Certificate:
 def _check_charge(plan: Plan, charge: Entry) -> None:
     """What was charged is what the plan costs."""
     stated = {cost["adversary"]: (cost["epsilon"], cost["delta"]) for cost in charge.payload.get("costs", [])}
-    unprotected = plan.seeded or (plan.baselines and not plan.training_public)
     for adversary in ADVERSARIES:
         answer = promise(plan, adversary)
-        owed = (None if unprotected else finite_or_none(answer.epsilon), answer.delta)
+        owed = (None if plan.unprotected else finite_or_none(answer.epsilon), answer.delta)
         found = stated.get(adversary)
         require(found == owed, f"The charge for {adversary}", f"be what the plan costs, {owed}", found)
     rounds = charge.payload.get("rounds")

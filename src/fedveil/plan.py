@@ -56,6 +56,11 @@ class Plan:
         return not self.seeded and not getattr(self.method, "noiseless", False)
 
     @property
+    def unprotected(self) -> bool:
+        """Whether something leaves that no noise covers: every observer is then charged as if it learned everything."""
+        return not self.private or (self.baselines and not self.training_public)
+
+    @property
     def hidden(self) -> Hidden:
         """The method, which must be the hidden one."""
         if not isinstance(self.method, Hidden):

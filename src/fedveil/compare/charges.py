@@ -28,7 +28,7 @@ def costs_of(study: Study, plans: Sequence[Plan], runs: int) -> tuple[Cost, ...]
 
 def _cost(plan: Plan, adversary: Adversary, study: Study) -> Cost:
     target, answer = study.target, promise(plan, adversary)
-    epsilon = math.inf if plan.seeded else answer.epsilon
+    epsilon = math.inf if plan.unprotected else answer.epsilon
     return Cost(
         adversary=adversary, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=answer.delta
     )

@@ -92,7 +92,7 @@ def _cost(plan: Plan, adversary: Adversary) -> Cost:
         adversary=adversary,
         unit=target.unit,
         neighbours=target.neighbours,
-        epsilon=math.inf if plan.seeded else answer.epsilon,
+        epsilon=math.inf if plan.unprotected else answer.epsilon,
         delta=answer.delta,
     )
 

@@ -172,8 +172,7 @@ def _charged(
 def _cost(plan: Plan, adversary: Any) -> Cost:
     answer = promise(plan, adversary)
     target = plan.target
-    unprotected = plan.seeded or (plan.baselines and not plan.training_public)  # known noise, or none in the baselines
-    epsilon = float("inf") if unprotected else answer.epsilon
+    epsilon = float("inf") if plan.unprotected else answer.epsilon
     return Cost(
         adversary=adversary, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=answer.delta
     )

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.account.hidden import per_round
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.plan import Plan
@@ -41,9 +40,3 @@ def simulate(
         if watch is not None:
             watch(state)
     return model_of(rule, state), state
-
-
-def traffic(plan: Plan) -> tuple[int, int]:
-    """Bytes that all clients together send and receive: every unit of a round gets the model and answers with one."""
-    sent = int(per_round(plan.run.batch, plan.run).sum()) * plan.dimension * 8
-    return sent, sent
