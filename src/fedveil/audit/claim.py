@@ -1,0 +1,81 @@
+r"""What a certificate claims about one observer, as a curve: many pairs (epsilon, delta) that all hold at once.
+
+The claim is that no event separates two neighbouring data sets better: $P(A) \le e^\varepsilon Q(A) + \delta$ for every
+pair, and the same with P and Q exchanged. Any subset of the true curve is a valid, weaker claim.
+Theory page: trade-off-functions.md.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.account.compare import account_for
+from fedveil.checks import require
+from fedveil.guarantee import Adversary
+from fedveil.mechanism import Mechanism
+from fedveil.plan import Plan
+from fedveil.promises import promise
+
+Vector = NDArray[np.float64]
+DELTAS = (*(10.0**-k for k in range(9, 3, -1)), 3e-4, 1e-3, 3e-3, *np.geomspace(0.01, 0.9, 23).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Pairs (epsilon, delta), epsilons rising; ``epsilon`` and ``delta`` are arrays of one length."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        kept = {(float(e), float(d)) for e, d in self.points if math.isfinite(e)}
+        right = all(e >= 0 and 0 <= d <= 1 for e, d in kept)
+        require(right, "Claim.points", "be pairs of epsilon >= 0 and delta in [0, 1]", sorted(kept)[:3])
+        object.__setattr__(self, "points", tuple(sorted(kept)))
+
+    @property
+    def epsilon(self) -> Vector:
+        """All epsilons."""
+        return np.array([e for e, _ in self.points])
+
+    @property
+    def delta(self) -> Vector:
+        """The delta of each."""
+        return np.array([d for _, d in self.points])
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is claimed."""
+        return not self.points
+
+    def most(self, false_positives: Vector) -> Vector:
+        """The largest true-positive rate that the claim allows at these false-positive rates.
+
+        >>> Claim(((0.0, 0.1),)).most(np.array([0.0, 0.5, 1.0])).tolist()
+        [0.1, 0.6, 1.0]
+        """
+        q = np.asarray(false_positives, dtype=np.float64)
+        bound = np.ones_like(q)
+        for epsilon, delta in self.points:
+            ratio = math.exp(min(epsilon, 700.0))
+            bound = np.minimum(bound, np.minimum(ratio * q + delta, 1 - (1 - q - delta) / ratio))
+        return np.clip(bound, 0.0, 1.0)
+
+    def epsilon_at(self, delta: float) -> float:
+        """The least epsilon that is claimed at this delta or a smaller one."""
+        return min((e for e, d in self.points if d <= delta), default=math.inf)
+
+
+def claim_of_plan(plan: Plan, adversary: Adversary, deltas: Sequence[float] = DELTAS) -> Claim:
+    """What a plan promises against this observer, at its own delta and at others; nothing if nothing is private."""
+    if plan.unprotected:
+        return Claim(())
+    wanted = sorted({*deltas, plan.target.delta})
+    return Claim(tuple((promise(plan, adversary, delta).epsilon, delta) for delta in wanted))
+
+
+def claim_of_mechanism(mechanism: Mechanism, epsilons: Iterable[float]) -> Claim:
+    """What the accountants certify of a mechanism at these epsilons."""
+    return Claim(tuple((epsilon, account_for(mechanism, epsilon=epsilon).delta) for epsilon in epsilons))
