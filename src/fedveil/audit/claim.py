@@ -20,7 +20,7 @@ from fedveil.plan import Plan
 from fedveil.promises import promise
 
 Vector = NDArray[np.float64]
-DELTAS = (*(10.0**-k for k in range(9, 3, -1)), 3e-4, 1e-3, 3e-3, *np.geomspace(0.01, 0.9, 23).tolist())
+DELTAS = (1e-9, 1e-7, 1e-5, 1e-4, 1e-3, 3e-3, *np.geomspace(0.01, 0.7, 14).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Claim:
     def most(self, false_positives: Vector) -> Vector:
         """The largest true-positive rate that the claim allows at these false-positive rates.
 
-        >>> Claim(((0.0, 0.1),)).most(np.array([0.0, 0.5, 1.0])).tolist()
-        [0.1, 0.6, 1.0]
+        >>> Claim(((0.0, 0.25),)).most(np.array([0.0, 0.5, 1.0])).tolist()
+        [0.25, 0.75, 1.0]
         """
         q = np.asarray(false_positives, dtype=np.float64)
         bound = np.ones_like(q)

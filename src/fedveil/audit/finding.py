@@ -18,10 +18,10 @@ class Finding:
     """One attack on what one observer sees.
 
     ``certified``: the epsilon that was promised at ``delta`` (None: nothing was promised). ``measured``: the epsilon
-    that the attack shows, at the same delta; a lower bound with chance at most ``alarm`` of being too large, or an estimate
+    that the attack shows, at the same delta: a lower bound, too large with chance at most ``alarm``, or an estimate
     that proves nothing. ``verdict``: "broken" only with evidence against the certificate whose false alarms have a
-    chance of at most ``alarm``; estimates are "not-judged". ``evidence``: the same in words. ``details``: numbers for a
-    reader or a picture, as JSON allows them.
+    chance of at most ``alarm``; estimates are "not-judged". ``evidence``: the same in words. ``details``: numbers for
+    a reader or a picture, as JSON allows them.
     """
 
     attack: str

@@ -65,25 +65,27 @@ def model_of(rule: Rule, state: State) -> Vector:
 
 
 def project(point: Vector, radius: float) -> Vector:
-    """The nearest point of the ball around zero.
+    """The nearest point of the ball around zero; of each of several points, one a row.
 
     The squares are summed pairwise, so the norm is exact to 2**-53 times (20 + log2(size)/2), which is accounted for.
     """
-    norm = float(np.sqrt(np.sum(point * point)))
-    return point if norm <= radius else point * (radius / norm)
+    norm = np.sqrt(np.sum(point * point, axis=-1, keepdims=True))
+    return point if np.all(norm <= radius) else point * (radius / np.maximum(norm, radius))
 
 
 def step(rule: Rule, state: State, batch: Batch, noise: Vector) -> State:
     """One round: average the clipped gradients of the batch, step, round to the grid, add the noise.
 
     The divisor is the planned batch, whoever answers; a gradient that is not finite contributes nothing and is counted.
+    Several runs may be made at once: positions one a row, and rows of the batch that are zero but for their own run's
+    columns (fedveil.attack.stack).
     """
     turn = state.round
     model = model_of(rule, state)
     total, dropped = rule.loss.gradient(
-        model, batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
+        model.ravel(), batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
     )
-    moved = model - rule.steps[turn] * (total / rule.batches[turn] + rule.l2 * model)
+    moved = model - rule.steps[turn] * (total.reshape(model.shape) / rule.batches[turn] + rule.l2 * model)
     position = np.rint(moved / rule.unit) + noise
     np.clip(position, -_LARGEST, _LARGEST, out=position)
     return State(turn + 1, position, state.dropped + dropped)

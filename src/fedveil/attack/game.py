@@ -1,0 +1,88 @@
+"""The distinguishing game on the real trainer: many runs of a plan on two neighbouring data sets, for all observers."""
+
+from collections.abc import Callable, Sequence
+
+from fedveil.attack.neighbours import worst_pair
+from fedveil.attack.releases import SEEN_BY, releases
+from fedveil.attack.stack import Parts, many_runs
+from fedveil.attack.views import Scene, look, some_models
+from fedveil.audit.claim import Claim, claim_of_plan
+from fedveil.audit.finding import Finding
+from fedveil.audit.game import Seen, play
+from fedveil.checks import require
+from fedveil.guarantee import Adversary
+from fedveil.plan import Plan
+from fedveil.promises import ADVERSARIES
+from fedveil.train.entropy import Entropy
+
+Claims = Callable[[Adversary], Claim]
+
+
+def scenes(plan: Plan, runs: int, entropy: Entropy, parts: Parts | None = None) -> tuple[Scene, Scene]:
+    """The same plan run ``runs`` times on each of two neighbouring data sets."""
+    known = plan.method.kind == "hidden"
+    require(known, "algorithm.kind", "be hidden for the distinguishing game", plan.method.kind)
+    pair, parts = worst_pair(plan), parts or Parts()
+    keys = [Entropy(entropy.words("scene", k, 4).tobytes(), private=entropy.private) for k in range(2)]
+    found = [
+        Scene(plan, pair, records, many_runs(plan, records, runs, key, parts), key, parts)
+        for records, key in zip((pair.first, pair.second), keys, strict=True)
+    ]
+    return found[0], found[1]
+
+
+def game(
+    plan: Plan,
+    runs: int,
+    entropy: Entropy,
+    *,
+    adversaries: Sequence[Adversary] = ADVERSARIES,
+    claims: Claims | None = None,
+    alarm: float = 1e-6,
+    parts: Parts | None = None,
+) -> list[Finding]:
+    """One finding for each observer; ``claims`` stands in for what the plan promises. ``alarm`` is for each.
+
+    Methods that hide nothing are looked at release by release, as one observer sees them (attack/releases.py).
+    """
+    if plan.method.kind != "hidden":
+        seen = releases(plan, runs, entropy)
+        who = SEEN_BY[plan.method.kind]
+        claim = claim_of_plan(plan, who) if claims is None else claims(who)
+        return [play(*seen, claim, adversary=who, delta=plan.target.delta, alarm=alarm)]
+    first, second = scenes(plan, runs, entropy, parts)
+    found = []
+    for adversary in adversaries:
+        claim = claim_of_plan(plan, adversary) if claims is None else claims(adversary)
+        sides = look(first, adversary), look(second, adversary)
+        found.append(play(*sides, claim, adversary=adversary, delta=plan.target.delta, alarm=alarm))
+    return found
+
+
+def what_hiding_buys(plan: Plan, runs: int, entropy: Entropy, *, alarm: float = 1e-6) -> list[tuple[str, Finding]]:
+    """The same attacker with the last model, with one in the middle too, and with all; beside what is certified.
+
+    In the middle: right after the round that uses the victim last (of a secret order: after the middle round).
+    """
+    first, second = scenes(plan, runs, entropy)
+    total, place = plan.run.total, int(first.places(int(first.pair.victim[0]))[0])
+    middle = max(1, total // 2) if plan.run.order == "secret" else total - plan.run.rounds + place + 1
+    looks: list[tuple[str, Adversary, Callable[[Scene], Seen]]] = [
+        ("the final model", "final-model", lambda scene: look(scene, "final-model")),
+        (f"the model after round {middle} too", "every-model", lambda scene: some_models(scene, (middle, total))),
+        ("every model", "every-model", lambda scene: look(scene, "every-model")),
+    ]
+    return [
+        (
+            name,
+            play(
+                view(first),
+                view(second),
+                claim_of_plan(plan, adversary),
+                adversary=adversary,
+                delta=plan.target.delta,
+                alarm=alarm,
+            ),
+        )
+        for name, adversary, view in looks
+    ]

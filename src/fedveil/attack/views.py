@@ -1,0 +1,195 @@
+"""What each observer of hidden training sees of a stack of runs, boiled down to what may tell two data sets apart.
+
+All look along the victim's push, the one direction in which the two data sets differ (attack/neighbours.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from fedveil.attack.neighbours import Pair
+from fedveil.attack.stack import Parts, Trace, stacked
+from fedveil.audit.game import Seen
+from fedveil.data.records import Records
+from fedveil.guarantee import Adversary
+from fedveil.plan import Plan
+from fedveil.train.deal import Batch
+from fedveil.train.entropy import Entropy
+from fedveil.train.hidden import State, project
+from fedveil.train.noise import rounded_normal
+
+Vector = NDArray[np.float64]
+Indices = NDArray[np.int64]
+_MOST_FEATURES = 60  # beyond, too many for the runs that choose a direction among them
+_MOST_PLACES = 8  # beyond, a curious client does not learn a score of its own for each of its rounds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """A stack of runs on one of the two data sets, and what is needed to look at it."""
+
+    plan: Plan
+    pair: Pair
+    records: Records
+    trace: Trace
+    entropy: Entropy
+    parts: Parts
+
+    def models(self, turn: int) -> Vector:
+        """The models before this round (from 0), one a row; at the end, the released ones."""
+        rule = self.trace.rule
+        if turn == 0:
+            return np.zeros((self.trace.runs, self.plan.dimension))
+        return project(self.trace.positions[:, turn - 1] * rule.unit, rule.radius)
+
+    def along(self, vectors: Vector) -> Vector:
+        """How far each goes in the victim's direction."""
+        return np.asarray(vectors @ self.pair.direction, dtype=np.float64)
+
+    @property
+    def pushes(self) -> Vector:
+        """How far the two data sets are apart in each round, in units of its noise, at the zero model."""
+        loss, rule, pair = self.plan.model.loss, self.trace.rule, self.pair
+        start = np.zeros(self.plan.dimension)
+        one, other = (
+            loss.gradient(
+                start, r.features[pair.victim], r.targets[pair.victim], clip=rule.clip, weights=self._weights
+            )[0]
+            for r in (pair.first, pair.second)
+        )
+        return np.asarray(
+            float(np.linalg.norm(one - other)) * rule.steps / (rule.batches * rule.noise * rule.unit), dtype=np.float64
+        )
+
+    @property
+    def _weights(self) -> Vector | None:
+        held = self.pair.victim.size
+        return np.full(held, 1 / held) if self.plan.target.unit == "client" else None
+
+    def places(self, record: int) -> Indices:
+        """The round of a pass that uses this record, run by run; -1 where that is not known."""
+        found = self.trace.places[:, record]
+        return np.broadcast_to(found, (self.trace.runs,))
+
+    def victim_batch(self) -> Batch:
+        """The victim alone."""
+        rows = self.records.features[self.pair.victim]
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        return Batch(rows, self.records.targets[self.pair.victim], norms, self._weights)
+
+
+def look(scene: Scene, adversary: Adversary) -> Seen:
+    """What this observer can make of the runs."""
+    match adversary:
+        case "final-model":
+            return _final(scene)
+        case "curious-client":
+            return _curious(scene)
+        case "every-model":
+            return _rounds(scene, known=scene.plan.run.order == "public")
+        case "server-with-secure-aggregation":
+            return _rounds(scene, known=True)
+        case _:
+            return _server(scene)
+
+
+def _final(scene: Scene) -> Seen:
+    models = scene.models(scene.plan.run.total)
+    along = scene.along(models)[:, None]
+    return Seen(models if models.shape[1] <= _MOST_FEATURES else along, along)
+
+
+def residuals(scene: Scene) -> Vector:
+    """What each round added beside the others' silence, along the victim's push, in units of the round's noise."""
+    rule, found = scene.trace.rule, []
+    for turn in range(scene.plan.run.total):
+        kept = scene.models(turn) * (1 - rule.steps[turn] * scene.plan.model.l2)
+        moved = scene.trace.positions[:, turn] * rule.unit - kept
+        found.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
+    return np.stack(found, axis=1)
+
+
+def _rounds(scene: Scene, *, known: bool) -> Seen:
+    """All rounds seen: the likelihood ratio of where the victim is, or of its being anywhere."""
+    seen, pushes, run = residuals(scene), scene.pushes, scene.plan.run
+    half = pushes * pushes / 2 if scene.plan.target.neighbours == "zero-out" else 0.0
+    ratios = (pushes * seen - half).reshape(seen.shape[0], run.passes, run.rounds).sum(axis=1)
+    places = scene.places(int(scene.pair.victim[0]))
+    score = (logsumexp(ratios, axis=1) - np.log(run.rounds))[:, None]
+    if known and bool(np.all(places >= 0)):
+        score = np.take_along_axis(ratios, places[:, None], axis=1)
+        # From the victim's round on, so that the same column means the same thing in every run.
+        turned = (places[:, None] + np.arange(run.rounds)) % run.rounds
+        by_pass = seen.reshape(seen.shape[0], run.passes, run.rounds)
+        seen = np.take_along_axis(by_pass, turned[:, None, :], axis=2).reshape(seen.shape)
+    return Seen(seen if seen.shape[1] <= _MOST_FEATURES else seen[:, :0], score)
+
+
+def _curious(scene: Scene) -> Seen:
+    """The models a client was sent, its own noise, and the last model; the client is a unit that is not the victim."""
+    plan, run, rule = scene.plan, scene.plan.run, scene.trace.rule
+    last = scene.along(scene.models(run.total))
+    others = np.flatnonzero(~np.isin(np.arange(plan.data.records), scene.pair.victim))
+    places = scene.places(int(others[-1])) if others.size else np.full(scene.trace.runs, -1)
+    columns: list[Vector] = [last]
+    for turn in range(run.total):
+        here = places == turn % run.rounds
+        if not here.any() or (run.rounds > _MOST_PLACES and turn % run.rounds != run.rounds - 1):
+            continue
+        before = scene.along(scene.models(turn))
+        share = _share(scene, turn, float(rule.batches[turn]))
+        columns += [np.where(here, before, 0.0), np.where(here, share, 0.0), np.where(here, last, 0.0)]
+    return Seen(np.stack(columns, axis=1), last[:, None])
+
+
+def _share(scene: Scene, turn: int, units: float) -> Vector:
+    """One unit's share of a round's noise along the push: what it is, given their sum."""
+    rule = scene.trace.rule
+    total = scene.along(scene.trace.noise[:, turn])
+    if units <= 1:
+        return total * rule.unit
+    fine = 2.0**30
+    fresh = rounded_normal(scene.entropy.stream("own share", turn), fine, scene.trace.runs) / fine
+    spread = float(rule.noise[turn]) * np.sqrt((1 - 1 / units) / units)
+    return np.asarray((total / units + spread * fresh) * rule.unit, dtype=np.float64)
+
+
+def _server(scene: Scene) -> Seen:
+    """The victim's own noised update in each of its rounds."""
+    run = scene.plan.run
+    places = scene.places(int(scene.pair.victim[0]))
+    rounds = np.where(places >= 0, places, run.rounds - 1)
+    columns = [_own_updates(scene, rounds + run.rounds * number) for number in range(run.passes)]
+    features = np.stack(columns, axis=1)
+    weights = scene.pushes.reshape(run.passes, run.rounds)[:, -1]
+    return Seen(features, (features @ weights)[:, None])
+
+
+def _own_updates(scene: Scene, turns: Indices) -> Vector:
+    """The real step on the victim alone, with one unit's noise; one number a run."""
+    rule, found = scene.trace.rule, np.zeros(scene.trace.runs)
+    quieter = replace(rule, noise=rule.noise / np.sqrt(rule.batches))
+    alone = scene.victim_batch()
+    for turn in np.unique(turns).tolist():
+        here = np.flatnonzero(turns == turn)
+        models = scene.models(turn)[here]
+        before = scene.trace.positions[here, turn - 1] if turn else np.zeros_like(models)
+        drawn = scene.parts.draw(quieter, turn, models.size, _aside(scene.entropy)).reshape(models.shape)
+        state = scene.parts.step(quieter, State(turn, before), stacked([alone] * here.size), drawn)
+        moved = state.position * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        found[here] = scene.along(moved) / (quieter.noise[turn] * rule.unit)
+    return found
+
+
+def _aside(entropy: Entropy) -> Entropy:
+    """Single shares are drawn beside the sums, under a key of their own."""
+    return Entropy(entropy.words("single shares", 0, 4).tobytes(), private=entropy.private)
+
+
+def some_models(scene: Scene, turns: Sequence[int]) -> Seen:
+    """The models before these rounds (the number of rounds: the last model), along the victim's push."""
+    seen = np.stack([scene.along(scene.models(turn)) for turn in turns], axis=1)
+    return Seen(seen, seen[:, -1:])
