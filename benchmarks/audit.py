@@ -54,7 +54,7 @@ def caught(epsilon: float, delta: float, less: float, alarm: float = ALARM, repe
         return np.rint((1 - less) * draw(rule, turn, size, entropy))
 
     plan, parts = one_round(epsilon, delta), Parts(draw=quieter)
-    claim = claim_of_plan(plan, "every-model", np.geomspace(1e-9, 0.7, 80).tolist())
+    claim = claim_of_plan(plan, "every-model")
     found = [
         game(
             plan,

@@ -16,11 +16,13 @@ from fedveil.account.compare import account_for
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
 from fedveil.mechanism import Mechanism
+from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan
-from fedveil.promises import promise
+from fedveil.promises import promise, promised_delta
 
 Vector = NDArray[np.float64]
-DELTAS = (1e-9, 1e-7, 1e-5, 1e-4, 1e-3, 3e-3, *np.geomspace(0.01, 0.7, 14).tolist())
+POINTS = 48  # of a plan's curve
+_SMALL = (1e-9, 1e-7, 1e-5, 1e-4, 1e-3, 3e-3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,18 @@ class Claim:
         return min((e for e, d in self.points if d <= delta), default=math.inf)
 
 
-def claim_of_plan(plan: Plan, adversary: Adversary, deltas: Sequence[float] = DELTAS) -> Claim:
+def claim_of_plan(plan: Plan, adversary: Adversary, deltas: Sequence[float] | None = None) -> Claim:
     """What a plan promises against this observer, at its own delta and at others; nothing if nothing is private."""
     if plan.unprotected:
         return Claim(())
-    wanted = sorted({*deltas, plan.target.delta})
-    return Claim(tuple((promise(plan, adversary, delta).epsilon, delta) for delta in wanted))
+    own = plan.target.delta, promise(plan, adversary).epsilon
+    if deltas is None and isinstance(plan.method, Hidden) and math.isfinite(own[1]):
+        far = promise(plan, adversary, min(1e-6, own[0])).epsilon
+        epsilons = np.linspace(1e-5 * far, far, POINTS).tolist() if math.isfinite(far) else []
+        return Claim(((own[1], own[0]), *((e, promised_delta(plan, adversary, e)) for e in epsilons)))
+    wanted = (*_SMALL, *np.linspace(0.01, 0.98, POINTS).tolist()) if deltas is None else deltas
+    pairs = ((promise(plan, adversary, delta).epsilon, delta) for delta in sorted({*wanted, own[0]}))
+    return Claim(tuple(pairs))
 
 
 def claim_of_mechanism(mechanism: Mechanism, epsilons: Iterable[float]) -> Claim:
