@@ -86,7 +86,7 @@ def _drawing(audit: AuditView) -> Markup | None:
 
 def _span(label: str, reached: float, most: float | None, shown: str) -> Span:
     if most is None:
-        return Span(f"{label} (no promise)", reached, None, shown)
+        return Span(label, reached, None, f"{shown}, no bound")
     return Span(label, reached, most, f"{shown} of {words.epsilon_text(most)}")
 
 

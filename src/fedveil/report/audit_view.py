@@ -102,7 +102,7 @@ def audit_view(audit: Audit) -> AuditView:
         return AuditView(
             findings=audit.findings,
             broken=audit.broken,
-            rocs=tuple(_roc(found, found.details["roc"]) for found in audit.findings if found.details.get("roc")),
+            rocs=tuple(_roc(found, found.details["roc"]) for found in audit.findings if "roc" in found.details),
             leakage=None if audit.leakage is None else _leakage(audit.leakage),
             hiding=() if audit.hidden_state is None else _hiding(audit.hidden_state),
         )
