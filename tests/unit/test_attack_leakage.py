@@ -10,8 +10,9 @@ from sklearn.datasets import load_digits
 
 from fedveil.attack.leakage import constant_of, leakage
 from fedveil.attack.sightings import Sightings, first_round, sightings, with_noise
+from fedveil.attack.stand_ins import stand_ins
 from fedveil.data.arrays import records_from_arrays
-from fedveil.data.records import Records
+from fedveil.data.records import DataShape, Records
 from fedveil.errors import BadValue
 from fedveil.mechanism import LastIterate
 from fedveil.method.dpsgd import DpSgd
@@ -220,3 +221,41 @@ def dense() -> Any:
     from torch import nn
 
     return nn.Sequential(nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 10))
+
+
+@pytest.mark.parametrize(
+    ("features", "clients", "sizes", "classes"),
+    [(64, 6, (20, 20), 10), (65, 5, (30, 10), 10), (785, 4, (50, 5), 3), (31, COUNT, (1, 1), 2), (5, 1, (120, 120), 0)],
+)
+def test_stand_ins_have_the_shape_of_the_data(
+    features: int, clients: int, sizes: tuple[int, int], classes: int
+) -> None:
+    shape = DataShape(
+        records=COUNT,
+        features=features,
+        classes=classes,
+        clients=clients,
+        largest_client=sizes[0],
+        smallest_client=sizes[1],
+        bound=1.5,
+    )
+    found = stand_ins(shape, np.random.default_rng(0))
+    assert found.shape == shape
+    assert (constant_of(found) > 0) == (features != 64)
+    again = stand_ins(shape, np.random.default_rng(0))
+    np.testing.assert_array_equal(found.features, again.features)
+
+
+def test_stand_ins_that_cannot_be_are_refused() -> None:
+    shape = digits(6).shape
+    with pytest.raises(BadValue, match="shape must be possible"):
+        stand_ins(replace(shape, largest_client=21), np.random.default_rng(0))
+    with pytest.raises(BadValue, match="at most 200,000,000 numbers"):
+        stand_ins(replace(shape, records=10**8), np.random.default_rng(0))
+
+
+def test_a_plan_is_attacked_with_stand_ins_alone() -> None:
+    plan = hidden_plan(digits(COUNT))
+    records = stand_ins(plan.data, np.random.default_rng(0))
+    found = leakage(plan, records, Entropy.from_seed(1), public=True, factors=(0.0,), victims=3)
+    assert next(row for row in found["rows"] if row["adversary"] == "server")["psnr"] > 100

@@ -161,7 +161,8 @@ def _by_matching(
         found.append(_judged("analytic", truth, reading.row[: truth.size], None))
     except BadValue:
         pass  # the first layer is no linear one: only matching is left
-    for name, attack, search in (("idlg", idlg, plain), ("cosine", cosine_matching, smooth)):
+    attacks = [("idlg", idlg, plain), ("cosine", cosine_matching, smooth)]
+    for name, attack, search in attacks if sighting.records == 1 else attacks[1:]:  # iDLG is about one record
         match = attack(module, gradient, width, search)
         found.append(_judged(name, truth, match.row[: truth.size], match.label == label))
     return found
