@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedveil.assumptions import assumptions
+from fedveil.audit.finding import Finding
+from fedveil.audit.record import Audit, write_audit
 from fedveil.certify import Certificate, Guarantee, client_epsilons
 from fedveil.data.records import DataShape
 from fedveil.mechanism import LastIterate
@@ -121,3 +123,47 @@ def write_folder(folder: Path, plan: Plan, metrics: dict[str, Any]) -> dict[str,
 def with_target(plan: Plan, **changes: Any) -> Plan:
     """The plan with another target."""
     return replace(plan, target=replace(plan.target, **changes))
+
+
+def some_finding(**changes: Any) -> Finding:
+    """A lower bound that is consistent with the certificate."""
+    values: dict[str, Any] = {
+        "attack": "distinguishing <game>",
+        "adversary": "final-model",
+        "kind": "lower-bound",
+        "certified": 0.9,
+        "measured": 0.4321,
+        "delta": 1e-5,
+        "alarm": 1e-6,
+        "verdict": "consistent",
+        "evidence": "612 of 50,000 & 101 of 50,000",
+    }
+    return Finding(**(values | changes))
+
+
+def some_leakage() -> dict[str, Any]:
+    """Two observers at two levels of noise, with pictures of two by two."""
+    row = {"attack": "analytic", "records": 1.0, "labels_right": 1.0, "epsilon": None, "psnr_least": 1.0}
+    black, white = [[0, 0], [0, 255]], [[255, 255], [255, 0]]
+    return {
+        "format": 1,
+        "victims": 2,
+        "delta": 1e-5,
+        "truth": [black, white],
+        "blind": {"cosine": 0.5, "psnr": 9.0},
+        "rows": [
+            row | {"adversary": who, "noise": noise, "cosine": 0.9, "psnr": psnr, "pictures": [white, black]}
+            for who, psnr in (("server", 61.5), ("final-model", 6.25))
+            for noise in (0.0, 0.1, 1.0)
+        ],
+    }
+
+
+def some_audit(plan: Plan, *findings: Finding, **changes: Any) -> Audit:
+    """An audit of the run that :func:`write_folder` leaves."""
+    return Audit(**({"plan": plan.hash, "run": "run-<7>", "findings": findings} | changes))
+
+
+def write_audit_file(folder: Path, audit: Audit) -> None:
+    """Put the audit beside the run's records."""
+    (folder / "audit.json").write_text(write_audit(audit), encoding="utf-8")

@@ -5,8 +5,17 @@ from collections.abc import Iterator
 
 import pytest
 from browser import CHROMIUM, Page, browser
-from report_folder import CLASSIFIED, some_plan, write_folder
+from report_folder import (
+    CLASSIFIED,
+    some_audit,
+    some_finding,
+    some_leakage,
+    some_plan,
+    write_audit_file,
+    write_folder,
+)
 
+from fedveil.audit.finding import Finding
 from fedveil.report.page import write_report
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH (Debian: package chromium)")
@@ -44,10 +53,25 @@ FAINT_TEXT = """
 """
 
 
+def _findings() -> list[Finding]:
+    """One of each kind: consistent, with a curve, an estimate, nothing promised, broken."""
+    rates = [0.001, 0.01, 0.1, 1.0]
+    curve = {"false_positives": rates, "true_positives": rates, "allowed": [0.004, 0.04, 0.4, 1.0]}
+    return [
+        some_finding(),
+        some_finding(attack="LiRA", details={"roc": curve}),
+        some_finding(attack="canaries", kind="estimate", verdict="not-judged"),
+        some_finding(adversary="server", certified=None, measured=12.0),
+        some_finding(adversary="every-model", certified=2.0, measured=3.0, verdict="broken"),
+    ]
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("run")
-    write_folder(folder, some_plan(), CLASSIFIED)
+    plan = some_plan()
+    write_folder(folder, plan, CLASSIFIED)
+    write_audit_file(folder, some_audit(plan, *_findings(), leakage=some_leakage()))
     with browser(tmp_path_factory.mktemp("profile")) as shown:
         shown.open(write_report(folder))
         yield shown
@@ -96,6 +120,16 @@ def test_paper_shows_what_is_folded_away(page: Page) -> None:
     paper = base64.b64decode(page.ask("Page.printToPDF", preferCSSPageSize=True, printBackground=True)["data"])
     assert paper.startswith(b"%PDF")
     assert 4 <= paper.count(b"/Type /Page\n") + paper.count(b"/Type /Page /") + paper.count(b"/Type /Page>") <= 16
+
+
+def test_pictures_are_drawn_sharp_and_as_wide_as_they_may_be(page: Page) -> None:
+    page.look(width=360)
+    sizes = page.value(
+        "[...document.querySelectorAll('img.greys')].map(e => [e.naturalWidth, e.naturalHeight, e.width])"
+    )
+    assert len(sizes) == 8
+    assert all(size[:2] == [5, 2] and size[2] > 250 for size in sizes)
+    assert page.value("getComputedStyle(document.querySelector('img.greys')).imageRendering") == "pixelated"
 
 
 def test_the_keyboard_reaches_the_content_first(page: Page) -> None:

@@ -25,7 +25,7 @@ from fedveil.errors import BadValue
 from fedveil.report.page import write_report
 from fedveil.report.words import NO_GUARANTEE, epsilon_text, up
 
-VOID = {"meta", "link", "br", "hr", "col"}
+VOID = {"meta", "link", "br", "hr", "col", "img"}
 
 
 class Reader(HTMLParser):

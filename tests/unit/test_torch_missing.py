@@ -1,7 +1,9 @@
 """Without PyTorch: one sentence that says what to install, and plans that read all the same."""
 
+import numpy as np
 import pytest
 
+from fedveil.audit import matching
 from fedveil.errors import BadValue
 from fedveil.model import torch_library, torch_module
 from fedveil.model.loss import Constants, with_l2
@@ -13,6 +15,12 @@ def test_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_library, "torch", None)
     with pytest.raises(BadValue, match=r"must find PyTorch installed, and it is not: install fedveil\[torch\]"):
         torch_module.make_module("a:b", "float64")
+
+
+def test_gradient_matching_names_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_library, "torch", None)
+    with pytest.raises(BadValue, match=r"install fedveil\[torch\]"):
+        matching.idlg(None, np.ones(3), 3, matching.Search())
 
 
 def test_constants_size_and_name_need_no_torch() -> None:

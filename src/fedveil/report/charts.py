@@ -39,6 +39,16 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """What is shown to be reached, what is promised as the most (none: nothing is), and what is written beside it."""
+
+    label: str
+    reached: float
+    most: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Axis:
     """Where numbers lie between the two ends."""
 
@@ -122,6 +132,31 @@ def _row(row: Row, scale: Axis, top: int) -> Markup:
         shape.append(tag("line", x1=f"{low:.2f}%", x2=f"{high:.2f}%", y1=middle, y2=middle, class_="whisker"))
         end = max(at, high)
     return joined([label, shape, _beside(row.text, max(end, base), middle)])
+
+
+def spans_chart(name: str, title: str, description: str, spans: Sequence[Span], *, scale: Axis) -> Markup:
+    """One row each: a bar up to what is reached, an open one for the room left, a line at the most that is promised."""
+    height = _ROW * len(spans)
+    parts = [_across(scale, height), *(_span(span, scale, _ROW * index) for index, span in enumerate(spans))]
+    return picture(name, title, description, height + 26, *parts, kind="rows")
+
+
+def _span(span: Span, scale: Axis, top: int) -> Markup:
+    label, middle = tag("text", span.label, x=0, y=top + 16, class_="label"), top + 31
+    at = scale.share(min(span.reached, scale.high))
+    over = span.most is not None and span.reached > span.most
+    solid = _bar(0.0, at, middle, "bar broken" if over else "bar best")
+    if span.most is None:
+        return joined([label, _bar(at, 100.0, middle, "bar none"), solid, _beside(span.text, at, middle)])
+    end = scale.share(span.most)
+    room = None if over else _bar(at, end, middle, "bar room")
+    x = f"{end:.2f}%"
+    line = tag("line", x1=x, x2=x, y1=middle - 12, y2=middle + 12, class_="limit")
+    return joined([label, room, solid, line, _beside(span.text, max(at, end), middle)])
+
+
+def _bar(start: float, end: float, middle: int, kind: str) -> Markup:
+    return tag("rect", x=f"{start:.2f}%", y=middle - 8, width=f"{end - start:.2f}%", height=16, class_=kind)
 
 
 def _beside(text: str, at: float, middle: int) -> Markup:

@@ -4,7 +4,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fedveil.errors import BadValue
-from fedveil.report import bound_sections, client_section, plain_section, run_sections, words
+from fedveil.report import audit_section, bound_sections, client_section, plain_section, run_sections, words
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.view import View, view_of
 
@@ -12,6 +12,7 @@ _CONTENTS = {
     "promise": "The promise",
     "observers": "Who is looking",
     "clients": "Client by client",
+    "attacked": "Attacked",
     "hiding": "What hiding bought",
     "bounds": "How it is proved",
     "curve": "Other deltas",
@@ -42,6 +43,7 @@ def page(view: View) -> str:
         "promise": plain_section.plain_words(view),
         "observers": bound_sections.observers(view),
         "clients": client_section.clients(view),
+        "attacked": audit_section.attacked(view),
         "hiding": bound_sections.hiding(view),
         "bounds": bound_sections.bounds(view),
         "curve": bound_sections.curves(view),
@@ -58,7 +60,9 @@ def page(view: View) -> str:
         tag(
             "div",
             _contents(list(shown)),
-            tag("main", plain_section.alarm(view), *shown.values(), id="content", tabindex=-1),
+            tag(
+                "main", audit_section.alarm(view), plain_section.alarm(view), *shown.values(), id="content", tabindex=-1
+            ),
             class_="layout",
         ),
         tag("footer", tag("p", f"Written by fedveil {view.version}. This page loads nothing and sends nothing.")),
@@ -69,6 +73,7 @@ def page(view: View) -> str:
 def _head(view: View) -> Markup:
     style = files("fedveil.report").joinpath("page.css").read_text(encoding="utf-8")
     state = "" if view.private else "NOT PRIVATE – "
+    state = "BROKEN – " + state if view.audit is not None and view.audit.broken else state
     return tag(
         "head",
         tag("meta", charset="utf-8"),

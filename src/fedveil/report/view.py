@@ -12,11 +12,14 @@ import numpy as np
 
 from fedveil.account.hidden import per_round
 from fedveil.assumptions import Assumption
+from fedveil.audit.record import FILE as AUDIT
+from fedveil.audit.record import read_audit
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Bound
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES
+from fedveil.report.audit_view import AuditView, audit_view
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
 
 _MOST_POINTS = 120  # of a schedule's lines
@@ -87,7 +90,7 @@ class View:
     """One run, ready to be shown.
 
     ``places`` and ``schedule`` are of hidden runs only; ``clients``: each client's own epsilon (none: no guarantee), if
-    the method gives clients different ones.
+    the method gives clients different ones; ``audit``: what attacks found, if the run was attacked.
     """
 
     plan: Plan
@@ -102,6 +105,7 @@ class View:
     utility: Utility | None
     schedule: Schedule | None
     clients: tuple[tuple[int, float | None], ...] = ()
+    audit: AuditView | None = None
 
     @property
     def hidden(self) -> bool:
@@ -154,8 +158,17 @@ def view_of(folder: Path) -> View:
         utility=utility,
         schedule=_schedule(plan) if hidden else None,
         clients=clients,
+        audit=_audit(folder / AUDIT, stated, named["run"]),
         **named,
     )
+
+
+def _audit(path: Path, plan: str, run: str) -> AuditView | None:
+    if not path.exists():
+        return None
+    found = read_audit(_text(path))
+    found.check(plan=plan, run=run)
+    return audit_view(found)
 
 
 def _drawn(plan: Plan, observers: Sequence[Observer]) -> list[Observer]:

@@ -1,0 +1,158 @@
+"""What the page shows of an audit, read from its record and checked: findings, curves of tests, pictures, hiding."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from fedveil.audit.finding import Finding
+from fedveil.audit.record import FILE, Audit
+from fedveil.checks import require
+from fedveil.errors import BadValue
+from fedveil.guarantee import Adversary
+
+Greys = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Roc:
+    """A test's true-positive rates over its false-positive rates, beside what the certificate allows."""
+
+    finding: Finding
+    false_positives: tuple[float, ...]
+    true_positives: tuple[float, ...]
+    allowed: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.false_positives), len(self.true_positives), len(self.allowed)}
+        require(len(lengths) == 1 and self.allowed, f"{FILE}: roc", "give three lists of one length", sorted(lengths))
+        rates = (*self.false_positives, *self.true_positives, *self.allowed)
+        require(all(0 <= rate <= 1 for rate in rates), f"{FILE}: roc", "give rates in [0, 1]", "something else")
+        rising = all(a <= b for a, b in zip(self.false_positives, self.false_positives[1:], strict=False))
+        require(rising, f"{FILE}: roc", "give false-positive rates that rise", "something else")
+
+    def found_at(self, alarms: float) -> tuple[float, float] | None:
+        """The best true-positive rate with at most so many false ones, and what is allowed; None: not measured."""
+        reached = [i for i, rate in enumerate(self.false_positives) if rate <= alarms]
+        if not reached:
+            return None
+        return max(self.true_positives[i] for i in reached), self.allowed[reached[-1]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leak:
+    """One attack on what one observer sees, at a multiple of the run's noise."""
+
+    adversary: str
+    attack: str
+    noise: float
+    epsilon: float | None
+    records: float
+    cosine: float
+    psnr: float
+    labels_right: float | None
+    pictures: Sequence[Greys]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leakage:
+    """What attacks read out of gradients; ``blind``: cosine and decibels of a guess that looks at nothing."""
+
+    victims: int
+    delta: float
+    truth: Sequence[Greys]
+    blind: tuple[float, float]
+    rows: tuple[Leak, ...]
+
+    def strongest(self, adversary: str) -> list[Leak]:
+        """The observer's best attack at each level of noise, least noise first."""
+        mine = [row for row in self.rows if row.adversary == adversary]
+        levels = sorted({row.noise for row in mine})
+        return [max((r for r in mine if r.noise == level), key=lambda r: r.psnr) for level in levels]
+
+
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """The same attacker given more or less: what it sees, what is certified of that, and what it shows."""
+
+    sees: str
+    certified: float | None
+    measured: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditView:
+    """An audit, ready to be shown."""
+
+    findings: tuple[Finding, ...]
+    broken: tuple[Finding, ...]
+    rocs: tuple[Roc, ...]
+    leakage: Leakage | None
+    hiding: tuple[Hiding, ...]
+
+    def strongest(self, adversary: str) -> Finding | None:
+        """The finding that says most about an observer: one that breaks the promise, else the largest lower bound."""
+        mine = [f for f in self.findings if f.adversary == adversary and f.kind == "lower-bound"]
+        return max(mine, key=lambda f: (f.verdict == "broken", f.measured), default=None)
+
+
+def audit_view(audit: Audit) -> AuditView:
+    """The view of an audit; refuses what cannot be shown, in one sentence."""
+    try:
+        return AuditView(
+            findings=audit.findings,
+            broken=audit.broken,
+            rocs=tuple(_roc(found, found.details["roc"]) for found in audit.findings if "roc" in found.details),
+            leakage=None if audit.leakage is None else _leakage(audit.leakage),
+            hiding=() if audit.hidden_state is None else _hiding(audit.hidden_state),
+        )
+    except BadValue:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise BadValue(f"{FILE} must be complete: {error!r}. Audit the run again.") from error
+
+
+def _roc(found: Finding, given: Mapping[str, Any]) -> Roc:
+    lists = [tuple(float(v) for v in given[key]) for key in ("false_positives", "true_positives", "allowed")]
+    return Roc(found, *lists)
+
+
+def _leakage(given: Mapping[str, Any]) -> Leakage:
+    blind = given["blind"]
+    return Leakage(
+        victims=int(given["victims"]),
+        delta=float(given["delta"]),
+        truth=list(given["truth"]),
+        blind=(_finite(blind["cosine"]), _finite(blind["psnr"])),
+        rows=tuple(_leak(row) for row in given["rows"]),
+    )
+
+
+def _leak(row: Mapping[str, Any]) -> Leak:
+    require(row["adversary"] in get_args(Adversary), f"{FILE}: leakage", "name a known observer", row["adversary"])
+    epsilon, labels = row["epsilon"], row["labels_right"]
+    return Leak(
+        adversary=str(row["adversary"]),
+        attack=str(row["attack"]),
+        noise=_finite(row["noise"]),
+        epsilon=None if epsilon is None else float(epsilon),
+        records=_finite(row["records"]),
+        cosine=_finite(row["cosine"]),
+        psnr=_finite(row["psnr"]),
+        labels_right=None if labels is None else _finite(labels),
+        pictures=list(row["pictures"]),
+    )
+
+
+def _hiding(given: Mapping[str, Any]) -> tuple[Hiding, ...]:
+    rows = given.get("rows", ())
+    return tuple(
+        Hiding(str(r["sees"]), None if r["certified"] is None else float(r["certified"]), _finite(r["measured"]))
+        for r in rows
+    )
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    require(math.isfinite(number), f"{FILE}", "hold finite numbers", value)
+    return number
