@@ -1,7 +1,7 @@
-"""The audit of a run that had canaries: from the folder it left, the released model and the private coins, to a finding.
+"""The audit of a run that had canaries, from the folder it left: released model and private coins in, a finding out.
 
-A canary's score is how far the model lies in the direction in which the canary alone would have pushed it. That uses the
-released model and what everybody knows, so publishing the outcome costs nobody's records anything.
+A canary's score is how far the model lies in the direction in which the canary alone would have pushed it. That uses
+the released model and what everybody knows, so publishing the outcome costs nobody's records anything.
 Pages: docs/audit-canaries.md, docs/theory/one-run-audit.md.
 """
 

@@ -117,9 +117,17 @@ def _slack(outcome: Outcome, miss: float, delta: float) -> float:
 
 
 def finding_of_scores(
-    scores: Vector, coins: Coins, claim: Claim, *, delta: float, alarm: float = 0.05, details: Mapping[str, Any]
+    scores: Vector,
+    coins: Coins,
+    claim: Claim,
+    *,
+    delta: float,
+    alarm: float = 0.05,
+    attack: str = "one-run canaries",
+    things: str = "canaries",
+    details: Mapping[str, Any],
 ) -> Finding:
-    """What canaries with these scores show about the final model, beside what is claimed for it.
+    """What these scores of canaries (or other records with fair coins) show about the final model, beside the claim.
 
     "broken" needs a chance of false alarm of at most 1e-6 under the claim. All pairs of the claim hold at once and
     bound the chance of the same event, so the least of their p-values is one.
@@ -128,11 +136,11 @@ def finding_of_scores(
     measured = epsilon_lower(outcome, delta, alarm)
     certified = None if claim.empty else claim.epsilon_at(delta)
     chance = min((p_value(outcome, epsilon, small) for epsilon, small in claim.points), default=1.0)
-    verdict: Verdict = "broken" if chance <= BROKEN else "consistent"
+    verdict: Verdict = "broken" if chance <= min(alarm, BROKEN) else "consistent"
     if certified is None or (verdict == "consistent" and measured > certified):
         verdict = "not-judged"
     return Finding(
-        attack="one-run canaries",
+        attack=attack,
         adversary="final-model",
         kind="lower-bound",
         certified=certified,
@@ -140,9 +148,9 @@ def finding_of_scores(
         delta=delta,
         alarm=alarm,
         verdict=verdict,
-        evidence=_words(outcome, measured, certified, chance, delta, alarm, verdict),
+        evidence=_words(outcome, things, measured, certified, chance, delta, alarm, verdict),
         details={
-            "canaries": outcome.canaries,
+            things: outcome.canaries,
             "guesses": outcome.guesses,
             "right": outcome.right,
             "p_value": chance,
@@ -153,6 +161,7 @@ def finding_of_scores(
 
 def _words(
     outcome: Outcome,
+    things: str,
     measured: float,
     certified: float | None,
     chance: float,
@@ -160,7 +169,7 @@ def _words(
     alarm: float,
     verdict: Verdict,
 ) -> str:
-    sure = f"{outcome.right} of {outcome.guesses} guesses about {outcome.canaries} canaries were right"
+    sure = f"{outcome.right} of {outcome.guesses} guesses about {outcome.canaries} {things} were right"
     shown = f"with {1 - alarm:.4g} confidence epsilon is at least {measured:.3g} at delta {delta:g}"
     if certified is None:
         return f"{sure}: {shown}. Nothing was promised."
@@ -170,7 +179,7 @@ def _words(
         case "not-judged":
             return (
                 f"{sure}: {shown}, which is above the certificate ({certified:.4g}), but by luck that has a chance of "
-                f"up to {chance:.1e}. Run again, with more canaries."
+                f"up to {chance:.1e}. Run again, with more {things}."
             )
         case _:
             return f"{sure}: {shown}; certified is {certified:.4g}."
