@@ -9,7 +9,7 @@ Theory page: one-run-audit.md (a proof, also of this form of the term in delta, 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,13 @@ def epsilon_lower(outcome: Outcome, delta: float, alarm: float) -> float:
     return low
 
 
+def canaries_needed(epsilon: float, alarm: float) -> int:
+    """With fewer, not even right guesses throughout would show this epsilon; a small delta left aside."""
+    require(0 <= epsilon <= 40, "epsilon", "lie in [0, 40]", epsilon)
+    guesses = math.ceil(math.log(alarm) / -math.log1p(math.exp(-epsilon)))
+    return math.ceil(2.5 * guesses) + 1
+
+
 def _tail(outcome: Outcome, miss: float) -> float:
     """P(B_r >= right), counted by the misses so that a success near 1 keeps its digits."""
     return float(binom.cdf(outcome.guesses - outcome.right, outcome.guesses, miss)) * _OUTWARD
@@ -136,6 +143,7 @@ def finding_of_scores(
     measured = epsilon_lower(outcome, delta, alarm)
     certified = None if claim.empty else claim.epsilon_at(delta)
     chance = min((p_value(outcome, epsilon, small) for epsilon, small in claim.points), default=1.0)
+    ceiling = epsilon_lower(replace(outcome, right=outcome.guesses), delta, alarm)
     verdict: Verdict = "broken" if chance <= min(alarm, BROKEN) else "consistent"
     if certified is None or (verdict == "consistent" and measured > certified):
         verdict = "not-judged"
@@ -148,12 +156,14 @@ def finding_of_scores(
         delta=delta,
         alarm=alarm,
         verdict=verdict,
-        evidence=_words(outcome, things, measured, certified, chance, delta, alarm, verdict),
+        evidence=_words(outcome, things, measured, certified, chance, delta, alarm, verdict)
+        + _limit(ceiling, certified, alarm, things),
         details={
             things: outcome.canaries,
             "guesses": outcome.guesses,
             "right": outcome.right,
             "p_value": chance,
+            "ceiling": ceiling,
             **details,
         },
     )
@@ -183,3 +193,11 @@ def _words(
             )
         case _:
             return f"{sure}: {shown}; certified is {certified:.4g}."
+
+
+def _limit(ceiling: float, certified: float | None, alarm: float, things: str) -> str:
+    """A word where so few cannot reach the certificate."""
+    if certified is None or not ceiling < certified <= 40:
+        return ""
+    needed = canaries_needed(certified, alarm)
+    return f" No more than {ceiling:.3g} can be shown with so few: {needed} {things} could show the certified epsilon."
