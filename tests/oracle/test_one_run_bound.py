@@ -110,7 +110,7 @@ def test_gaussian_mechanisms_are_seldom_accused(mu: float) -> None:
 
 
 def test_luck_alone_is_accused_as_often_as_stated() -> None:
-    """Nothing released: bounds above 0 with chance at most alarm, and not far below it. 20000 audits, 1e-7 each side."""
+    """Nothing released: bounds above 0 with chance at most alarm, not far below. 20000 audits, 1e-7 each side."""
     canaries, alarm = 100, 0.05
     shown = [epsilon_lower(Outcome(canaries=canaries, guesses=40, right=right), 0.0, alarm) for right in range(41)]
     chance = max(binom.sf(right - 1, 40, 0.5) for right in range(41) if shown[right] > 0)

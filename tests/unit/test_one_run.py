@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,7 @@ def test_a_refused_epsilon_has_a_small_p_value() -> None:
 def test_the_share_of_delta_falls_with_epsilon() -> None:
     nothing = Outcome(canaries=1000, guesses=400, right=401 - 1)
     rows = [p_value(nothing, e, 1e-4) - p_value(nothing, e, 0.0) for e in np.linspace(0, 8, 50)]
-    assert all(late <= early + 1e-15 for early, late in zip(rows, rows[1:], strict=False))
+    assert all(late <= early + 1e-15 for early, late in pairwise(rows))
     assert p_value(nothing, math.inf, 0.0) == 1.0
 
 

@@ -24,7 +24,7 @@ from fedveil.run.coins import check_commitment, read_coins
 from fedveil.version import __version__
 
 Vector = NDArray[np.float64]
-DELTAS = (1e-9, 1e-7, 1e-6, 1e-5)  # of the claim, beside the plan's own: for p-values below it
+DELTAS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)  # of the claim, beside the plan's own: for p-values below it
 
 
 def one_run(folder: Path, *, alarm: float = 0.05) -> Finding:
