@@ -63,7 +63,8 @@ def plan_study(study: Wanted, data: Given = None) -> Planned:
     """The plan of a study; trains nothing."""
     found, loaded = open_study(study, data)
     held = 0 if loaded.test is None else loaded.test.targets.size
-    return found.planned(loaded.train.shape, held, loaded.test_public if held else True)
+    train = loaded.train if found.slots is None else found.slots.blank(loaded.train)
+    return found.planned(train.shape, held, loaded.test_public if held else True)
 
 
 def run_study(

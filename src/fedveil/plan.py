@@ -10,6 +10,7 @@ from typing import Any
 
 from fedveil.account.observers import Participation
 from fedveil.checks import require
+from fedveil.data.canaries import check_count
 from fedveil.data.records import DataShape
 from fedveil.errors import BadValue
 from fedveil.mechanism import LastIterate
@@ -32,6 +33,8 @@ class Plan:
     """What will run.
 
     ``grid``: state and noise are whole multiples of 2**grid; ``seeded``: the noise comes from a seed that others know.
+    ``canaries``: how many of the records are slots of an audit (None, and then not written, without one); as many of
+    the features are theirs.
     """
 
     name: str
@@ -45,10 +48,18 @@ class Plan:
     test_public: bool = True
     training_public: bool = False
     baselines: bool = False
+    canaries: int | None = None
 
     def __post_init__(self) -> None:
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
         self.method.check(self.data, self.model, self.target)
+        if self.canaries is not None:
+            check_canaries(self.canaries, self.data, self.model, self.method.kind, self.target)
+
+    @property
+    def real_features(self) -> int:
+        """Features of the records themselves: those that are not a canary's."""
+        return self.data.features - (self.canaries or 0)
 
     @property
     def private(self) -> bool:
@@ -145,6 +156,18 @@ def read_plan(text: str) -> Plan:
         return Plan(**parts, **head)
     except TypeError as error:
         raise BadValue(f"The plan must be complete: {error}.") from error
+
+
+def check_canaries(count: int, data: DataShape, model: ModelPlan, method: str, target: Target) -> None:
+    """Refuse canaries whose absence would not be what the neighbours mean, or that nothing knows how to look for."""
+    check_count(count)
+    fits = count < min(data.records, data.features)
+    require(fits, "plan.canaries", "leave other records and features", (data.records, data.features))
+    hint = "Canaries are rows that linear scores are looked at for; leave [audit] out."
+    require(model.kind != "torch", "audit.canaries", "be left out for a torch model", count, hint)
+    pulled = method == "fedavg" and model.l2 > 0 and target.neighbours == "zero-out"
+    hint = "A client without records would still send the penalty's pull: take replace-one neighbours."
+    require(not pulled, "audit.canaries", "be left out for fedavg with l2 and zero-out neighbours", count, hint)
 
 
 def _values(part: Any) -> dict[str, Any]:

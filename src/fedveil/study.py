@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fedveil.checks import require
+from fedveil.data.canaries import Canaries, check_count
 from fedveil.data.records import DataShape
 from fedveil.data.spec import HeldOut, Source, Split
 from fedveil.errors import BadValue
@@ -18,7 +19,7 @@ from fedveil.schedule import Wishes
 from fedveil.tables import filled, known, read_tables, table
 from fedveil.target import Target
 
-_TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report"]
+_TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report", "audit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,10 @@ class Books:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A whole study; ``base`` is the folder its paths start from; ``seed`` makes a run repeatable, and not private."""
+    """A whole study; ``base`` is the folder its paths start from; ``seed`` makes a run repeatable, and not private.
+
+    ``canaries``: how many are put among the records for an audit.
+    """
 
     name: str
     base: Path
@@ -54,13 +58,21 @@ class Study:
     seed: int | None = None
     baselines: bool = False
     training_public: bool = False
+    canaries: int | None = None
+
+    @property
+    def slots(self) -> Canaries | None:
+        """The canaries that the study asks for."""
+        if self.canaries is None:
+            return None
+        return Canaries(count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit)
 
     def planned(self, shape: DataShape, test_records: int = 0, test_public: bool = True) -> Planned:
-        """The plan of this study on data of this shape."""
+        """The plan of this study on data of this shape, canaries included."""
         return make_plan(
             self.name,
             self.algorithm,
-            Task(data=shape, model=self.model, target=self.target, wishes=self.wishes),
+            Task(data=shape, model=self.model, target=self.target, wishes=self.wishes, canaries=self.canaries),
             seeded=self.seed is not None,
             test_records=test_records,
             test_public=test_public,
@@ -93,6 +105,7 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         require(needed in tables, "The study", f"have a [{needed}] table", sorted(tables))
     parts = {key: table(tables.get(key, {}), key) for key in _TABLES}
     known(parts["study"], ["name", "seed"], "[study]")
+    known(parts["audit"], ["canaries"], "[audit]")
     known(parts["report"], ["baselines", "public_data"], "[report]")
     baselines, seed = parts["report"].get("baselines", False), parts["study"].get("seed")
     require(isinstance(baselines, bool), "report.baselines", "be true or false", baselines)
@@ -117,6 +130,7 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         seed=None if seed is None else whole("study.seed", seed),
         baselines=baselines,
         training_public=public,
+        canaries=None if "canaries" not in parts["audit"] else check_count(parts["audit"]["canaries"]),
     )
 
 

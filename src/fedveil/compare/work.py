@@ -45,6 +45,7 @@ def compare(
     require(view in get_args(View), "view", f"be one of {', '.join(get_args(View))}", view)
     require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
     found, loaded = open_study(study, data)
+    found = replace(found, canaries=None)  # they are for a run that is audited
     planned: list[tuple[Entry, Plan | None]] = []
     for entry, one in candidates(found, view, algorithms):
         watch(f"planning {entry.label}")

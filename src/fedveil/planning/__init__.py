@@ -11,7 +11,7 @@ from fedveil.data.records import DataShape
 from fedveil.errors import CannotCertify
 from fedveil.model.named import usual_clip
 from fedveil.model.spec import ModelPlan
-from fedveil.plan import Plan
+from fedveil.plan import Plan, check_canaries
 from fedveil.planning.base import Draft, Task, Wish
 from fedveil.planning.dpsgd import DpSgdWish
 from fedveil.planning.fedavg import FedAvgWish
@@ -52,6 +52,8 @@ def make_plan(
     baselines: bool = False,
 ) -> Planned:
     """The plan that meets the task's target."""
+    if task.canaries is not None:
+        check_canaries(task.canaries, task.data, task.model, wish.kind, task.target)
     task = replace(task, model=settled_model(task.model, task.data))
     try:
         draft = wish.design(task)
@@ -70,6 +72,7 @@ def make_plan(
         test_public=test_public,
         training_public=training_public,
         baselines=baselines,
+        canaries=task.canaries,
     )
     if not getattr(plan.method, "noiseless", False):  # asked for by name: for comparison, without any guarantee
         plan = _paid(plan, wish, task)

@@ -12,12 +12,16 @@ from fedveil.target import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Public quantities only: the data's shape, the model, the target, and what the user has already decided."""
+    """Public quantities only: the data's shape, the model, the target, and what the user has already decided.
+
+    ``canaries``: how many of the records, and of the features, are an audit's.
+    """
 
     data: DataShape
     model: ModelPlan
     target: Target
     wishes: Wishes
+    canaries: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

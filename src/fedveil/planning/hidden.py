@@ -118,7 +118,7 @@ class HiddenWish:
         radius = task.model.radius
         return Problem(
             units=shape.clients if target.unit == "client" else shape.records,
-            dimension=self._check_noise(task),
+            dimension=self._check_noise(task) - task.model.loss.size(task.canaries or 0),  # no record meets a canary's
             lipschitz=constants.lipschitz,
             smoothness=constants.known_smoothness,
             strong_convexity=constants.strong_convexity,

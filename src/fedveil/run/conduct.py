@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.data.canaries import Canaries
 from fedveil.data.load import Loaded
+from fedveil.data.records import DataShape, Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Cap, Cost, Ledger
 from fedveil.method.hidden import Hidden
@@ -28,7 +30,9 @@ from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.planning import settled_model
 from fedveil.promises import ADVERSARIES, promise
+from fedveil.run import coins
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedveil.run.coins import Kept, check_commitment, settle_coins
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.simulate import simulate
@@ -80,14 +84,19 @@ def conduct(
     except OSError as error:
         raise BadValue(f"--out must name a folder that can be made: {error}.") from error
     with sole_use(private_folder(folder / "private")):
-        plan = _settle_plan(study, loaded, folder, resume)
-        name, entropy = _settle_key(study, plan, loaded, folder, system)
-        with _charged(study, plan, name, loaded, folder, resume, system) as (ledger, at):
-            trained = _train(plan, loaded, name, entropy, folder, system, watch)
-            return _release(plan, loaded, name, trained, entropy, folder, ledger, at)
+        slots = study.slots
+        blank = loaded.train if slots is None else slots.blank(loaded.train)
+        plan = _settle_plan(study, loaded, blank.shape, folder, resume)
+        kept = None if slots is None else _settle_coins(study, slots, folder, system)
+        train = loaded.train if slots is None or kept is None else slots.placed(loaded.train, kept.coins)
+        name, entropy = _settle_key(study, plan, train, folder, system)
+        with _charged(study, plan, name, kept, loaded, folder, resume, system) as (ledger, at):
+            trained = _train(plan, train, name, entropy, folder, system, watch)
+            measured = loaded if slots is None else _widened(loaded, slots)
+            return _release(plan, measured, name, trained, entropy, folder, ledger, at)
 
 
-def _settle_plan(study: Study, loaded: Loaded, folder: Path, resume: bool) -> Plan:
+def _settle_plan(study: Study, loaded: Loaded, shape: DataShape, folder: Path, resume: bool) -> Plan:
     """A new plan for a new folder; on resuming, the plan that was begun."""
     path = folder / "plan.toml"
     if not resume:
@@ -95,14 +104,13 @@ def _settle_plan(study: Study, loaded: Loaded, folder: Path, resume: bool) -> Pl
         require(not path.exists(), "--out", "name a folder without a run in it", str(folder), hint)
         held = 0 if loaded.test is None else loaded.test.targets.size
         write_atomically(folder / "private" / "study", _wished(study))
-        plan = study.planned(loaded.train.shape, held, loaded.test_public if held else True).plan
+        plan = study.planned(shape, held, loaded.test_public if held else True).plan
         write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
         return plan
     try:
         plan = read_plan(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadValue(f"--resume must name a folder with a run in it, and {path} cannot be read: {error}.") from error
-    shape = loaded.train.shape
     require(plan.data == shape, "The data", f"have the shape of the run to resume, {plan.data}", shape)
     held = 0 if loaded.test is None else loaded.test.targets.size
     as_begun = {
@@ -110,6 +118,7 @@ def _settle_plan(study: Study, loaded: Loaded, folder: Path, resume: bool) -> Pl
         "[privacy]": (plan.target, study.target),
         "[model]": (plan.model, settled_model(study.model, shape)),
         "[data.held_out]": ((plan.test_records, plan.test_public), (held, loaded.test_public if held else True)),
+        "[audit]": (plan.canaries, study.canaries),
         "[report]": ((plan.baselines, plan.training_public), (study.baselines, study.training_public)),
     }
     wished = folder / "private" / "study"
@@ -125,7 +134,25 @@ def _wished(study: Study) -> bytes:
     return repr(replace(study, base=Path(), books=Books())).encode()
 
 
-def _settle_key(study: Study, plan: Plan, loaded: Loaded, folder: Path, system: System) -> tuple[str, Entropy]:
+def _settle_coins(study: Study, slots: Canaries, folder: Path, system: System) -> Kept:
+    """Who of the canaries is in: from the system, or from the study's seed; on the disk before anything is charged."""
+    draw, finished = system.random, (folder / "model.npz").exists()
+    if study.seed is not None:
+        stream = Entropy.from_seed(study.seed).stream("canaries")
+
+        def draw(count: int) -> bytes:
+            return stream.words(-(-count // 8)).tobytes()[:count]
+
+    return settle_coins(folder / "private" / coins.NAME, slots.count, draw, finished=finished)
+
+
+def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
+    """What is measured, and what baselines are trained on: no canaries, but columns for them."""
+    test = None if loaded.test is None else slots.widened(loaded.test)
+    return replace(loaded, train=slots.widened(loaded.train), test=test)
+
+
+def _settle_key(study: Study, plan: Plan, train: Records, folder: Path, system: System) -> tuple[str, Entropy]:
     """The run's name and its randomness: drawn once, kept privately until the release."""
     if study.seed is not None:
         name = sha256(f"{plan.hash} {study.seed}".encode()).hexdigest()[:32]
@@ -138,14 +165,19 @@ def _settle_key(study: Study, plan: Plan, loaded: Loaded, folder: Path, system: 
     content = path.read_bytes()
     require(len(content) == 16 + KEY_BYTES, str(path), f"hold {16 + KEY_BYTES} bytes", len(content))
     # The data's keyed fingerprint is part of the context: the same noise never meets other data.
-    return content[:16].hex(), Entropy.from_key(
-        content[16:], context=plan.hash + loaded.train.fingerprint(content[16:])
-    )
+    return content[:16].hex(), Entropy.from_key(content[16:], context=plan.hash + train.fingerprint(content[16:]))
 
 
 @contextmanager
 def _charged(
-    study: Study, plan: Plan, name: str, loaded: Loaded, folder: Path, resume: bool, system: System
+    study: Study,
+    plan: Plan,
+    name: str,
+    kept: Kept | None,
+    loaded: Loaded,
+    folder: Path,
+    resume: bool,
+    system: System,
 ) -> Iterator[tuple[Ledger, str | None]]:
     """The ledger with the whole run's cost taken out of the budget; a new run that is refused leaves nothing behind."""
     books = study.books.ledger or folder / "private" / "ledger.sqlite"
@@ -153,18 +185,21 @@ def _charged(
     with ExitStack() as stack:
         try:
             ledger = stack.enter_context(Ledger.open(books, loaded.train.fingerprint, urandom=system.random))
-            ledger.charge(
+            entry = ledger.charge(
                 name,
                 plan.hash,
                 [_cost(plan, adversary) for adversary in ADVERSARIES],
                 rounds=plan.method.total,
                 mechanism=write_tables({"method": plan.method.table()}),
+                extra=None if kept is None else {coins.CHARGED: kept.commitment},
                 caps=_caps(study),
                 at=at,
             )
+            if kept is not None:  # a run that goes on has the coins it was charged with
+                check_commitment(kept, entry.payload["extra"].get(coins.CHARGED))
         except FedveilError:
-            for path in [] if resume else [folder / "plan.toml", folder / "private" / "key"]:
-                path.unlink(missing_ok=True)
+            for made in [] if resume else ["plan.toml", "private/key", f"private/{coins.NAME}"]:
+                (folder / made).unlink(missing_ok=True)
             raise
         yield ledger, at
 
@@ -188,7 +223,7 @@ def _caps(study: Study) -> list[Cap]:
 
 def _train(
     plan: Plan,
-    loaded: Loaded,
+    train: Records,
     name: str,
     entropy: Entropy,
     folder: Path,
@@ -204,17 +239,17 @@ def _train(
             watch(Progress(done, plan.method.total, (done - first) / passed if passed > 0 else 0.0, charged))
 
     if isinstance(plan.method, Hidden):
-        state = _hidden(plan, loaded, name, entropy, folder / "private" / "checkpoint", system, tick)
+        state = _hidden(plan, train, name, entropy, folder / "private" / "checkpoint", system, tick)
         return model_of(Rule.of(plan), state)
     try:
-        return TRAINERS[plan.method.kind](plan, loaded.train, entropy, tick).model
+        return TRAINERS[plan.method.kind](plan, train, entropy, tick).model
     except KeyboardInterrupt as error:
         raise Interrupted("Stopped; begin again with the same command and --resume.") from error
 
 
 def _hidden(
     plan: Plan,
-    loaded: Loaded,
+    train: Records,
     name: str,
     entropy: Entropy,
     path: Path,
@@ -222,7 +257,7 @@ def _hidden(
     tick: Callable[[int, int], None],
 ) -> State:
     """The last state; on Ctrl-C the last finished round is kept, privately."""
-    mark = sha256((plan.hash + loaded.train.fingerprint(name.encode())).encode()).hexdigest()  # of plan and data
+    mark = sha256((plan.hash + train.fingerprint(name.encode())).encode()).hexdigest()  # of plan and data
     found = load_checkpoint(path, plan=mark, run=name)
     begun = None if found is None else _state_of(found)
     kept: list[State] = [] if begun is None else [begun]
@@ -242,7 +277,7 @@ def _hidden(
         tick(state.round, first)
 
     try:
-        last = simulate(plan, loaded.train, entropy, resume=begun, watch=after)[1]
+        last = simulate(plan, train, entropy, resume=begun, watch=after)[1]
         save(last)  # a crash during the release need not compute it again
         return last
     except KeyboardInterrupt as error:
@@ -281,8 +316,10 @@ def _npz(plan: Plan, model: Any) -> bytes:
     if isinstance(loss, TorchLoss):  # what was learned is the way from a public start: together they are the model
         more: dict[str, Any] = {"start": loss.start(plan.data.features)}
     else:
-        wide = loss.outputs > 1
-        more = {"coefficients": model.reshape(plan.data.features, loss.outputs) if wide else model.reshape(-1, 1)}
+        table, real = model.reshape(plan.data.features, loss.outputs), plan.real_features
+        more = {"coefficients": table[:real]}
+        if plan.canaries is not None:  # columns that are zero in every record but a canary
+            more["canaries"] = table[real:]
     buffer = io.BytesIO()
     np.savez(buffer, kind=np.array(loss.kind), parameters=model, **more)
     return buffer.getvalue()

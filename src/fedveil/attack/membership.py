@@ -1,0 +1,103 @@
+"""Membership inference on a study's own records, by runs of the real trainer with each record in or out by a coin.
+
+A record that is out is a row of zeros, which moves no linear model: the data's shape, the plan and its certificate stay
+what they are. Everything here reads private records: its results are for the data holder. Page: audit-membership.md.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from fedveil.audit.claim import Claim, claim_of_plan
+from fedveil.audit.finding import Finding
+from fedveil.audit.membership import Shadows, lira_offline, lira_online, membership_finding
+from fedveil.checks import require
+from fedveil.data.records import Records
+from fedveil.job import Given, Wanted, open_study
+from fedveil.plan import Plan
+from fedveil.run.in_memory import train
+from fedveil.train.entropy import Entropy
+
+Vector = NDArray[np.float64]
+Coins = NDArray[np.bool_]
+DELTAS = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.2, 0.4)
+
+
+def membership(
+    study: Wanted, data: Given = None, *, shadows: int = 64, alarm: float = 0.05, entropy: Entropy | None = None
+) -> tuple[Finding, ...]:
+    """Loss threshold, and LiRA online and offline: what each proves of one run, and its curve over all runs.
+
+    ``shadows`` runs with fresh coins, each attacked with the others as its shadows; and one more run, attacked for the
+    bound. ``entropy`` gives coins and noise: the system's if left out.
+    """
+    found, loaded = open_study(study, data)
+    plan = replace(found, canaries=None).planned(loaded.train.shape).plan
+    seen = watched(plan, loaded.train, shadows + 1, Entropy.from_system() if entropy is None else entropy)
+    return attacked(plan, seen, alarm=alarm)
+
+
+def watched(plan: Plan, records: Records, runs: int, entropy: Entropy) -> Shadows:
+    """Runs of the plan, each with every record in or out by a fair coin."""
+    require(8 <= runs <= 100_000, "shadows", "lie between 7 and 99999", runs - 1)
+    check_zeroing(plan)
+    confidence = np.empty((runs, len(records)))
+    coins = np.empty((runs, len(records)), dtype=np.bool_)
+    for run in range(runs):
+        coins[run] = entropy.words("membership coins", run, len(records)) < np.uint64(2**63)
+        mine = replace(records, features=np.ascontiguousarray(records.features * coins[run][:, None]))
+        key = entropy.words("membership run", run, 4).tobytes()
+        model = train(plan, mine, Entropy.from_key(key)).model
+        confidence[run] = confidences(plan, model, records)
+    return Shadows(confidence, coins)
+
+
+def attacked(plan: Plan, shadows: Shadows, *, claim: Claim | None = None, alarm: float = 0.05) -> tuple[Finding, ...]:
+    """Three attacks on watched runs; the last run is the one that the bound speaks of.
+
+    ``claim``: what to compare with, the plan's own if left out. All losses here fall with the confidence, so a
+    threshold on the one is a threshold on the other.
+    """
+    plain, runs = shadows.confidence, shadows.coins.shape[0]
+    claim = claim_of_plan(plan, "final-model", DELTAS) if claim is None else claim
+    attacks = {"loss threshold": plain, "LiRA online": np.empty_like(plain), "LiRA offline": np.empty_like(plain)}
+    for run in range(runs):
+        others = np.arange(runs) != run
+        rest = Shadows(shadows.confidence[others], shadows.coins[others])
+        attacks["LiRA online"][run] = lira_online(rest, shadows.confidence[run])
+        attacks["LiRA offline"][run] = lira_offline(rest, shadows.confidence[run])
+    return tuple(
+        membership_finding(
+            name,
+            scores[-1],
+            shadows.coins[-1],
+            claim,
+            pooled=(scores.ravel(), shadows.coins.ravel()),
+            delta=plan.target.delta,
+            alarm=alarm,
+        )
+        for name, scores in attacks.items()
+    )
+
+
+def check_zeroing(plan: Plan) -> None:
+    """Refuse plans in which a row of zeros is not a record that is out."""
+    hint = "Only losses of linear scores are known to the attack."
+    require(plan.model.kind != "torch", "model.kind", "be one that the attack knows", plan.model.kind, hint)
+    pulled = plan.method.kind == "fedavg" and plan.model.l2 > 0 and plan.target.neighbours == "zero-out"
+    require(not pulled, "model.l2", "be 0 for fedavg with zero-out neighbours here", plan.model.l2)
+
+
+def confidences(plan: Plan, model: Vector, records: Records) -> Vector:
+    """ln(p/(1-p)) of the right class for every record; for regression minus the absolute error."""
+    scores = records.features @ model.reshape(records.features.shape[1], plan.model.loss.outputs)
+    if plan.data.classes == 0:
+        return np.asarray(-np.abs(scores[:, 0] - records.targets))
+    if scores.shape[1] == 1:
+        return np.asarray((2 * records.targets - 1) * scores[:, 0])
+    here, right = np.arange(len(records)), records.targets.astype(np.int64)
+    others = scores.copy()
+    others[here, right] = -np.inf
+    return np.asarray(scores[here, right] - logsumexp(others, axis=1))

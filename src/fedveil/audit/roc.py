@@ -1,0 +1,84 @@
+"""How well scores tell two groups apart: the whole curve, and the true-positive rate where false alarms are rare."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from fedveil.audit.claim import Claim
+from fedveil.checks import require
+
+Vector = NDArray[np.float64]
+LEVELS = (0.01, 0.001)  # of false positives
+_SHOWN = 200  # points of a curve that is written down
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roc:
+    """Every threshold's rates, from "nobody" to "everybody"; both arrays rise from 0 to 1."""
+
+    false_positives: Vector
+    true_positives: Vector
+    outs: int
+    ins: int
+
+    def at(self, level: float) -> float:
+        """The best true-positive rate among thresholds with at most so many false positives."""
+        allowed = self.false_positives <= level
+        return float(self.true_positives[allowed].max())
+
+    @property
+    def area(self) -> float:
+        """Under the curve: 1/2 for guesses by luck."""
+        return float(np.trapezoid(self.true_positives, self.false_positives))
+
+    def summary(self, claim: Claim, alarm: float) -> dict[str, Any]:
+        """Rates at 1% and 0.1% with Clopper-Pearson intervals, the thinned curve, and what the claim allows.
+
+        The intervals take trials for independent and the threshold for given, so they are a reader's aid, no proof.
+        """
+        keep = np.unique(np.linspace(0, self.false_positives.size - 1, _SHOWN).astype(int))
+        shown, most = self.false_positives[keep], None if claim.empty else claim.most(self.false_positives[keep])
+        rows = []
+        for level in LEVELS:
+            rate = self.at(level)
+            low, high = clopper_pearson(round(rate * self.ins), self.ins, alarm)
+            allowed = None if claim.empty else float(claim.most(np.array([level]))[0])
+            rows.append(
+                {"false_positives": level, "true_positives": rate, "low": low, "high": high, "allowed": allowed}
+            )
+        curve = {"false_positives": shown.tolist(), "true_positives": self.true_positives[keep].tolist()}
+        return {"area": self.area, "rates": rows, "roc": curve | {"allowed": None if most is None else most.tolist()}}
+
+
+def roc(scores_in: Vector, scores_out: Vector) -> Roc:
+    """The curve of "in if the score is at least the threshold".
+
+    >>> curve = roc(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
+    >>> curve.false_positives.tolist(), curve.true_positives.tolist()
+    ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
+    """
+    for name, given in (("scores_in", scores_in), ("scores_out", scores_out)):
+        require(given.ndim == 1 and given.size >= 1, name, "be at least one score in one row", given.shape)
+        require(not np.isnan(given).any(), name, "be numbers", "NaN")
+    thresholds = np.unique(np.concatenate([scores_in, scores_out]))[::-1]
+    rates = []
+    for scores in (scores_out, scores_in):
+        below = np.searchsorted(np.sort(scores), thresholds, side="left")
+        rates.append(np.append(0.0, 1 - below / scores.size))
+    return Roc(rates[0], rates[1], scores_out.size, scores_in.size)
+
+
+def clopper_pearson(successes: int, trials: int, alarm: float) -> tuple[float, float]:
+    """An interval that misses the chance of success with probability at most ``alarm``.
+
+    >>> [round(end, 4) for end in clopper_pearson(0, 10, 0.05)]
+    [0.0, 0.3085]
+    """
+    require(0 <= successes <= trials and trials >= 1, "successes", f"lie between 0 and {trials}", successes)
+    require(0 < alarm < 1, "alarm", "lie strictly between 0 and 1", alarm)
+    low = 0.0 if successes == 0 else float(beta.ppf(alarm / 2, successes, trials - successes + 1))
+    high = 1.0 if successes == trials else float(beta.ppf(1 - alarm / 2, successes + 1, trials - successes))
+    return low, high
