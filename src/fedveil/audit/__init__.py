@@ -1,0 +1,1 @@
+"""What an attacker achieves, beside what is certified: exact laws, worst cases, verdicts."""
