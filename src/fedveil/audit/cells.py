@@ -12,8 +12,8 @@ class CellLaw:
     """Masses of the atom at lo, of the cells between ``edges``, and of the atom at hi.
 
     For every event A that is a union of them the truth lies between ``A / factor - error`` and ``A * factor + error``.
-    ``beyond``: what a law without projection may hold outside, merged into the ends here. ``low`` and ``high``: bounds on
-    the slope of the log-density within each cell, of the law as computed.
+    ``beyond``: what a law without projection may hold outside, merged into the ends here. ``low`` and ``high``: bounds
+    on the slope of the log-density within each cell, of the law as computed.
     """
 
     edges: Vector

@@ -1,4 +1,4 @@
-r"""A noisy chain on an interval as a frozen value: $W_k = \mathrm{clip}(\psi_k(W_{k-1}) + N_k, lo, hi)$, on two data sets.
+r"""A noisy chain on an interval, on two data sets, as a value: $W_k = \mathrm{clip}(\psi_k(W_{k-1}) + N_k, lo, hi)$.
 
 Every $\psi_k$ is a broken line: linear between knots. That holds every loss whose gradient is a broken line (linear,
 quadratic, Huber, clamp, absolute value up to a steep piece), and it is what makes the laws exact: see exact-laws.md.
@@ -87,7 +87,9 @@ class Instance:
             require(positive and abs(total - 1) < 1e-12, f"Instance.{name}", "have positive weights of sum 1", total)
             spans = {(step.line.knots[0], step.line.knots[-1]) for _, chain in mixture for step in chain}
             require(spans == {(self.lo, self.hi)}, f"Instance.{name}", "have maps on the whole of [lo, hi]", spans)
-            require(all(chain for _, chain in mixture), f"Instance.{name}", "have chains of at least one round", mixture)
+            require(
+                all(chain for _, chain in mixture), f"Instance.{name}", "have chains of at least one round", mixture
+            )
 
 
 def single(chain: Chain) -> Mixture:

@@ -1,7 +1,8 @@
 r"""The exact delta(epsilon) of an instance, as an interval: no accountant may ever be below its lower end.
 
 Lower: the best event among unions of cells, everything known about the errors counted against it. Upper: the cells on
-which the density ratio may cross $e^\varepsilon$ are given the benefit of the largest crossing. Theory page: exact-laws.md.
+which the density ratio may cross $e^\varepsilon$ are given the benefit of the largest crossing.
+Theory page: exact-laws.md.
 """
 
 import math

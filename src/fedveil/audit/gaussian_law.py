@@ -37,9 +37,10 @@ class GaussianLaws:
             key = (chain[-2].noise if len(chain) > 1 else None, chain[-1])
             sofar, doubt, longest = ends.get(key, (np.zeros_like(masses), 0.0, 0))
             ends[key] = sofar + weight * masses, doubt + weight * error, max(longest, len(chain))
-        return add([self._released(*key, *end) for key, end in ends.items()])
+        return add([self._released(key, *end) for key, end in ends.items()])
 
-    def _released(self, noise: float | None, last: Step, masses: Vector, error: float, rounds: int) -> CellLaw:
+    def _released(self, key: tuple[float | None, Step], masses: Vector, error: float, rounds: int) -> CellLaw:
+        noise, last = key
         points = np.array([self._start]) if noise is None else self._grid(noise, last).points
         centres, square = last.line(points), last.noise**2
         width = float(np.min(np.diff(self._edges))) / last.noise
@@ -109,8 +110,8 @@ def _release(edges: Vector, centres: Vector, noise: float, masses: Vector) -> Ve
 def _posterior(edges: Vector, centres: Vector, noise: float, masses: Vector) -> tuple[Vector, Vector]:
     """Bounds, cell by cell, on the mean of the noise's centre given the outcome.
 
-    The slope of the log-density at y is (that mean - y) / noise**2. The mean does not fall with y, so its values at a few
-    edges bound it between them.
+    The slope of the log-density at y is (that mean - y) / noise**2. The mean does not fall with y, so its values at a
+    few edges bound it between them.
     """
     at = np.unique(np.append(np.arange(0, edges.size, _STRIDE), edges.size - 1))
     floor, span = float(centres.min()), float(np.ptp(centres))

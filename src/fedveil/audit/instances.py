@@ -1,8 +1,8 @@
 r"""Adversarial data sets on a line for a hidden run: records as clamped gradients, within the run's own constants.
 
-A record's data gradient is $\mathrm{clip}(offset + curvature\,(w - centre), -L, L)$: linear, quadratic, Huber or clamp. Beside it
-stands a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the middle of the domain; so
-the step has exactly the constants that the mechanism names (docs/theory/losses.md). Nothing of the accountants is used.
+A record's data gradient is $\mathrm{clip}(offset + curvature\,(w - centre), -L, L)$: linear, quadratic, Huber or clamp.
+Beside it stands a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the middle of
+the domain; so the step has the constants that the mechanism names (losses.md). Nothing of the accountants is used.
 """
 
 import math
@@ -24,7 +24,7 @@ _CLIFF = 25.0  # lipschitz constants a deviation: the curvature that stands for 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A record, in units of the run: offset of the Lipschitz constant, curvature of the largest, centre of the domain."""
+    """A record in units of the run: offset of the Lipschitz constant, curvature of the largest, centre of the width."""
 
     offset: float = 0.0
     curvature: float = 0.0
@@ -35,8 +35,8 @@ class Shape:
 class Design:
     """What an adversary chooses. With a secret order all others are alike (``before``) and there is no place.
 
-    The victim's gradient is +L; on the neighbouring data set -L, or nothing. ``before``, ``after``, ``last``: records of the
-    rounds of a pass before the victim's, after it, and of the last; ``beside``: those in the victim's own batch.
+    The victim's gradient is +L; on the neighbouring data set -L, or nothing. ``before``, ``after``, ``last``: the records
+    of the rounds of a pass before the victim's, after it, and of the last; ``beside``: those in the victim's own batch.
     """
 
     place: int | None

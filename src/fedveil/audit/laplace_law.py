@@ -1,7 +1,7 @@
 r"""The law of the last iterate of a chain with Laplace noise, on fine cells, with a proved factor around every event.
 
-A round sends the point $w$ to a density whose logarithm moves by at most $c\,|w - w'|/b$ when $w$ does. So taking a cell's
-mass at its middle changes the chance of any later event by a factor within $e^{\pm c\,width/(2b)}$, and rounds multiply.
+A round sends the point $w$ to a density whose logarithm moves by at most $c\,|w - w'|/b$ when $w$ does. So taking a
+cell's mass at its middle changes the chance of any later event by a factor within $e^{\pm c\,width/(2b)}$.
 Theory page: exact-laws.md, section 3.
 """
 
@@ -53,7 +53,7 @@ class LaplaceLaws:
 
 
 def _round(edges: Vector, centres: Vector, scale: float, masses: Vector) -> Vector:
-    """Masses of the ends and cells: from sources to the left, to the right, and inside, each a sum of positive terms."""
+    """Masses of the ends and cells: from sources to the left, to the right and inside, each a positive sum."""
     order = np.argsort(centres, kind="stable")
     z, m = (centres[order] - edges[0]) / scale, masses[order]
     y = (edges - edges[0]) / scale

@@ -1,9 +1,9 @@
 r"""Gauss-Legendre panels for one state of a Gaussian chain, with a proved bound on what they lose.
 
 Between two rounds the density is $f(w) = \int \varphi_\sigma(w - z)\,d\nu(z)$, and the chance of any later event is
-$g(w) = \int \varphi_{\sigma'}(y - \psi(w))\,\bar g(y)\,dy$ with $0 \le \bar g \le 1$. Where $\psi$ is straight both are entire, and on
-the Bernstein ellipse of a panel both are bounded; so the error of the integral of $fg$ is known in advance, for every
-event at once. Theory page: exact-laws.md, section 2.
+$g(w) = \int \varphi_{\sigma'}(y - \psi(w))\,\bar g(y)\,dy$ with $0 \le \bar g \le 1$. Where $\psi$ is straight both are
+entire, and on the Bernstein ellipse of a panel both are bounded; so the error of the integral of $fg$ is known in
+advance, for every event at once. Theory page: exact-laws.md, section 2.
 """
 
 import math
@@ -31,14 +31,14 @@ class Panels:
 
 
 def panel_error(squeeze: float) -> float:
-    r"""Gauss error over $h \sup|f| \sup|g|$ on the line, $f$ and $g$ as above; ``squeeze`` is $h^2(\sigma^{-2} + c^2\sigma'^{-2})$.
+    r"""Error of a panel of half-width $h$ over $h \sup f \sup g$; ``squeeze``: $h^2(\sigma^{-2} + c^2\sigma'^{-2})$.
 
-    $8\rho^{-2n} e^{squeeze\,b^2/2}/(1 - 1/\rho)$, $b = (\rho - 1/\rho)/2$, for any $\rho > 1$: the best of a few.
+    $8\rho^{-2n} e^{squeeze\,b^2/2}/(1 - 1/\rho)$, $b = (\rho - 1/\rho)/2$, for any $\rho > 1$; the best of a few, or 4.
     """
     rho = np.geomspace(1.1, 200.0, 160)
     b = (rho - 1 / rho) / 2
     logs = math.log(8) - 2 * NODES * np.log(rho) + squeeze * b * b / 2 - np.log1p(-1 / rho)
-    return math.exp(min(float(np.min(logs)), 0.0)) if squeeze < 1e6 else math.inf
+    return min(4.0, math.exp(min(float(np.min(logs)), 2.0)))
 
 
 def _widest() -> float:
@@ -61,7 +61,9 @@ def panels(noise: float, coming: Step) -> Panels:
         rate = noise**-2 + (float(slope) / coming.noise) ** 2
         count = max(1, math.ceil((right - left) / 2 * math.sqrt(rate / _SQUEEZE)))
         many = f"{count * NODES} points for a piece {right - left:.3g} wide"
-        require(count * NODES <= MOST_POINTS, "panels", f"take at most {MOST_POINTS} points", many, "The noise is tiny.")
+        require(
+            count * NODES <= MOST_POINTS, "panels", f"take at most {MOST_POINTS} points", many, "The noise is tiny."
+        )
         half = (right - left) / (2 * count)
         bounds.extend(np.linspace(left, right, count + 1)[1:].tolist())
         errors.append(count * half * panel_error(half * half * rate) / (math.sqrt(2 * math.pi) * noise))

@@ -6,7 +6,7 @@ A search can only miss, never overstate: every value it reports is the exact low
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from fedveil.audit.chain import Instance
 from fedveil.audit.exact import COARSE, FINE, Released, released
@@ -18,12 +18,11 @@ from fedveil.theory.numerics import check_delta
 _PLACES = 12  # tried with the plainest design when the place is open
 _FIRST, _LEAST = 0.5, 0.1  # steps of the search, in the units of a design
 Dimension = Literal["one", "any"]
-_NAMES = ("before", "beside", "after", "last")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worst:
-    """The most telling instance found: epsilon at ``delta`` is between the two for it, so at least ``epsilon_lower``."""
+    """The most telling instance found; its epsilon at ``delta`` lies from ``epsilon_lower`` to ``epsilon_upper``."""
 
     design: Design
     instance: Instance
@@ -84,7 +83,25 @@ def _seeds(given: Setting) -> list[Design]:
     else:
         step = max(1, run.rounds // _PLACES)
         places = list(range(run.rounds, 0, -step))
-    return [design for place in places for design in _plain(given, Design(place=place))]
+    designs = (design for place in places for design in _plain(given, Design(place=place)))
+    return list(dict.fromkeys(_tidy(given, design) for design in designs))
+
+
+def _tidy(given: Setting, design: Design) -> Design:
+    """Shapes of records that this run does not have are plain, so that alike designs are equal."""
+    idle: dict[str, Any] = {name: Shape() for name, used in _active(given, design).items() if not used}
+    return replace(design, **idle)
+
+
+def _active(given: Setting, design: Design) -> dict[str, bool]:
+    run = given.run
+    place, public = design.place or run.rounds, run.order == "public"
+    return {
+        "before": not public or place > 1,
+        "beside": public and float(given.batch[place - 1]) > 1,
+        "after": public and place < run.rounds - 1,
+        "last": public and place < run.rounds,
+    }
 
 
 def _plain(given: Setting, base: Design) -> Iterator[Design]:
@@ -124,18 +141,10 @@ def _climb(given: Setting, design: Design, value: Callable[[Design], float], swe
 
 def _moves(given: Setting, design: Design) -> Iterator[Callable[[Design, float], Design]]:
     """The numbers that matter for this run, as functions that change one of them within its limits."""
-    run = given.run
-    place = design.place or run.rounds
-    secret = run.order == "secret"
-    active = {
-        "before": secret or place > 1,
-        "beside": not secret and float(given.batch[place - 1]) > 1,
-        "after": not secret and place < run.rounds - 1,
-        "last": not secret and place < run.rounds,
-    }
+    run, active = given.run, _active(given, design)
     if run.diameter is not None:
         yield lambda d, by: replace(d, start=_within(d.start + by, -1.0))
-    for name in (name for name in _NAMES if active[name]):
+    for name in (name for name, used in active.items() if used):
         yield _shape_move(name, "offset", -1.0)
         if given.steepest > 0:
             yield _shape_move(name, "curvature", 0.0 if run.convex else -1.0)
@@ -147,8 +156,8 @@ def _shape_move(name: str, field: str, least: float) -> Callable[[Design, float]
         shape: Shape = getattr(design, name)
         if field == "centre" and shape.curvature == 0:
             return design
-        moved = {field: _within(getattr(shape, field) + by, least)}
-        return replace(design, **{name: replace(shape, **moved)})
+        moved: dict[str, Any] = {name: replace(shape, **{field: _within(getattr(shape, field) + by, least)})}
+        return replace(design, **moved)
 
     return move
 
