@@ -35,8 +35,8 @@ class Shape:
 class Design:
     """What an adversary chooses. With a secret order all others are alike (``before``) and there is no place.
 
-    The victim's gradient is +L; on the neighbouring data set -L, or nothing. ``before``, ``after``, ``last``: the records
-    of the rounds of a pass before the victim's, after it, and of the last; ``beside``: those in the victim's own batch.
+    The victim's gradient is +L; on the neighbouring data set -L, or nothing. ``before``, ``after``, ``last``: records
+    in the rounds of a pass before the victim's, after it, and the last; ``beside``: those in the victim's own batch.
     """
 
     place: int | None
@@ -101,7 +101,7 @@ def _reach(run: LastIterate, step: Vector, noise: Vector) -> float:
     for eta, sigma in zip(step, noise, strict=True):
         slope = abs(1 - eta * run.strong_convexity)
         drift, variance = slope * drift + eta * run.lipschitz, slope**2 * variance + sigma**2
-    tails = _DEVIATIONS if run.noise == "gaussian" else 4 * _DEVIATIONS
+    tails = _DEVIATIONS if run.noise == "gaussian" else 3 * _DEVIATIONS
     return float(drift + tails * math.sqrt(variance))
 
 

@@ -15,7 +15,7 @@ from fedveil.checks import require
 from fedveil.theory.numerics import Vector
 
 _ROUNDING = 1e-11  # relative, a round: positive terms only
-_WIDEST = 300.0  # of the interval and the images, in scales: exponentials must be numbers
+_WIDEST = 600.0  # of the interval and the images, in scales: exponentials must be numbers
 
 
 class LaplaceLaws:

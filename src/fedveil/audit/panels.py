@@ -15,9 +15,9 @@ from fedveil.audit.chain import Step
 from fedveil.checks import require
 from fedveil.theory.numerics import Vector
 
-NODES = 20  # of a panel
+NODES = 28  # of a panel
 MOST_POINTS = 4000  # of a state; a round costs their square
-_TARGET = 1e-20  # error of a panel, over the mass of its width in noise deviations
+_TARGET = 1e-26  # error of a panel, over the mass of its width in noise deviations
 _X, _W = np.polynomial.legendre.leggauss(NODES)
 
 
