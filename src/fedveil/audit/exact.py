@@ -93,7 +93,8 @@ def _edges(instance: Instance, resolution: int) -> Vector:
         lo = min(min(step.line.values) - _DEVIATIONS * step.noise for step in lasts)
         hi = max(max(step.line.values) + _DEVIATIONS * step.noise for step in lasts)
     low, high = _CELLS[instance.noise]
-    count = int(min(max((hi - lo) / least * resolution, low * resolution / FINE, 16), high))
+    share = resolution / FINE if instance.noise == "gaussian" else 1.0  # Laplace cells hold the states too
+    count = int(min(max((hi - lo) / least * resolution, share * low, 16), share * high))
     return np.linspace(lo, hi, count + 1)
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedveil.account.compare import account_for
-from fedveil.audit.exact import FINE, Released, released
 from fedveil.audit.worst import Dimension, Worst, worst_case
 from fedveil.guarantee import Answer, finite_or_none
 from fedveil.mechanism import LastIterate
@@ -56,12 +55,11 @@ def check(
     ('consistent', 'unhidden', True)
     """
     worst = worst_case(run, delta, dimension=dimension, sweeps=sweeps)
-    pair = released(worst.instance, FINE)
     claims = answer if answer is not None else account_for(run, delta=delta)
-    evidence = _refuted(claims, pair, worst)
+    evidence = _refuted(claims, worst)
     if answer is None:  # the rest of the curve, where the instance still tells something
         for epsilon in (0.0, worst.epsilon_lower / 2):
-            evidence += _refuted(account_for(run, epsilon=epsilon), pair, worst)
+            evidence += _refuted(account_for(run, epsilon=epsilon), worst)
     return Check(
         verdict="broken" if evidence else "consistent",
         delta=delta,
@@ -73,13 +71,13 @@ def check(
     )
 
 
-def _refuted(claims: Answer, pair: Released, worst: Worst) -> tuple[Evidence, ...]:
+def _refuted(claims: Answer, worst: Worst) -> tuple[Evidence, ...]:
     found = []
     for bound in claims.bounds:
         epsilon, claimed = bound.epsilon, bound.delta if bound.delta is not None else claims.delta
         if bound.status != "certified" or epsilon is None or not epsilon < math.inf:
             continue
-        reached = pair.delta_lower(epsilon)
+        reached = worst.laws.delta_lower(epsilon)
         if not reached <= claimed:
             row = Evidence(
                 bound=bound.name,

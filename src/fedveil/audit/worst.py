@@ -5,7 +5,7 @@ A search can only miss, never overstate: every value it reports is the exact low
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fedveil.audit.chain import Instance
@@ -30,6 +30,7 @@ class Worst:
     epsilon_lower: float
     epsilon_upper: float
     tried: int
+    laws: Released = field(compare=False, repr=False)
 
 
 def worst_case(run: LastIterate, delta: float, *, dimension: Dimension = "any", sweeps: int = 6) -> Worst:
@@ -61,6 +62,7 @@ def worst_case(run: LastIterate, delta: float, *, dimension: Dimension = "any", 
         epsilon_lower=pair.epsilon_lower(delta),
         epsilon_upper=pair.epsilon_upper(delta),
         tried=len(values),
+        laws=pair,
     )
 
 
