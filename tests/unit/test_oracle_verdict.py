@@ -66,6 +66,22 @@ def test_a_claim_for_half_the_gap_is_broken_through_several_passes() -> None:
     assert check(run, 1e-5, answer=boast, sweeps=2).verdict == "broken"
 
 
+@pytest.mark.parametrize("diameter", [1.0, 3.0, 10.0])
+def test_steps_that_the_penalty_alone_throws_out_are_charged(diameter: float) -> None:
+    """Step times penalty 4: two models come out three times as far apart, before any record speaks."""
+    run = LastIterate(
+        rounds=4,
+        place=2,
+        step_size=4.0,
+        lipschitz=0.2,
+        smoothness=1.0,
+        strong_convexity=1.0,
+        diameter=diameter,
+        noise_std=1.0,
+    )
+    assert check(run, 1e-5, sweeps=3).verdict == "consistent"
+
+
 def test_the_record_is_json() -> None:
     boast = account_for(replace(LAST, noise_std=4.0), delta=1e-5)
     record = json.loads(json.dumps(as_record(check(LAST, 1e-5, answer=boast, sweeps=1)), allow_nan=False))
