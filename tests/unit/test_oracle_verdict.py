@@ -146,7 +146,9 @@ def test_bad_instances_are_refused() -> None:
         Line((0.0, 1.0), (float("nan"), 1.0))
     with pytest.raises(ValueError, match="be finite and positive"):
         Step(line, float("nan"))
-    with pytest.raises(ValueError, match="Laplace noise"):
-        released(replace(good, noise="laplace", clipped_last=False))
+    with pytest.raises(ValueError, match="one Gaussian noise"):
+        replace(good, noise="laplace", clipped_last=False)
+    with pytest.raises(ValueError, match="one Gaussian noise"):
+        replace(good, first=((0.5, chain), (0.5, (*chain, Step(line, 2.0)))), clipped_last=False)
     with pytest.raises(ValueError, match="non-negative"):
         exact(good, released(good).first.edges)

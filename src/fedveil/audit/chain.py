@@ -91,6 +91,11 @@ class Instance:
                 all(chain for _, chain in mixture), f"Instance.{name}", "have chains of at least one round", mixture
             )
 
+        ends = {chain[-1].noise for _, chain in (*self.first, *self.second)}
+        alike = self.clipped_last or (len(ends) == 1 and self.noise == "gaussian")
+        hint = "Only then is it a limit of many dimensions."
+        require(alike, "Instance.clipped_last", "be true unless all chains end in one Gaussian noise", False, hint)
+
 
 def single(chain: Chain) -> Mixture:
     """A chain that is certain."""

@@ -80,7 +80,6 @@ def released(instance: Instance, resolution: int = FINE) -> Released:
         merged = not (instance.projected and instance.clipped_last)
         laws = GaussianLaws(instance.start, edges, instance.projected, merged)
     else:
-        require(instance.clipped_last, "Instance.clipped_last", "be true with Laplace noise (one dimension)", False)
         laws = LaplaceLaws(instance.start, edges, instance.projected)
     return Released(laws.law(instance.first), laws.law(instance.second))
 

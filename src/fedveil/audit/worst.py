@@ -37,11 +37,13 @@ def worst_case(run: LastIterate, delta: float, *, dimension: Dimension = "any", 
     """The worst found over loss shapes, starts and (where it is open) the victim's place; ``sweeps`` bounds the search.
 
     ``dimension``: "one" for models that are one number; "any" for what some dimension comes arbitrarily near to, which
-    is what a bound that does not name the dimension must hold for (Laplace noise is in one dimension).
+    is what a bound that does not name the dimension must hold for. With Laplace noise, and with random stops among
+    rounds of unequal noise, "any" is taken as "one", where the limit is not known.
     """
     check_delta(delta)
     given = setting(run)
-    clipped = dimension == "one" or run.noise == "laplace"
+    even = run.stopping == "end" or bool(given.noise.max() == given.noise.min())
+    clipped = dimension == "one" or run.noise == "laplace" or not even
     values: dict[Design, float] = {}
 
     def value(design: Design) -> float:
