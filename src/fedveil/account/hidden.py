@@ -77,12 +77,13 @@ def rounds_of(run: LastIterate) -> Rounds:
     diameter = run.diameter if run.diameter is not None else math.inf
     scale = step * noise / (np.sqrt(batch) if run.noise == "gaussian" else 1.0)
     swap = 2 * run.lipschitz * step / batch
+    thrown = np.maximum(1.0, step * run.strong_convexity - 1)  # a step over 2/penalty throws points apart by itself
     return Rounds(
         noise=scale,
         gap=swap * sensitivity(run.neighbours) / 2,
         swap=swap,
         lipschitz=lipschitz_of_step(run, step),
-        image=diameter + 2 * step * run.lipschitz,
+        image=thrown * diameter + 2 * step * run.lipschitz,
         diameter=diameter,
     )
 

@@ -1,0 +1,180 @@
+r"""Adversarial data sets on a line for a hidden run: records as clamped gradients, within the run's own constants.
+
+A record's data gradient is $\mathrm{clip}(offset + curvature\,(w - centre), -L, L)$: linear, quadratic, Huber or clamp.
+Beside it stands a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the middle of
+the domain; so the step has the constants that the mechanism names (losses.md). Nothing of the accountants is used.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedveil.audit.chain import Chain, Instance, Line, Mixture, Step
+from fedveil.checks import require
+from fedveil.errors import CannotCertify
+from fedveil.mechanism import LastIterate
+from fedveil.theory.numerics import Vector
+
+MOST_ROUNDS = 2000  # that are followed
+MOST_CHAINS = 4000  # rounds of all chains of a mixture together
+_DEVIATIONS = 8.5  # of the noise, to which a run without projection is followed
+_CLIFF = 25.0  # lipschitz constants a deviation: the curvature that stands for "not smooth"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A record in units of the run: offset of the Lipschitz constant, curvature of the largest, centre of the width."""
+
+    offset: float = 0.0
+    curvature: float = 0.0
+    centre: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """What an adversary chooses. With a secret order all others are alike (``before``) and there is no place.
+
+    The victim's gradient is +L; on the neighbouring data set -L, or nothing. ``before``, ``after``, ``last``: records
+    in the rounds of a pass before the victim's, after it, and the last; ``beside``: those in the victim's own batch.
+    """
+
+    place: int | None
+    start: float = 0.0
+    before: Shape = Shape()
+    beside: Shape = Shape()
+    after: Shape = Shape()
+    last: Shape = Shape()
+
+    def __str__(self) -> str:
+        parts = [f"start {self.start:.3g}"] + ([f"place {self.place}"] if self.place else [])
+        for name in ("before", "beside", "after", "last"):
+            shape: Shape = getattr(self, name)
+            if shape != Shape():
+                parts.append(f"{name} {shape.offset:.3g} + {shape.curvature:.3g} (w - {shape.centre:.3g})")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """A run as plain numbers: one of each a round, and the interval."""
+
+    run: LastIterate
+    step: Vector
+    batch: Vector
+    noise: Vector
+    half: float
+    unit: float  # of starts and centres
+    steepest: float  # curvature of a data gradient
+
+    @property
+    def total(self) -> int:
+        """Rounds of all passes."""
+        return self.step.size
+
+
+def setting(run: LastIterate) -> Setting:
+    """The run's numbers, worked out here and not by the accountants."""
+    require(isinstance(run, LastIterate), "the oracle", "be asked for a hidden run", run)
+    if run.total > MOST_ROUNDS:
+        raise CannotCertify(f"exact laws are followed for up to {MOST_ROUNDS} rounds, not {run.total}")
+    step, batch, std = (_spread(run, values) for values in (run.step_size, run.batch, run.noise_std))
+    noise = step * std / (np.sqrt(batch) if run.noise == "gaussian" else 1.0)
+    half = run.diameter / 2 if run.diameter is not None else _reach(run, step, noise)
+    unit = half if run.diameter is not None else float(np.sqrt(np.sum(noise**2)))
+    if run.smoothness is None:
+        steepest = _CLIFF * run.lipschitz / float(noise.min())
+    else:
+        steepest = run.smoothness - run.strong_convexity
+    return Setting(run, step, batch, noise, half, unit, steepest)
+
+
+def _spread(run: LastIterate, values: float | tuple[float, ...]) -> Vector:
+    array = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    per_pass = array if array.size in (run.rounds, run.total) else np.full(run.rounds, array[0])
+    return per_pass if per_pass.size == run.total else np.tile(per_pass, run.passes)
+
+
+def _reach(run: LastIterate, step: Vector, noise: Vector) -> float:
+    """Half an interval that a run without projection hardly ever leaves (how hardly is charged, not assumed)."""
+    drift = variance = 0.0
+    for eta, sigma in zip(step, noise, strict=True):
+        slope = abs(1 - eta * run.strong_convexity)
+        drift, variance = slope * drift + eta * run.lipschitz, slope**2 * variance + sigma**2
+    tails = _DEVIATIONS if run.noise == "gaussian" else 3 * _DEVIATIONS
+    return float(drift + tails * math.sqrt(variance))
+
+
+def instance_of(given: Setting, design: Design, *, clipped_last: bool = True) -> Instance:
+    """The two data sets of this design; ``clipped_last`` false: as a chain in many dimensions nearly shows it."""
+    run = given.run
+    places = range(1, run.rounds + 1) if run.order == "secret" else [design.place or run.rounds]
+    if len(places) * given.total > MOST_CHAINS:
+        raise CannotCertify(f"a secret order is followed for up to {MOST_CHAINS} rounds in all places together")
+    sides = [_mixture(given, design, places, side) for side in (0, 1)]
+    return Instance(
+        lo=-given.half,
+        hi=given.half,
+        start=max(-given.half, min(given.half, design.start * given.unit)),
+        first=sides[0],
+        second=sides[1],
+        noise=run.noise,
+        projected=run.diameter is not None,
+        clipped_last=clipped_last or run.diameter is None,
+        label=str(design),
+    )
+
+
+def _mixture(given: Setting, design: Design, places: "range | list[int]", side: int) -> Mixture:
+    run = given.run
+    weighted: list[tuple[float, Chain]] = []
+    shares = given.batch[: run.rounds] / (run.records if run.records is not None else given.batch[: run.rounds].sum())
+    for place in places:
+        here = replace(design, place=place)
+        weight = float(shares[place - 1]) if run.order == "secret" else 1.0
+        weighted.append((weight, _chain(given, here, side)))
+    if run.order == "secret" and (idle := 1 - math.fsum(weight for weight, _ in weighted)) > 1e-12:
+        weighted.append((idle, _chain(given, replace(design, place=None), side)))
+    total = math.fsum(weight for weight, _ in weighted)
+    if run.stopping == "random":
+        count = given.total
+        weighted = [(weight / count, chain[:stop]) for weight, chain in weighted for stop in range(1, count + 1)]
+    return tuple((weight / total, chain) for weight, chain in weighted)
+
+
+def _chain(given: Setting, design: Design, side: int) -> Chain:
+    """The rounds with the victim at the design's place, or nowhere; steps that are equal are one object."""
+    known: dict[tuple[float, float, float, int, bool], Step] = {}
+    chain = []
+    for k in range(given.total):
+        number = k % given.run.rounds + 1
+        kind = 0 if given.run.order == "secret" else _kind(given.run, design, number)
+        key = (float(given.step[k]), float(given.batch[k]), float(given.noise[k]), kind, number == design.place)
+        if key not in known:
+            known[key] = Step(_map(given, design, key, side), key[2])
+        chain.append(known[key])
+    return tuple(chain)
+
+
+def _kind(run: LastIterate, design: Design, number: int) -> int:
+    """0 before the victim's round, 1 in it, 2 after it, 3 the last round of a pass."""
+    place = design.place or run.rounds
+    if number <= place:
+        return int(number == place)
+    return 3 if number == run.rounds else 2
+
+
+def _map(given: Setting, design: Design, key: tuple[float, float, float, int, bool], side: int) -> Line:
+    """w - eta (penalty + mean of the data gradients), linear between its knots."""
+    run, (eta, batch, _, kind, used) = given.run, key
+    others = (design.before, design.beside, design.after, design.last)[kind]
+    bound, half = run.lipschitz, given.half
+    slope, centre = others.curvature * given.steepest, others.centre * given.unit
+    kinks = [centre + (edge - others.offset) * bound / slope for edge in (-1, 1)] if slope else []
+    knots = np.unique(np.array([-half, *(kink for kink in kinks if -half < kink < half), half]))
+    data = np.clip(others.offset * bound + slope * (knots - centre), -bound, bound)
+    if used:
+        victim = bound if side == 0 else (-bound if run.neighbours == "replace-one" else 0.0)
+        data = ((batch - 1) * data + victim) / batch
+    values = knots - eta * (run.strong_convexity * knots + data)
+    return Line(tuple(knots.tolist()), tuple(values.tolist()))

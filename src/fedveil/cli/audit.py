@@ -1,0 +1,135 @@
+"""The command that attacks: a finished run, or the accountants themselves."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedveil.audit.finding import Finding
+from fedveil.audit.record import FILE, write_audit
+from fedveil.checks import require
+from fedveil.cli.show import Json, out, rounded_up, show
+from fedveil.errors import BadValue
+from fedveil.run.files import PRIVATE, PUBLIC, write_atomically
+from fedveil.train.entropy import Entropy
+
+Target = Annotated[Path, typer.Argument(help="The folder a run left, or a mechanism file (TOML).")]
+
+
+def audit(
+    target: Target,
+    study: Annotated[
+        Path | None, typer.Option("--study", help="The run's study file: attacks that need its records too.")
+    ] = None,
+    runs: Annotated[int, typer.Option("--runs", help="Runs of the game on each of two data sets.")] = 4000,
+    shadows: Annotated[int, typer.Option("--shadows", help="Shadow runs of membership inference; 0: none.")] = 32,
+    alarm: Annotated[float, typer.Option("--alarm", help="Chance of a false alarm of each game.")] = 1e-6,
+    canary_alarm: Annotated[float, typer.Option("--canary-alarm", help="The same for canaries and membership.")] = 0.05,
+    delta: Annotated[float, typer.Option("--delta", help="For a mechanism file: where to compare.")] = 1e-5,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Attack it: what attackers achieve, beside what is certified."""
+    if target.is_dir():
+        code = _audit_run(target, study, (runs, shadows, alarm, canary_alarm), quiet, as_json)
+    else:
+        require(study is None, "--study", "be left out for a mechanism file", str(study))
+        code = _audit_mechanism(target, delta, as_json)
+    if code:
+        raise typer.Exit(code)
+
+
+def _audit_run(
+    folder: Path, study: Path | None, effort: tuple[int, int, float, float], quiet: bool, as_json: bool
+) -> int:
+    from fedveil.attack.audit import Effort, audit_run  # drawing and training are slow to import
+    from fedveil.report.page import write_report
+
+    wanted = Effort(runs=effort[0], shadows=effort[1], alarm=effort[2], canary_alarm=effort[3])
+    with _telling(quiet or as_json) as tell:
+        found = audit_run(folder, wanted, Entropy.from_system(), study=study, watch=tell)
+    write_atomically(folder / FILE, write_audit(found.public).encode(), mode=PUBLIC)
+    if found.private is not None:
+        write_atomically(folder / "private" / FILE, write_audit(found.private).encode(), mode=PRIVATE)
+    page = write_report(folder)
+    findings = (*found.public.findings, *(found.private.findings if found.private else ()))
+    result = {
+        "verdict": "broken" if found.broken else "consistent",
+        **json.loads(write_audit(found.public)),
+        "private_findings": [row.as_json() for row in found.private.findings] if found.private else [],
+        "skipped": list(found.skipped),
+        "written": [str(folder / FILE), str(page)],
+    }
+
+    def text() -> None:
+        if quiet:
+            return
+        _table(findings)
+        for row in found.skipped:
+            out().print(f"left out: {row}")
+        if found.private is not None:
+            out().print("Membership inference read records that are not public: its findings stay in private/.")
+        out().print(
+            "BROKEN: the certificate does not hold." if found.broken else "Nothing contradicts the certificate."
+        )
+        out().print(f"written: {folder / FILE} (open {page})")
+
+    show(result, as_json, text)
+    return 1 if found.broken else 0
+
+
+def _audit_mechanism(path: Path, delta: float, as_json: bool) -> int:
+    from fedveil.audit.oracle import as_record, check
+    from fedveil.mechanism import LastIterate
+    from fedveil.mechanism_file import parse_mechanism
+
+    try:
+        mechanism = parse_mechanism(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadValue(f"The file to audit must be readable, a run's folder or a mechanism file: {error}.") from error
+    right = isinstance(mechanism, LastIterate)
+    require(right, "mechanism.kind", "be last-iterate: the oracle follows hidden runs", type(mechanism).__name__)
+    found = check(mechanism, delta)  # type: ignore[arg-type]
+    record: dict[str, Any] = as_record(found)
+
+    def text() -> None:
+        for key, value in record.items():
+            if not isinstance(value, dict | list):
+                out().print(f"{key.replace('_', ' ')}: {value}")
+
+    show(record, as_json, text)
+    return 0 if record["verdict"] == "consistent" else 1
+
+
+@contextmanager
+def _telling(quiet: bool) -> Iterator[Any]:
+    """What is being tried, on standard error."""
+    if quiet:
+        yield None
+        return
+    console = Console(stderr=True)
+    with console.status("checking the run's records") as status:
+        yield lambda what: status.update(what)
+
+
+def _table(findings: tuple[Finding, ...]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name, side in (("attack", "left"), ("on", "left"), ("certified", "right"), ("measured", "right"), ("", "left")):
+        table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    for row in findings:
+        certified = "none" if row.certified is None else rounded_up(row.certified)
+        measured = f"{row.measured:.4f}" if row.kind == "lower-bound" else f"about {row.measured:.2f}"
+        table.add_row(row.attack, row.adversary, certified, measured, row.verdict)
+    out().print("epsilon, certified (no more than) and measured (no less than):")
+    out().print(table)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(epilog="Example: fedveil audit results --study study.toml")(audit)
