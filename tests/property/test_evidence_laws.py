@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from fedveil.audit.claim import Claim
-from fedveil.audit.evidence import Events, choose, log_fortune
-from fedveil.audit.game import Seen, play
+from fedveil.audit.evidence import Bet, Events, choose, log_fortune
+from fedveil.audit.game import Seen, play, runs_needed
 from fedveil.theory.divergence import gaussian_delta
 
 Vector = NDArray[np.float64]
@@ -37,13 +37,12 @@ def test_the_mean_gain_is_never_positive_while_the_claim_holds(
     """Whatever the choosing runs looked like (also misleading ones), the exact mean of every bet is at most 0."""
     random = np.random.default_rng(seed)
     apart = {"right": mu, "stronger": 3 * mu, "nothing": 0.0}[planted]
-    events, bets = choose(
-        gaussian_claim(mu), random.normal(shift + apart, 1, 500), random.normal(shift, 1, 500)
-    )  # fmt: skip
-    for _, weights in bets:
-        assert _mean_gain(events, weights, mu, shift) <= 1e-12
-        assert _mean_gain(events, weights, -mu, shift) <= 1e-12
-        gains = events.gains(weights, random.normal(size=200) * 5, random.normal(size=200) * 5)
+    bets = choose(gaussian_claim(mu), random.normal(shift + apart, 1, 500), random.normal(shift, 1, 500))
+    assert len(bets) >= 2
+    for bet in bets:
+        assert _mean_gain(bet.events, bet.weights, mu, shift) <= 1e-12
+        assert _mean_gain(bet.events, bet.weights, -mu, shift) <= 1e-12
+        gains = bet.gains(random.normal(size=200) * 5, random.normal(size=200) * 5)
         assert gains.min() >= -1 - 1e-9  # a stake of one half is never lost whole
 
 
@@ -101,14 +100,18 @@ def test_a_repeated_number_is_no_trouble() -> None:
     assert _play(np.ones(5000), np.zeros(5000), claim) == "broken"
 
 
-def test_too_few_runs_are_refused_with_the_number_needed() -> None:
-    with pytest.raises(ValueError, match=r"runs must be at least \d+, got 50"):
-        _play(np.zeros(50), np.zeros(50), gaussian_claim(1.0))
+@pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
+def test_a_perfect_attack_is_caught_with_not_much_more_than_the_runs_needed_and_too_few_judge_nothing(mu: float) -> None:
+    claim = gaussian_claim(mu, largest=20.0)
+    needed = int(runs_needed(claim, 1e-6))
+    assert _play(np.ones(3 * needed), np.zeros(3 * needed), claim) == "broken"
+    assert _play(np.zeros(needed), np.zeros(needed), claim) == "consistent"
+    assert _play(np.zeros(needed - 1), np.zeros(needed - 1), claim) == "not-judged"
 
 
 def test_a_fortune_is_the_mean_over_its_bets() -> None:
     events = Events(np.array([0.0]), np.array([True]), np.array([1.0]), np.array([0.5]))
-    bets = [(1.0, np.array([2 / 3]))]
+    bets = [Bet.on(1.0, events, np.array([5.0]))]
     first, second = np.array([1.0, 1.0]), np.array([-1.0, -1.0])
     by_hand = math.log(np.mean([(1 + 0.5**k / 3) ** 2 for k in range(1, 11)]))
-    assert log_fortune(events, bets, first, second) == pytest.approx(by_hand)
+    assert log_fortune(bets, first, second) == pytest.approx(by_hand)

@@ -5,6 +5,7 @@ leakage are computed from records without noise: they go into the public record 
 training records public; otherwise they are the data holder's alone.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from fedveil.attack.leakage import LINEAR, leakage
 from fedveil.attack.membership import attacked, watched
 from fedveil.attack.one_run import one_run
 from fedveil.attack.releases import SEEN_BY
+from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
+from fedveil.audit.game import runs_needed
 from fedveil.audit.record import Audit
 from fedveil.certify import Certificate, certify, differences
 from fedveil.checks import require
@@ -79,6 +82,7 @@ def audit_run(
     findings: list[Finding] = []
     hidden_state = None
     if _playable(plan):
+        _check_runs(plan, effort)
         tell(f"playing the distinguishing game, {effort.runs:,} runs on each of two data sets")
         findings += game(plan, effort.runs, entropy, alarm=effort.alarm)
         if plan.method.kind == "hidden" and plan.run.stopping == "end":
@@ -124,6 +128,15 @@ def _playable(plan: Plan) -> bool:
         return linear and plan.run.stopping == "end"
     single = linear and plan.model.loss.outputs == 1 and getattr(plan.method, "sampling", "") != "fixed-size"
     return plan.method.kind in SEEN_BY and single and getattr(plan.method, "clipping", "individual") == "individual"
+
+
+def _check_runs(plan: Plan, effort: Effort) -> None:
+    """Refuse a game that could not contradict what the plan promises to its own observer."""
+    who = plan.target.adversary if plan.method.kind == "hidden" else SEEN_BY[plan.method.kind]
+    needed = runs_needed(claim_of_plan(plan, who), effort.alarm)
+    if needed < math.inf:
+        hint = f"With fewer not even a perfect attack could contradict the promise at false alarm {effort.alarm:g}."
+        require(effort.runs >= needed, "runs", f"be at least {needed:.0f}", effort.runs, hint)
 
 
 def _hiding(plan: Plan, effort: Effort, entropy: Entropy) -> dict[str, Any]:

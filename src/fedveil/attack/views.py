@@ -49,20 +49,20 @@ class Scene:
         """How far each goes in the victim's direction."""
         return np.asarray(vectors @ self.pair.direction, dtype=np.float64)
 
-    @property
-    def pushes(self) -> Vector:
-        """How far the two data sets are apart in each round, in units of its noise, at the zero model."""
-        loss, rule, pair = self.plan.model.loss, self.trace.rule, self.pair
-        start = np.zeros(self.plan.dimension)
-        one, other = (
-            loss.gradient(
-                start, r.features[pair.victim], r.targets[pair.victim], clip=rule.clip, weights=self._weights
-            )[0]
-            for r in (pair.first, pair.second)
-        )
-        return np.asarray(
-            float(np.linalg.norm(one - other)) * rule.steps / (rule.batches * rule.noise * rule.unit), dtype=np.float64
-        )
+    def pushes(self, turn: int, models: Vector) -> tuple[Vector, Vector]:
+        """How far the victim moves each model in this round on the two data sets, in units of the round's noise.
+
+        An attacker who sees the models can work that out.
+        """
+        rule, found = self.trace.rule, []
+        factor = -rule.steps[turn] / (rule.batches[turn] * rule.noise[turn] * rule.unit)
+        for records in (self.pair.first, self.pair.second):
+            batch = stacked([self.victim_batch(records)] * models.shape[0])
+            total, _ = self.plan.model.loss.gradient(
+                models.ravel(), batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
+            )
+            found.append(self.along(total.reshape(models.shape)) * factor)
+        return found[0], found[1]
 
     @property
     def _weights(self) -> Vector | None:
@@ -74,11 +74,11 @@ class Scene:
         found = self.trace.places[:, record]
         return np.broadcast_to(found, (self.trace.runs,))
 
-    def victim_batch(self) -> Batch:
+    def victim_batch(self, records: Records) -> Batch:
         """The victim alone."""
-        rows = self.records.features[self.pair.victim]
+        rows = records.features[self.pair.victim]
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        return Batch(rows, self.records.targets[self.pair.victim], norms, self._weights)
+        return Batch(rows, records.targets[self.pair.victim], norms, self._weights)
 
 
 def look(scene: Scene, adversary: Adversary) -> Seen:
@@ -102,21 +102,29 @@ def _final(scene: Scene) -> Seen:
     return Seen(models if models.shape[1] <= _MOST_FEATURES else along, along)
 
 
-def residuals(scene: Scene) -> Vector:
-    """What each round added beside the others' silence, along the victim's push, in units of the round's noise."""
-    rule, found = scene.trace.rule, []
+def residuals(scene: Scene) -> tuple[Vector, Vector]:
+    """What each round added beside the others' silence, along the victim's push, in units of the round's noise; and
+    the logarithm of how much likelier it is if the victim took part on the first data set rather than the second.
+    """
+    rule, seen, ratios = scene.trace.rule, [], []
     for turn in range(scene.plan.run.total):
-        kept = scene.models(turn) * (1 - rule.steps[turn] * scene.plan.model.l2)
-        moved = scene.trace.positions[:, turn] * rule.unit - kept
-        found.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
-    return np.stack(found, axis=1)
+        models = scene.models(turn)
+        moved = scene.trace.positions[:, turn] * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        seen.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
+        ratios.append(_ratio(seen[-1], *scene.pushes(turn, models)))
+    return np.stack(seen, axis=1), np.stack(ratios, axis=1)
+
+
+def _ratio(seen: Vector, one: Vector, other: Vector) -> Vector:
+    """ln of two normal densities of deviation 1, over each other."""
+    return np.asarray((one - other) * seen - (one * one - other * other) / 2, dtype=np.float64)
 
 
 def _rounds(scene: Scene, *, known: bool) -> Seen:
     """All rounds seen: the likelihood ratio of where the victim is, or of its being anywhere."""
-    seen, pushes, run = residuals(scene), scene.pushes, scene.plan.run
-    half = pushes * pushes / 2 if scene.plan.target.neighbours == "zero-out" else 0.0
-    ratios = (pushes * seen - half).reshape(seen.shape[0], run.passes, run.rounds).sum(axis=1)
+    run = scene.plan.run
+    seen, each = residuals(scene)
+    ratios = each.reshape(seen.shape[0], run.passes, run.rounds).sum(axis=1)
     places = scene.places(int(scene.pair.victim[0]))
     score = (logsumexp(ratios, axis=1) - np.log(run.rounds))[:, None]
     if known and bool(np.all(places >= 0)):
@@ -163,16 +171,16 @@ def _server(scene: Scene) -> Seen:
     places = scene.places(int(scene.pair.victim[0]))
     rounds = np.where(places >= 0, places, run.rounds - 1)
     columns = [_own_updates(scene, rounds + run.rounds * number) for number in range(run.passes)]
-    features = np.stack(columns, axis=1)
-    weights = scene.pushes.reshape(run.passes, run.rounds)[:, -1]
-    return Seen(features, (features @ weights)[:, None])
+    features = np.stack([seen for seen, _ in columns], axis=1)
+    score = np.sum([ratio for _, ratio in columns], axis=0)
+    return Seen(features if run.passes <= _MOST_FEATURES else features[:, :0], score[:, None])
 
 
-def _own_updates(scene: Scene, turns: Indices) -> Vector:
-    """The real step on the victim alone, with one unit's noise; one number a run."""
-    rule, found = scene.trace.rule, np.zeros(scene.trace.runs)
+def _own_updates(scene: Scene, turns: Indices) -> tuple[Vector, Vector]:
+    """The real step on the victim alone, with one unit's noise; what is seen in each run, and its likelihood ratio."""
+    rule, seen, ratio = scene.trace.rule, np.zeros(scene.trace.runs), np.zeros(scene.trace.runs)
     quieter = replace(rule, noise=rule.noise / np.sqrt(rule.batches))
-    alone = scene.victim_batch()
+    alone = scene.victim_batch(scene.records)
     for turn in np.unique(turns).tolist():
         here = np.flatnonzero(turns == turn)
         models = scene.models(turn)[here]
@@ -180,8 +188,10 @@ def _own_updates(scene: Scene, turns: Indices) -> Vector:
         drawn = scene.parts.draw(quieter, turn, models.size, _aside(scene.entropy)).reshape(models.shape)
         state = scene.parts.step(quieter, State(turn, before), stacked([alone] * here.size), drawn)
         moved = state.position * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
-        found[here] = scene.along(moved) / (quieter.noise[turn] * rule.unit)
-    return found
+        seen[here] = scene.along(moved) / (quieter.noise[turn] * rule.unit)
+        louder = np.sqrt(rule.batches[turn])  # the push against one unit's noise
+        ratio[here] = _ratio(seen[here], *(push * louder for push in scene.pushes(turn, models)))
+    return seen, ratio
 
 
 def _aside(entropy: Entropy) -> Entropy:

@@ -1,4 +1,4 @@
-"""What counts of successes prove about their probability: Clopper-Pearson, and the runs that a claim needs."""
+"""What counts of successes prove about their probability, and so about epsilon: Clopper and Pearson's limits."""
 
 import math
 
@@ -37,25 +37,6 @@ def least_epsilon(hits: int, errors: int, trials: int, delta: float, alarm: floa
     """
     low, high = least_rate(hits, trials, alarm / 2), most_rate(errors, trials, alarm / 2)
     return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0
-
-
-def runs_needed(epsilon: float, delta: float, alarm: float, certified_share: float = 1.0) -> int:
-    """How many runs on each data set it takes to be able to contradict (epsilon, delta), even for a perfect attack.
-
-    A perfect attack hits in every run and errs in none.
-
-    >>> runs_needed(1.0, 1e-5, 1e-6)
-    47
-    """
-    require(0 <= epsilon <= 30, "epsilon", "lie in [0, 30] for an audit by counting", epsilon)
-    few, many = 1, 2
-    while least_epsilon(many, 0, many, delta, alarm) <= epsilon:
-        few, many = many, 2 * many
-    while many - few > 1:
-        middle = (few + many) // 2
-        enough = least_epsilon(middle, 0, middle, delta, alarm) > epsilon
-        few, many = (few, middle) if enough else (middle, many)
-    return math.ceil(many / certified_share)
 
 
 def _check(hits: int, trials: int, alarm: float) -> None:

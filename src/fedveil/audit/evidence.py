@@ -25,7 +25,6 @@ _TRUST = (
     0.1,
     0.1,
 )  # of the fortune: on noise a little too small, on what the first runs showed, on one event
-Bet = tuple[float, Vector]  # a share of the fortune, and the weight of each event
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,22 +58,48 @@ def _steps(thresholds: Vector, above: Vector, below: Vector, scores: Vector) -> 
     return np.asarray(total[np.searchsorted(thresholds, scores, side="left")], dtype=np.float64)
 
 
-def choose(claim: Claim, first: Vector, second: Vector) -> tuple[Events, list[Bet]]:
-    """Events and several ways to weigh them, from runs that are used for nothing else; high scores mean the first."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Bet:
+    """A share of the fortune, laid on events by weights such that no pair of runs can lose more than the stake."""
+
+    share: float
+    events: Events
+    weights: Vector
+
+    @classmethod
+    def on(cls, share: float, events: Events, weights: Vector) -> "Bet":
+        """The weights scaled to that."""
+        return cls(share, events, weights / float(weights @ -events.floor))
+
+    def gains(self, first: Vector, second: Vector) -> Vector:
+        """At least -1 for each pair of runs."""
+        return self.events.gains(self.weights, first, second)
+
+
+def choose(claim: Claim, first: Vector, second: Vector) -> list[Bet]:
+    """Bets against the claim, from runs that are used for nothing else; high scores mean the first data set."""
     both = np.concatenate([first, second])
     thresholds = np.unique(np.quantile(both, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1]))
     # No count is taken at its word: two more errors and two more hits, or a rare event would look like a sure thing.
-    errors = (np.sum(second[:, None] > thresholds, axis=0) + 2) / (second.size + 4)
+    hits, errors = ((np.sum(runs[:, None] > thresholds, axis=0) + 2) / (runs.size + 4) for runs in (first, second))
     events = _held_against(claim, thresholds, errors)
     each = np.stack([events.gains(row, first, second) for row in np.eye(thresholds.size)])
     spread = np.atleast_2d(np.cov(each)) + np.diag(1e-6 + 2 * events.ratio**2 / second.size)
-    mean = each.mean(axis=1)
-    best = np.zeros(thresholds.size)
-    best[np.argmax(mean / np.sqrt(np.diag(spread)))] = 1.0
-    allowed = claim.most(errors)
-    found = [_weights(spread, _stronger(allowed, errors)), _weights(spread, np.maximum(mean, 0.0)), best]
-    bets = zip(_TRUST, found, strict=True)
-    return events, [(share, row / float(row @ -events.floor)) for share, row in bets if row.sum() > 0]
+    shapes = _stronger(claim.most(errors), errors), np.maximum(each.mean(axis=1), 0.0)
+    found = [(events, _weights(spread, shape)) for shape in shapes]
+    bets = zip(_TRUST, [*found, _one_event(claim, thresholds, hits, errors)], strict=True)
+    return [Bet.on(share, seen, weights) for share, (seen, weights) in bets if weights.sum() > 0]
+
+
+def _one_event(claim: Claim, thresholds: Vector, hits: Vector, errors: Vector) -> tuple[Events, Vector]:
+    """The event and the pair that pay most for the stake: what a gross fault shows by."""
+    ratio, offset = np.exp(np.minimum(claim.epsilon, 700.0))[:, None], claim.delta[:, None]
+    ahead = (hits - ratio * errors - offset) / (ratio + offset)
+    behind = ((1 - errors) - ratio * (1 - hits) - offset) / (ratio + offset)
+    forward = bool(ahead.max() >= behind.max())
+    pair, place = np.unravel_index(int((ahead if forward else behind).argmax()), ahead.shape)
+    single = Events(thresholds[place : place + 1], np.array([forward]), ratio[pair], offset[pair])
+    return single, np.ones(1)
 
 
 def _held_against(claim: Claim, thresholds: Vector, errors: Vector) -> Events:
@@ -102,11 +127,26 @@ def _weights(spread: Vector, shape: Vector) -> Vector:
     return np.asarray(found, dtype=np.float64)
 
 
-def log_fortune(events: Events, bets: list[Bet], first: Vector, second: Vector) -> float:
+def log_fortune(bets: list[Bet], first: Vector, second: Vector) -> float:
     """The logarithm of the mean fortune over all bets and stakes; above ln(1/alarm) the claim is refuted."""
     found = []
-    for share, weights in bets:
-        gains = events.gains(weights, first, second)
-        chance = math.log(share / _STAKES)
+    for bet in bets:
+        gains, chance = bet.gains(first, second), math.log(bet.share / _STAKES)
         found += [chance + float(np.log1p(gains * 0.5**k).sum()) for k in range(1, _STAKES + 1)]
     return float(logsumexp(found)) if found else 0.0
+
+
+def runs_to_refute(claim: Claim, alarm: float) -> float:
+    """How many certifying runs on each data set a perfect attack takes to refute the claim, betting on one event.
+
+    It hits in every run and errs in none: each pair of runs then gains (1 - delta)/(ratio + delta) of the stake.
+
+    >>> runs_to_refute(Claim(((1.0, 1e-5),)), 1e-6)
+    110
+    """
+    if claim.empty:
+        return math.inf
+    ratio = np.exp(np.minimum(claim.epsilon, 700.0))
+    growth = np.log1p(0.5 * (1 - claim.delta) / (ratio + claim.delta))
+    most = float(growth.max())
+    return math.ceil(math.log(_STAKES / (_TRUST[-1] * alarm)) / most) if most > 0 else math.inf

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.audit.claim import Claim
-from fedveil.audit.confidence import least_epsilon, runs_needed
-from fedveil.audit.evidence import choose, log_fortune
+from fedveil.audit.confidence import least_epsilon
+from fedveil.audit.evidence import choose, log_fortune, runs_to_refute
 from fedveil.audit.finding import Finding
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
 
 Vector = NDArray[np.float64]
+FEWEST = 40
 CHOOSING = 0.1  # share of the runs that only choose
 _RIDGE = 1e-12  # keeps the discriminant defined where features repeat each other: there it finds all there is to find
 
@@ -50,18 +51,13 @@ def play(first: Seen, second: Seen, claim: Claim, *, adversary: Adversary, delta
     """
     runs = first.features.shape[0]
     require(second.features.shape[0] == runs, "runs", "be as many on both data sets", second.features.shape[0])
-    certified = claim.epsilon_at(delta)
-    if math.isfinite(certified):
-        needed = runs_needed(min(certified, 30.0), delta, alarm / 2, 1 - CHOOSING)
-        hint = f"With fewer even a perfect attack cannot contradict epsilon {certified:.4g} at false alarm {alarm:g}."
-        require(runs >= needed, "runs", f"be at least {needed}", runs, hint)
-    require(runs >= 40, "runs", "be at least 40", runs)
+    require(runs >= FEWEST, "runs", f"be at least {FEWEST}", runs)
+    certified, needed = claim.epsilon_at(delta), runs_needed(claim, alarm)
     part = max(20, int(runs * CHOOSING))
     ones, others = _score(first, second, part, claim)
     fortune = 0.0
     if not claim.empty:
-        events, bets = choose(claim, ones[:part], others[:part])
-        fortune = log_fortune(events, bets, ones[part:], others[part:])
+        fortune = log_fortune(choose(claim, ones[:part], others[:part]), ones[part:], others[part:])
     measured, event = _measured(ones, others, part, delta, alarm / 2)
     broken = fortune > math.log(2 / alarm) or measured > certified
     return Finding(
@@ -72,10 +68,15 @@ def play(first: Seen, second: Seen, claim: Claim, *, adversary: Adversary, delta
         measured=measured,
         delta=delta,
         alarm=alarm,
-        verdict="broken" if broken else "not-judged" if claim.empty else "consistent",
-        evidence=_words(broken, fortune, measured, certified, runs),
+        verdict="broken" if broken else "consistent" if runs >= needed else "not-judged",
+        evidence=_words(broken, fortune, measured, certified, runs, needed),
         details={"runs": runs, "log_fortune": fortune, "needed": math.log(2 / alarm), "event": event},
     )
+
+
+def runs_needed(claim: Claim, alarm: float) -> float:
+    """How many runs on each data set it takes to be able to contradict the claim at all; infinite if there is none."""
+    return max(FEWEST, math.ceil(runs_to_refute(claim, alarm / 2) / (1 - CHOOSING))) if not claim.empty else math.inf
 
 
 def _score(first: Seen, second: Seen, part: int, claim: Claim) -> tuple[Vector, Vector]:
@@ -132,10 +133,12 @@ def _measured(first: Vector, second: Vector, part: int, delta: float, alarm: flo
     return found, {"threshold": at, "first": way, "hits": hits, "errors": errors, "trials": rest}
 
 
-def _words(broken: bool, fortune: float, measured: float, certified: float, runs: int) -> str:
+def _words(broken: bool, fortune: float, measured: float, certified: float, runs: int, needed: float) -> str:
     shown = f"{runs:,} runs on each of two neighbouring data sets prove epsilon {measured:.4g}"
     if not math.isfinite(certified):
         return f"{shown}; nothing was promised against this observer."
+    if not broken and runs < needed:
+        return f"{shown}; too few to contradict the certified {certified:.4g}: even a perfect attack needs {needed:,}."
     if not broken:
         return f"{shown}, below the certified {certified:.4g}; no bet against the claimed curve paid."
     if measured > certified:
