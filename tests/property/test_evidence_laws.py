@@ -101,7 +101,7 @@ def test_a_repeated_number_is_no_trouble() -> None:
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
-def test_a_perfect_attack_is_caught_with_not_much_more_than_the_runs_needed_and_too_few_judge_nothing(mu: float) -> None:
+def test_a_perfect_attack_is_caught_with_thrice_the_runs_needed_and_too_few_judge_nothing(mu: float) -> None:
     claim = gaussian_claim(mu, largest=20.0)
     needed = int(runs_needed(claim, 1e-6))
     assert _play(np.ones(3 * needed), np.zeros(3 * needed), claim) == "broken"

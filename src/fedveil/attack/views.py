@@ -150,7 +150,7 @@ def _curious(scene: Scene) -> Seen:
         before = scene.along(scene.models(turn))
         share = _share(scene, turn, float(rule.batches[turn]))
         columns += [np.where(here, before, 0.0), np.where(here, share, 0.0), np.where(here, last, 0.0)]
-    return Seen(np.stack(columns, axis=1), last[:, None])
+    return Seen(np.stack(columns[:_MOST_FEATURES], axis=1), last[:, None])
 
 
 def _share(scene: Scene, turn: int, units: float) -> Vector:

@@ -54,7 +54,7 @@ def play(first: Seen, second: Seen, claim: Claim, *, adversary: Adversary, delta
     require(runs >= FEWEST, "runs", f"be at least {FEWEST}", runs)
     certified, needed = claim.epsilon_at(delta), runs_needed(claim, alarm)
     part = max(20, int(runs * CHOOSING))
-    ones, others = _score(first, second, part, claim)
+    ones, others = _score(first, second, part)
     fortune = 0.0
     if not claim.empty:
         fortune = log_fortune(choose(claim, ones[:part], others[:part]), ones[part:], others[part:])
@@ -79,19 +79,22 @@ def runs_needed(claim: Claim, alarm: float) -> float:
     return max(FEWEST, math.ceil(runs_to_refute(claim, alarm / 2) / (1 - CHOOSING))) if not claim.empty else math.inf
 
 
-def _score(first: Seen, second: Seen, part: int, claim: Claim) -> tuple[Vector, Vector]:
-    """The most telling score on the runs that choose: those given, and the linear discriminant of the features."""
+def _score(first: Seen, second: Seen, part: int) -> tuple[Vector, Vector]:
+    """The most telling score on the runs that choose: those given, and the linear discriminant of the features.
+
+    Half of these runs find the discriminant, the other half compares: many features fit any few runs.
+    """
     candidates = [(first.scores[:, k], second.scores[:, k]) for k in range(first.scores.shape[1])]
+    half = part // 2
     if first.features.shape[1]:
-        direction = _discriminant(first.features[:part], second.features[:part])
+        direction = _discriminant(first.features[:half], second.features[:half])
         candidates.append((first.features @ direction, second.features @ direction))
     require(len(candidates) >= 1, "Seen", "have a feature or a score", 0)
     turned = [(a, b) if np.median(a[:part]) >= np.median(b[:part]) else (-a, -b) for a, b in candidates]
 
     def telling(pair: tuple[Vector, Vector]) -> float:
-        both = np.concatenate([pair[0][:part], pair[1][:part]])
-        ranks = both.argsort().argsort()[:part]
-        return abs(float(ranks.mean()) - (2 * part - 1) / 2)
+        ranks = np.concatenate([side[half:part] for side in pair]).argsort().argsort()
+        return float(ranks[: part - half].mean())
 
     return max(turned, key=telling)
 
