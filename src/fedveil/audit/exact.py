@@ -20,7 +20,8 @@ from fedveil.theory.numerics import Vector, check_delta, smallest_epsilon
 FINE = 256  # cells a noise deviation in an answer; a search uses fewer
 COARSE = 24
 _DEVIATIONS = 9.0  # beyond the last round's images; what lies farther is merged into the end cells
-_CELLS = {"gaussian": (64, 6000), "laplace": (4096, 32768)}  # at least, at most
+_FEWEST, _MOST = 64, 6000  # cells of an answer, Gaussian noise
+_LAPLACE = 65536  # cells of an answer, Laplace noise: they hold the states too, and the interval narrows with them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,10 +92,10 @@ def _edges(instance: Instance, resolution: int) -> Vector:
     if not instance.clipped_last:
         lo = min(min(step.line.values) - _DEVIATIONS * step.noise for step in lasts)
         hi = max(max(step.line.values) + _DEVIATIONS * step.noise for step in lasts)
-    low, high = _CELLS[instance.noise]
-    share = resolution / FINE if instance.noise == "gaussian" else 1.0  # Laplace cells hold the states too
-    count = int(min(max((hi - lo) / least * resolution, share * low, 16), share * high))
-    return np.linspace(lo, hi, count + 1)
+    share = resolution / FINE
+    few, many = (_FEWEST, _MOST) if instance.noise == "gaussian" else (_LAPLACE, _LAPLACE)
+    count = min(max((hi - lo) / least * resolution, share * few), share * many)
+    return np.linspace(lo, hi, max(16, int(count)) + 1)
 
 
 def exact(instance: Instance, epsilons: Vector, resolution: int = FINE) -> Exact:
