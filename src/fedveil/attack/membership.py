@@ -30,8 +30,8 @@ def membership(
 ) -> tuple[Finding, ...]:
     """Loss threshold, and LiRA online and offline: what each proves of one run, and its curve over all runs.
 
-    ``shadows`` runs with fresh coins, each attacked with the others as its shadows; and one more run, attacked for the
-    bound. ``entropy`` gives coins and noise: the system's if left out.
+    ``shadows`` runs, each attacked with the others as its shadows; and one more, with coins of its own, attacked for
+    the bound. ``entropy`` gives coins and noise: the system's if left out.
     """
     found, loaded = open_study(study, data)
     plan = replace(found, canaries=None).planned(loaded.train.shape).plan
@@ -40,13 +40,17 @@ def membership(
 
 
 def watched(plan: Plan, records: Records, runs: int, entropy: Entropy) -> Shadows:
-    """Runs of the plan, each with every record in or out by a fair coin."""
-    require(8 <= runs <= 100_000, "shadows", "lie between 7 and 99999", runs - 1)
+    """Runs of the plan with some records out: shadows that had each record half of the time, and last a run to attack.
+
+    The last run's coins are fair and independent of everything, which the bound rests on.
+    """
+    require(9 <= runs <= 100_000, "shadows", "lie between 8 and 99999", runs - 1)
     check_zeroing(plan)
     confidence = np.empty((runs, len(records)))
-    coins = np.empty((runs, len(records)), dtype=np.bool_)
+    words = entropy.words("membership coins", 0, runs * len(records)).reshape(runs, len(records))
+    coins = words < np.uint64(2**63)
+    coins[:-1] = words[:-1].argsort(axis=0).argsort(axis=0) < (runs - 1) // 2
     for run in range(runs):
-        coins[run] = entropy.words("membership coins", run, len(records)) < np.uint64(2**63)
         mine = replace(records, features=np.ascontiguousarray(records.features * coins[run][:, None]))
         key = entropy.words("membership run", run, 4).tobytes()
         model = train(plan, mine, Entropy.from_key(key)).model

@@ -37,7 +37,8 @@ class Roc:
     def summary(self, claim: Claim, alarm: float) -> dict[str, Any]:
         """Rates at 1% and 0.1% with Clopper-Pearson intervals, the thinned curve, and what the claim allows.
 
-        The intervals take trials for independent and the threshold for given, so they are a reader's aid, no proof.
+        ``exceeds``: whether the lower end lies above what the claim allows at the upper end of the false positives. The
+        intervals take trials for independent and the threshold for given, so they are a reader's aid, no proof.
         """
         keep = np.unique(np.linspace(0, self.false_positives.size - 1, _SHOWN).astype(int))
         shown, most = self.false_positives[keep], None if claim.empty else claim.most(self.false_positives[keep])
@@ -45,10 +46,10 @@ class Roc:
         for level in LEVELS:
             rate = self.at(level)
             low, high = clopper_pearson(round(rate * self.ins), self.ins, alarm)
-            allowed = None if claim.empty else float(claim.most(np.array([level]))[0])
-            rows.append(
-                {"false_positives": level, "true_positives": rate, "low": low, "high": high, "allowed": allowed}
-            )
+            _, worst = clopper_pearson(int(level * self.outs), self.outs, alarm)
+            allowed, reached = (None, None) if claim.empty else claim.most(np.array([level, worst])).tolist()
+            row = {"false_positives": level, "true_positives": rate, "low": low, "high": high, "allowed": allowed}
+            rows.append(row | {"exceeds": None if reached is None else low > reached})
         curve = {"false_positives": shown.tolist(), "true_positives": self.true_positives[keep].tolist()}
         return {"area": self.area, "rates": rows, "roc": curve | {"allowed": None if most is None else most.tolist()}}
 
