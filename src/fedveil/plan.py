@@ -14,6 +14,7 @@ from fedveil.data.canaries import check_count
 from fedveil.data.records import DataShape
 from fedveil.errors import BadValue
 from fedveil.mechanism import LastIterate
+from fedveil.method import by_parts
 from fedveil.method.base import Method
 from fedveil.method.dpsgd import DpSgd
 from fedveil.method.fedavg import FedAvg
@@ -23,6 +24,7 @@ from fedveil.model.loss import Constants
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.target import Target
+from fedveil.trust import Trust
 
 FORMAT = 1
 METHODS: dict[str, Any] = {"hidden": Hidden, "dpsgd": DpSgd, "fedavg": FedAvg, "simfl": SimFL}
@@ -35,6 +37,8 @@ class Plan:
     ``grid``: state and noise are whole multiples of 2**grid; ``seeded``: the noise comes from a seed that others know.
     ``canaries``: how many of the records are slots of an audit (None, and then not written, without one); as many of
     the features are theirs.
+    ``grid``: state and noise are whole multiples of 2**grid; ``seeded``: the noise comes from a seed that others know;
+    ``trust``: the run goes by parts, every client adding its own share of the noise; None: it is drawn at once.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Plan:
     training_public: bool = False
     baselines: bool = False
     canaries: int | None = None
+    trust: Trust | None = None
 
     def __post_init__(self) -> None:
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
@@ -60,6 +65,8 @@ class Plan:
     def real_features(self) -> int:
         """Features of the records themselves: those that are not a canary's."""
         return self.data.features - (self.canaries or 0)
+        if self.trust is not None:
+            by_parts.check(self.method, self.trust, self.grid, self.data, self.model, self.target)
 
     @property
     def private(self) -> bool:
@@ -119,7 +126,7 @@ class Plan:
         return hashlib.sha256(write_plan(self).encode()).hexdigest()
 
 
-_HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target", "method")]
+_HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target", "method", "trust")]
 
 
 def write_plan(plan: Plan) -> str:
@@ -132,13 +139,15 @@ def write_plan(plan: Plan) -> str:
         "privacy": _values(plan.target),
         "method": plan.method.table(),
     }
+    if plan.trust is not None:  # plans without it keep the text, and so the name, that they always had
+        tables["trust"] = _values(plan.trust)
     return write_tables(tables)
 
 
 def read_plan(text: str) -> Plan:
     """The plan that a text holds."""
     tables, names = read_tables(text, "The plan"), ["plan", "data", "model", "privacy", "method"]
-    known(tables, names, "a plan")
+    known(tables, [*names, "trust"], "a plan")
     for name in names:
         require(name in tables, "The plan", f"have a [{name}] table", sorted(tables))
     head = dict(table(tables["plan"], "plan"))
@@ -152,6 +161,8 @@ def read_plan(text: str) -> Plan:
         "target": _read(Target, tables["privacy"], "privacy"),
         "method": METHODS[str(kind)].read(table(tables["method"], "method")),
     }
+    if "trust" in tables:
+        parts["trust"] = _read(Trust, tables["trust"], "trust")
     try:
         return Plan(**parts, **head)
     except TypeError as error:

@@ -18,8 +18,10 @@ from fedveil.planning.base import Task, Wish
 from fedveil.schedule import Wishes
 from fedveil.tables import filled, known, read_tables, table
 from fedveil.target import Target
+from fedveil.trust import Trust
 
 _TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report", "audit"]
+_TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report", "trust"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class Study:
         if self.canaries is None:
             return None
         return Canaries(count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit)
+    trust: Trust | None = None
 
     def planned(self, shape: DataShape, test_records: int = 0, test_public: bool = True) -> Planned:
         """The plan of this study on data of this shape, canaries included."""
@@ -73,6 +76,7 @@ class Study:
             self.name,
             self.algorithm,
             Task(data=shape, model=self.model, target=self.target, wishes=self.wishes, canaries=self.canaries),
+            Task(data=shape, model=self.model, target=self.target, wishes=self.wishes, trust=self.trust),
             seeded=self.seed is not None,
             test_records=test_records,
             test_public=test_public,
@@ -131,6 +135,7 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         baselines=baselines,
         training_public=public,
         canaries=None if "canaries" not in parts["audit"] else check_count(parts["audit"]["canaries"]),
+        trust=filled(Trust, parts["trust"], "trust") if "trust" in tables else None,
     )
 
 

@@ -73,6 +73,7 @@ def make_plan(
         training_public=training_public,
         baselines=baselines,
         canaries=task.canaries,
+        trust=task.trust,
     )
     if not getattr(plan.method, "noiseless", False):  # asked for by name: for comparison, without any guarantee
         plan = _paid(plan, wish, task)

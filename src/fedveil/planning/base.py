@@ -8,6 +8,7 @@ from fedveil.method.base import Method
 from fedveil.model.spec import ModelPlan
 from fedveil.schedule import Designed, Wishes
 from fedveil.target import Target
+from fedveil.trust import Trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class Task:
     target: Target
     wishes: Wishes
     canaries: int | None = None
+    trust: Trust | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

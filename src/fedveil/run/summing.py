@@ -1,0 +1,75 @@
+"""Which way of adding up goes with which server: the open sum, masked sums, homomorphic encryption."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from fedveil.errors import NotAvailable
+from fedveil.method.dpsgd import DpSgd
+from fedveil.method.parts import cohorts
+from fedveil.plan import Plan
+from fedveil.summing import Summed, Summing, Whole
+from fedveil.train.entropy import Entropy
+from fedveil.train.parts import plain_sum
+from fedveil.trust import Trust
+
+
+def summing_of(plan: Plan, entropy: Entropy) -> Summing:
+    """What adds up the rounds of a plan by parts; whatever it is, it gives the same whole numbers."""
+    trust = plan.trust or Trust()
+    return SERVERS[trust.server](plan, entropy)
+
+
+def _trusted(plan: Plan, entropy: Entropy) -> Summing:
+    return plain_sum
+
+
+def _secure(plan: Plan, entropy: Entropy) -> Summing:
+    part = _part("fedveil.secure.rounds", plan)
+    seed = entropy.words("secure aggregation", 0, 4).tobytes()
+    told = (plan.trust or Trust()).colluders
+    return _by_floor(plan, lambda most, least: part.SecureSumming(_name(plan), seed, least=least, colluders=told))
+
+
+def _homomorphic(plan: Plan, entropy: Entropy) -> Summing:
+    part = _part("fedveil.secure.homomorphic", plan)
+    return _by_floor(plan, lambda most, least: part.HomomorphicSumming(most, least=least))
+
+
+def _name(plan: Plan) -> bytes:
+    """32 public bytes that name the run's sums."""
+    return bytes.fromhex(plan.hash)
+
+
+def _by_floor(plan: Plan, make: Callable[[int, int], Summing]) -> Summing:
+    """One sum for all rounds, or one for each number of answers below which the clients let nothing be opened."""
+    floors = floors_of(plan)
+    made = {least: make(max(most for most, _ in floors), least) for _, least in floors}
+
+    def add_up(turn: int, parts: Mapping[int, Whole], /) -> Summed:
+        return made[floors[turn][1]](turn, parts)
+
+    return add_up
+
+
+def floors_of(plan: Plan) -> list[tuple[int, int]]:
+    """For each sum of the run: how many clients take part in it, and how many must."""
+    sizes, trust = cohorts(plan.method, plan.data, plan.target), plan.trust or Trust()
+    width = int(plan.method.network.window) if isinstance(plan.method, DpSgd) else 1  # a window is one sum
+    return [(size, max(1, trust.least(size))) for size in sizes[::width]]
+
+
+def _part(name: str, plan: Plan) -> Any:
+    """Loaded only where it is asked for: it brings libraries that not everybody has."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        server = None if plan.trust is None else plan.trust.server
+        raise NotAvailable(f'trust.server = "{server}" cannot run here: {error}.') from error
+
+
+SERVERS: dict[str, Callable[[Plan, Entropy], Summing]] = {
+    "trusted": _trusted,
+    "secure-aggregation": _secure,
+    "homomorphic": _homomorphic,
+}
