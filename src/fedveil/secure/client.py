@@ -20,6 +20,7 @@ from fedveil.secure.keys import (
     KEY_BYTES,
     Draw,
     agreed,
+    check_public,
     check_signature,
     envelope_key,
     pair_mask_key,
@@ -33,8 +34,8 @@ from fedveil.secure.refusals import (
     AliveAndGone,
     BadKey,
     BadList,
-    BadMessage,
     ListsDiffer,
+    OtherRun,
     OutOfTurn,
     RoundReused,
     ShareSpent,
@@ -169,6 +170,8 @@ class ClientRound:
         if len(set(each)) != len(each):
             raise BadKey("The server gives the same public key for two purposes or two clients.")
         for other, row in packet.rows.items():
+            check_public(row[:KEY_BYTES], other)
+            check_public(row[KEY_BYTES : 2 * KEY_BYTES], other)
             identity = self._setting.identity(other)
             if identity is not None:
                 keys, signature = row[: 2 * KEY_BYTES], row[2 * KEY_BYTES :]
@@ -248,7 +251,7 @@ class Member:
     def join(self, setting: Setting, seed: bytes, values: Whole, *, largest: int = 2**63 - 1) -> ClientRound:
         """The client's machine for one round."""
         if setting.run != self._run:
-            raise BadMessage("The setting is of another run.")
+            raise OtherRun("The setting is of another run.")
         if setting.round <= self.last:
             raise RoundReused(
                 f"Client {self._client} has been in round {self.last}, and joins no round up to it again."
