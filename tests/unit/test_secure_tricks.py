@@ -66,7 +66,8 @@ class TestServerTricks:
     def test_two_participant_lists_with_identities(self) -> None:
         """Client 0 is told that 5 was lost, all others that it was not: their signatures do not fit."""
         played = round_until(Kind.SURVIVORS, SIGNED)
-        told = pack(Kind.SURVIVORS, SIGNED, 0, lists=(EVERYONE - {5}, frozenset({5})))
+        rows = {client: played.up[Kind.MASKED][client][-64:] for client in range(5)}
+        told = pack(Kind.SURVIVORS, SIGNED, 0, lists=(EVERYONE - {5}, frozenset({5})), rows=rows)
         mine = played.clients[0].handle(told)
         agrees = {0: mine[HEAD_BYTES:]}
         for client in range(1, 6):
@@ -169,6 +170,22 @@ class TestServerTricks:
         one = played.clients[0].handle(pack(Kind.SURVIVORS, SETTING, 0, lists=(few, frozenset())))
         other = played.clients[1].handle(pack(Kind.SURVIVORS, SETTING, 1, lists=(EVERYONE, frozenset())))
         assert one[HEAD_BYTES:] != other[HEAD_BYTES:]
+
+    def test_a_victim_who_is_told_to_leave_masks_out(self) -> None:
+        """Client 0 masks without 4 and 5 around it; the others do not take it for a survivor of their round."""
+        setting = some_setting(signed=True)
+        played = play(setting, machines(setting, some_values(setting)), Kind.RELAY)
+        packet = unpack(Kind.RELAY, setting, played.down[Kind.RELAY][0], 0, lambda _: range(1, 6))
+        rows = {client: row for client, row in packet.rows.items() if client < 4}
+        told = pack(Kind.RELAY, setting, 0, lists=(EVERYONE - {4, 5},), fixed=bytes(packet.fixed), rows=rows)
+        masked = {0: played.clients[0].handle(told)}
+        for client in range(1, 6):
+            masked[client] = played.clients[client].handle(played.down[Kind.RELAY][client])
+        signatures = {client: message[-64:] for client, message in masked.items()}
+        survivors = pack(Kind.SURVIVORS, setting, 1, lists=(EVERYONE, frozenset()), rows=signatures)
+        self.refuses(played.clients[1], survivors, ListsDiffer, "Client 0 has not masked its values under the lists")
+        with pytest.raises(BadSignature):
+            played.server.handle(masked[0])
 
     @pytest.mark.parametrize("at", [1, 17, ENVELOPE_BYTES, ENVELOPE_BYTES + 1, ENVELOPE_BYTES + 64])
     def test_a_modified_envelope_or_commitment(self, at: int) -> None:
@@ -331,7 +348,7 @@ class TestBadClients:
         self.goes_on(Kind.ADVERT, lambda m: m[:HEAD_BYTES] + theirs[:32] + m[HEAD_BYTES + 32 :], BadKey)
         self.goes_on(Kind.ADVERT, lambda m: m[:HEAD_BYTES] + m[HEAD_BYTES + 32 :] * 2, BadKey)
 
-    @pytest.mark.parametrize("kind", [Kind.ADVERT, Kind.AGREE])
+    @pytest.mark.parametrize("kind", [Kind.ADVERT, Kind.MASKED, Kind.AGREE])
     def test_unsigned_words(self, kind: Kind) -> None:
         self.goes_on(kind, lambda m: m[:-1] + bytes([m[-1] ^ 1]), BadSignature, SIGNED)
 
