@@ -11,6 +11,8 @@ from fedveil.secure.he_parameters import DEGREE, MOST_VALUES, Parameters
 
 CIPHERTEXT_MOST: Final = 2 * 2 * DEGREE * 8 + 1024  # two polynomials, two primes, eight bytes, and SEAL's heads
 CONTEXT_MOST: Final = (2 + 1) * 3 * DEGREE * 8 + 4096  # public and secret key at the three key primes
+CIPHERTEXT_BYTES: Final = 88_600  # as SEAL packs them (Zstandard); they differ by some dozens
+PUBLIC_BYTES: Final = 134_200  # of a public context, likewise
 LAST_TURN: Final = 2**63 - 1
 MOST_NUMBER: Final = 2**32 - 1  # of a client
 
@@ -68,6 +70,21 @@ def write_message(message: Message) -> bytes:
 def most_bytes(parameters: Parameters, size: int, senders: int) -> int:
     """No message for so many values is longer."""
     return _HEAD.size + 4 * senders + parameters.ciphertexts(size) * (4 + CIPHERTEXT_MOST)
+
+
+def typical_bytes(parameters: Parameters, size: int) -> int:
+    """About as long is one client's message.
+
+    >>> from fedveil.secure.he_parameters import parameters_for
+    >>> typical_bytes(parameters_for(50), 100_000) / 100_000
+    44.30258
+    """
+    return _HEAD.size + 4 + parameters.ciphertexts(size) * (4 + CIPHERTEXT_BYTES)
+
+
+def typical_key_bytes(parameters: Parameters) -> int:
+    """About as long is the public key, which a client receives once."""
+    return _KEYS.size + len(parameters.primes) * (4 + PUBLIC_BYTES)
 
 
 def read_message(given: bytes, *, kind: Kind, parameters: Parameters, size: int, turn: int, key: bytes) -> Message:
