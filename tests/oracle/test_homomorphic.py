@@ -1,6 +1,8 @@
 """Homomorphic sums against plain ones, bit for bit; SEAL's noise against the bound that the parameters rest on."""
 
+import hashlib
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -149,13 +151,11 @@ class TestRefusals:
         with pytest.raises(BadValue, match="encrypted under this run's key"):
             adder(keys).take(other.encrypt(3, 0, vector(0)))
 
-    def test_another_key_in_disguise_is_seen_by_the_key_holder(self, keys: Keys, message: bytes) -> None:
-        other = Encryptor.open(make_keys(PARAMETERS).public, PARAMETERS)
-        good = read_back(keys, message)
-        foreign = other.encrypt(3, 2, vector(0))
-        head = write_message(good)[: 54 - 32] + good.key  # our head, their ciphertexts
-        disguised = head + foreign[54:]
-        total = adder(keys).take(disguised).close()
+    def test_another_key_in_disguise_is_seen_by_the_key_holder(self, keys: Keys) -> None:
+        others = make_keys(PARAMETERS)
+        foreign = read_back(others, Encryptor.open(others.public, PARAMETERS).encrypt(3, 2, vector(0)))
+        disguised = replace(foreign, key=fingerprint(keys.public))
+        total = adder(keys).take(write_message(disguised)).close()
         with pytest.raises(BadValue, match="hold the 1 clients it names"):
             Decryptor.open(keys, PARAMETERS, least=1).decrypt(total, turn=3, size=20)
 
@@ -201,8 +201,11 @@ class TestRefusals:
     def test_longer_than_any_message(self, keys: Keys, message: bytes) -> None:
         with pytest.raises(BadValue, match="at most"):
             adder(keys).take(message + bytes(most_bytes(PARAMETERS, 20, 4)))
-        with pytest.raises(BadValue, match="end with its last piece"):
+        with pytest.raises(BadValue, match="arrive whole and unchanged"):
             adder(keys).take(message + b"x")
+        longer = message[:-32] + b"x"
+        with pytest.raises(BadValue, match="end with its last piece"):
+            adder(keys).take(longer + hashlib.sha256(longer).digest())
 
     def test_wrong_round_length_kind_and_sender(self, keys: Keys, encryptor: Encryptor, message: bytes) -> None:
         with pytest.raises(BadValue, match="be of round 4"):
@@ -228,8 +231,11 @@ class TestRefusals:
         rng, refused = np.random.default_rng(5), 0
         for _ in range(60):
             damaged = bytearray(message)
-            start = int(rng.integers(54, len(damaged) - 8))
+            start = int(rng.integers(58, len(damaged) - 40))
             damaged[start : start + 8] = rng.bytes(8)
+            with pytest.raises(BadValue, match="arrive whole and unchanged"):
+                adder(keys).take(bytes(damaged))  # the server sees it at once
+            damaged[-32:] = hashlib.sha256(damaged[:-32]).digest()  # unless it was done on purpose
             try:
                 total = adder(keys).take(bytes(damaged)).close()
                 _, found = Decryptor.open(keys, PARAMETERS, least=1).decrypt(total, turn=3, size=20)

@@ -84,9 +84,9 @@ class TestRotation:
 
 class TestRounding:
     @given(VECTORS, st.sampled_from([0, 2**63, 2**64 - 1]))
-    def test_a_coin_moves_by_less_than_one(self, values: np.ndarray, word: int) -> None:
+    def test_a_coin_moves_by_one_at_most(self, values: np.ndarray, word: int) -> None:
         found = by_coin(values, np.full(values.size, word, dtype=np.uint64))
-        assert np.all(np.abs(found - values) < 1)
+        assert np.all(np.abs(found - values) <= 1)  # less, but a float next to zero does not show it
         assert np.all(found == np.rint(found))
 
     def test_coins_keep_the_mean(self) -> None:
@@ -221,14 +221,14 @@ class TestPacking:
 
 
 def test_rotated_messages_of_a_spiky_update_lose_less() -> None:
-    """Unbiased: a mean of 4,000; each coordinate errs by a level (.6) at most, so by Hoeffding .05 has chance 1e-20."""
+    """Unbiased: a mean of 1,500; each errs by a level (.6) at most, so by Hoeffding .07 has chance 1e-14."""
     posture = Posture(rate=0.5, rounds=1, clip=1.0, noise=1.0, step_size=1.0)
     update = np.full(200, 0.01)
     update[17] = 4.0
     errors = {}
     for kind in ("quantised", "rotated"):
         method = DpSgd(postures=(posture,), compression=kind, levels=7)
-        found = np.array([compressed(method, update, KEY.stream(kind, k)) for k in range(4000)])
+        found = np.array([compressed(method, update, KEY.stream(kind, k)) for k in range(1500)])
         errors[kind] = float(np.mean(np.sum((found - update) ** 2, axis=1)))
-        assert np.abs(found.mean(axis=0) - update).max() < 0.05
+        assert np.abs(found.mean(axis=0) - update).max() < 0.07
     assert errors["rotated"] < errors["quantised"] / 2

@@ -25,8 +25,8 @@ def traffic(view: View) -> Markup | None:
     text = (
         f"A client that takes part in a round sends {words.bytes_text(mine.up)} and receives "
         f"{words.bytes_text(mine.down)}; in the whole run {mine.messages:,} updates are sent at most, "
-        f"{words.bytes_text(mine.total_up)} in all. The table has the other ways beside it. These are planned bytes, not "
-        "counted ones: who took part in which round is a secret."
+        f"{words.bytes_text(mine.total_up)} in all. The table has the other ways beside it. These are planned "
+        "bytes, not counted ones: who took part in which round is a secret."
     )
     gap = coded_gap(plan, mine)
     return section("traffic", "What is sent", paragraph(text), _table(plan, rows, used), *_gap(plan, gap))
@@ -62,8 +62,9 @@ def _gap(plan: Plan, gap: CodedGap) -> list[Markup]:
     )
     told = (
         "This is (1/K) sqrt(2 ln 2 R² B / n) for K clients, n records each, B bits from each. It is proved for models "
-        "that clients compute on their own, once, and that are averaged; for losses of Bregman form (squared distance "
-        "is one) that are R-sub-Gaussian (losses in an interval of length 2R are); for independent records of one law. "
-        "A run of many rounds is outside of it, so here it is a yardstick, not a promise."
+        "that clients compute on their own, once, and that are averaged; for losses that are a Bregman divergence "
+        "between model and record (squared distance is one; those of linear models on random features are not) and "
+        "R-sub-Gaussian (losses in an interval of length 2R are); for independent records of one law. A run of many "
+        "rounds is outside of it, so here it is a yardstick, not a promise."
     )
     return [paragraph(text), note(told)]

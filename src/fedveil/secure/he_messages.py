@@ -18,6 +18,7 @@ MOST_NUMBER: Final = 2**32 - 1  # of a client
 
 _HEAD: Final = struct.Struct("<4sBBQII32s")
 _KEYS: Final = struct.Struct("<4sBBBIQ")
+_DIGEST: Final = 32
 _MAGIC: Final = b"fvhe"
 _VERSION: Final = 1
 _KINDS: Final[dict[str, int]] = {"part": 1, "sum": 2}
@@ -64,12 +65,15 @@ def write_message(message: Message) -> bytes:
         _MAGIC, _VERSION, _KINDS[message.kind], message.turn, message.size, len(message.senders), message.key
     )
     who = struct.pack(f"<{len(message.senders)}I", *message.senders)
-    return head + who + b"".join(len(text).to_bytes(4, "little") + text for text in message.ciphertexts)
+    body = head + who + b"".join(len(text).to_bytes(4, "little") + text for text in message.ciphertexts)
+    return (
+        body + hashlib.sha256(body).digest()
+    )  # against damage, which the key holder alone would see; it signs nothing
 
 
 def most_bytes(parameters: Parameters, size: int, senders: int) -> int:
     """No message for so many values is longer."""
-    return _HEAD.size + 4 * senders + parameters.ciphertexts(size) * (4 + CIPHERTEXT_MOST)
+    return _HEAD.size + 4 * senders + parameters.ciphertexts(size) * (4 + CIPHERTEXT_MOST) + _DIGEST
 
 
 def typical_bytes(parameters: Parameters, size: int) -> int:
@@ -77,9 +81,9 @@ def typical_bytes(parameters: Parameters, size: int) -> int:
 
     >>> from fedveil.secure.he_parameters import parameters_for
     >>> typical_bytes(parameters_for(50), 100_000) / 100_000
-    44.30258
+    44.3029
     """
-    return _HEAD.size + 4 + parameters.ciphertexts(size) * (4 + CIPHERTEXT_BYTES)
+    return _HEAD.size + 4 + parameters.ciphertexts(size) * (4 + CIPHERTEXT_BYTES) + _DIGEST
 
 
 def typical_key_bytes(parameters: Parameters) -> int:
@@ -91,7 +95,8 @@ def read_message(given: bytes, *, kind: Kind, parameters: Parameters, size: int,
     """The message in these bytes, if it is of this kind, round, length and key."""
     require(isinstance(given, bytes), "A ciphertext message", "be bytes", type(given).__name__)
     most = most_bytes(parameters, size, parameters.clients)
-    require(_HEAD.size <= len(given) <= most, "A ciphertext message", f"have at most {most} bytes, whole", len(given))
+    fits = _HEAD.size + _DIGEST <= len(given) <= most
+    require(fits, "A ciphertext message", f"have a whole head and at most {most} bytes", len(given))
     magic, version, number, its_turn, its_size, count, its_key = _HEAD.unpack_from(given)
     right = magic == _MAGIC and version == _VERSION and number == _KINDS[kind]
     require(right, "A ciphertext message", f"be a {kind} of version {_VERSION}", (magic, version, number))
@@ -99,10 +104,11 @@ def read_message(given: bytes, *, kind: Kind, parameters: Parameters, size: int,
     require(its_turn == turn, "A ciphertext message", f"be of round {turn}", its_turn)
     require(its_size == size, "A ciphertext message", f"hold {size} values", its_size)
     require(1 <= count <= parameters.clients, "Senders", f"number 1 to {parameters.clients}", count)
-    start = _HEAD.size + 4 * count
-    require(len(given) >= start, "A ciphertext message", "name all its senders", len(given))
-    senders = struct.unpack_from(f"<{count}I", given, _HEAD.size)
-    texts = _pieces(given, start, parameters.ciphertexts(size), CIPHERTEXT_MOST)
+    body, start = given[:-_DIGEST], _HEAD.size + 4 * count
+    whole = hashlib.sha256(body).digest() == given[-_DIGEST:] and len(body) >= start
+    require(whole, "A ciphertext message", "arrive whole and unchanged", f"{len(given)} bytes with another digest")
+    senders = struct.unpack_from(f"<{count}I", body, _HEAD.size)
+    texts = _pieces(body, start, parameters.ciphertexts(size), CIPHERTEXT_MOST)
     return Message(kind=kind, turn=turn, size=size, senders=senders, key=key, ciphertexts=texts)
 
 
