@@ -26,8 +26,6 @@ WAYS: Final[tuple[Way, ...]] = ("plain", "compressed", "secure-aggregation", "ho
 _NUMBER: Final = 8  # bytes
 _EIGHT_BITS: Final = 127  # levels on each side of zero
 _NEIGHBOURS: Final = 15
-_A_NEIGHBOUR: Final = 32 + 64 + 200  # a key, its signature, shares in an envelope
-_HEADS: Final = 500  # of the messages of one round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +88,8 @@ def bytes_of(plan: Plan, way: Way) -> Traffic:
         case "compressed":
             up = _compressed(plan)
         case "secure-aggregation":
-            more = masking_bytes(_largest_cohort(plan))
-            up, down = up + more, down + more
+            more_up, more_down = masking_bytes(_largest_cohort(plan))
+            up, down = up + more_up, down + more_down
         case "homomorphic":
             parameters = parameters_for(_largest_cohort(plan))
             up, once = typical_bytes(parameters, size), typical_key_bytes(parameters)
@@ -102,13 +100,16 @@ def bytes_of(plan: Plan, way: Way) -> Traffic:
     return Traffic(way=way, up=up, down=down, once=once, messages=messages, most=most, clients=plan.data.clients)
 
 
-def masking_bytes(cohort: int) -> int:
-    """What masked sums add to a client's message, each way, in a round: keys and shares for its neighbours. About.
+def masking_bytes(cohort: int) -> tuple[int, int]:
+    """What masked sums add to what a client sends and receives in a round, about: signed keys, shares, agreement.
 
     >>> masking_bytes(50), masking_bytes(3)
-    (4940, 1092)
+    ((4075, 9990), (1020, 1161))
     """
-    return _HEADS + _A_NEIGHBOUR * min(_NEIGHBOURS, max(cohort - 1, 0))
+    near = min(_NEIGHBOURS, max(cohort - 1, 0))
+    up = 550 + near * 235  # five heads, keys and digests; commitments with sealed shares, and opened ones
+    down = 230 + near * 314 + cohort * 101  # four heads; keys and sealed shares; who agreed, signed
+    return up, down
 
 
 def coded_gap(plan: Plan, traffic: Traffic) -> CodedGap:
