@@ -26,7 +26,7 @@ def traffic(view: View) -> Markup | None:
         f"A client that takes part in a round sends {words.bytes_text(mine.up)} and receives "
         f"{words.bytes_text(mine.down)}; in the whole run {mine.messages:,} updates are sent at most, "
         f"{words.bytes_text(mine.total_up)} in all. The table has the other ways beside it. These are planned "
-        "bytes, not counted ones: who took part in which round is a secret."
+        "bytes, not counted ones: they tell nothing about who took part."
     )
     gap = coded_gap(plan, mine)
     return section("traffic", "What is sent", paragraph(text), _table(plan, rows, used), *_gap(plan, gap))
