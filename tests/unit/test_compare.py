@@ -16,7 +16,8 @@ from fedveil.errors import BadValue
 from fedveil.job import plan_study
 from fedveil.ledger import CapExceeded, Ledger
 from fedveil.planning import WISHES
-from fedveil.report.compare_page import bytes_text, compare_page
+from fedveil.report.compare_page import compare_page
+from fedveil.report.words import bytes_text
 from fedveil.run.in_memory import messages
 
 GENERATOR = np.random.default_rng(8)

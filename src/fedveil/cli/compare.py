@@ -11,7 +11,8 @@ from fedveil.cli.show import Json, out, plain_table, rounded_up, show
 from fedveil.compare import Comparison, View
 from fedveil.compare import compare as carry_out
 from fedveil.errors import BadValue
-from fedveil.report.compare_page import NOISE, bytes_text, compare_page, noise_text, score_text, spread_text
+from fedveil.report.compare_page import NOISE, compare_page, noise_text, score_text, spread_text
+from fedveil.report.words import bytes_text
 from fedveil.run.files import PUBLIC, write_atomically
 
 

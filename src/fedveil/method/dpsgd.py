@@ -26,7 +26,7 @@ from fedveil.tables import known
 from fedveil.target import Target
 from fedveil.theory.grid import SAMPLER_DISTANCE
 
-Compression = Literal["none", "random-k", "top-k", "quantised"]
+Compression = Literal["none", "random-k", "top-k", "quantised", "rotated"]
 
 MOST_MESSAGES = 20_000_000
 _ROUNDINGS = 60  # of a mean and its norm, beside those of the gradient
@@ -255,5 +255,7 @@ def _shrunk(method: DpSgd) -> str:
             return ""
         case "quantised":
             return f", then rounded to {method.levels} levels"
+        case "rotated":
+            return f", then rotated and rounded to {method.levels} levels"
         case _:
             return f", then {method.compression} with {method.keep:.0%} kept"

@@ -7,6 +7,7 @@ from typing import Any
 from fedveil.report.blocks import figure, note, paragraph, section, table
 from fedveil.report.charts import Axis, Row, axis, rows_chart
 from fedveil.report.markup import Markup, tag
+from fedveil.report.words import bytes_text
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 NOISE = (
@@ -206,15 +207,3 @@ def noise_text(entry: Mapping[str, Any]) -> str:
     """Noise on the averaged gradient where it is known, else in the method's own words."""
     average = entry["noise_on_average"]
     return str(entry["noise"]) or "–" if average is None else f"{average:.3g}"
-
-
-def bytes_text(count: int) -> str:
-    """A size with its unit.
-
-    >>> bytes_text(0), bytes_text(1_500), bytes_text(2_000_000)
-    ('0 B', '1.5 kB', '2 MB')
-    """
-    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}"

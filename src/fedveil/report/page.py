@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedveil.errors import BadValue
 from fedveil.report import audit_section, bound_sections, client_section, plain_section, run_sections, words
+from fedveil.report import bound_sections, client_section, plain_section, run_sections, traffic_section, words
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.view import View, view_of
 
@@ -19,6 +20,7 @@ _CONTENTS = {
     "places": "Round by round",
     "utility": "How well it does",
     "schedule": "How it was trained",
+    "traffic": "What is sent",
     "assumptions": "Assumptions",
     "checking": "Check it yourself",
 }
@@ -50,6 +52,7 @@ def page(view: View) -> str:
         "places": bound_sections.places(view),
         "utility": run_sections.utility(view),
         "schedule": run_sections.schedule(view),
+        "traffic": traffic_section.traffic(view),
         "assumptions": run_sections.assumptions(view),
         "checking": run_sections.checking(view),
     }

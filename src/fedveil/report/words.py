@@ -200,3 +200,15 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
 def _tidy(text: str) -> str:
     mantissa, mark, power = text.partition("e")
     return f"{mantissa}e{'+' if int(power) > 0 else ''}{int(power)}" if mark else text
+
+
+def bytes_text(count: int) -> str:
+    """A size with its unit.
+
+    >>> bytes_text(0), bytes_text(1_500), bytes_text(2_000_000)
+    ('0 B', '1.5 kB', '2 MB')
+    """
+    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g} {units[0]}"

@@ -1,0 +1,1 @@
+"""Smaller messages: rotation, rounding, sparsity, bits. Pure functions; what each does to privacy is stated."""
