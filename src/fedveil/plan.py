@@ -37,7 +37,6 @@ class Plan:
     ``grid``: state and noise are whole multiples of 2**grid; ``seeded``: the noise comes from a seed that others know.
     ``canaries``: how many of the records are slots of an audit (None, and then not written, without one); as many of
     the features are theirs.
-    ``grid``: state and noise are whole multiples of 2**grid; ``seeded``: the noise comes from a seed that others know;
     ``trust``: the run goes by parts, every client adding its own share of the noise; None: it is drawn at once.
     """
 
@@ -60,13 +59,13 @@ class Plan:
         self.method.check(self.data, self.model, self.target)
         if self.canaries is not None:
             check_canaries(self.canaries, self.data, self.model, self.method.kind, self.target)
+        if self.trust is not None:
+            by_parts.check(self.method, self.trust, self.grid, self.data, self.model, self.target)
 
     @property
     def real_features(self) -> int:
         """Features of the records themselves: those that are not a canary's."""
         return self.data.features - (self.canaries or 0)
-        if self.trust is not None:
-            by_parts.check(self.method, self.trust, self.grid, self.data, self.model, self.target)
 
     @property
     def private(self) -> bool:

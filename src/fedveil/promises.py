@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import get_args
 
-from fedveil.account.evaluator import bound_of, least_of
+from fedveil.account.evaluator import Evaluator, bound_of, least_of
 from fedveil.account.grid import Grid, delta_on_grid, on_grid
-from fedveil.account.evaluator import Evaluator
-from fedveil.account.grid import Grid, on_grid
 from fedveil.account.observers import views
 from fedveil.guarantee import Adversary, Answer
 from fedveil.method import by_parts
@@ -41,16 +39,13 @@ def hidden_views(plan: Plan, adversary: Adversary) -> Sequence[Evaluator]:
 def promise(plan: Plan, adversary: Adversary, delta: float | None = None) -> Answer:
     """The smallest epsilon that is proved against this observer, at the target's delta or another."""
     delta = plan.target.delta if delta is None else delta
-    return on_grid(
-        grid_of(plan, adversary), lambda inner: plan.method.answer(adversary, plan.data, plan.target, inner), delta
-    )
+    return on_grid(grid_of(plan, adversary), lambda inner: ideal(plan, adversary, inner), delta)
 
 
 def promised_delta(plan: Plan, adversary: Adversary, epsilon: float) -> float:
     """The smallest delta that is proved of a hidden run at this epsilon; several times cheaper than the inverse."""
-    seen = views(plan.run, adversary, plan.participation)
+    seen = hidden_views(plan, adversary)
     answer = delta_on_grid(
         grid_of(plan, adversary), lambda inner: least_of([bound_of(e, None, inner) for e in seen], None, inner), epsilon
     )
     return answer.delta
-    return on_grid(grid_of(plan, adversary), lambda inner: ideal(plan, adversary, inner), delta)

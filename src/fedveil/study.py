@@ -20,8 +20,7 @@ from fedveil.tables import filled, known, read_tables, table
 from fedveil.target import Target
 from fedveil.trust import Trust
 
-_TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report", "audit"]
-_TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report", "trust"]
+_TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report", "audit", "trust"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +60,7 @@ class Study:
     baselines: bool = False
     training_public: bool = False
     canaries: int | None = None
+    trust: Trust | None = None
 
     @property
     def slots(self) -> Canaries | None:
@@ -68,15 +68,20 @@ class Study:
         if self.canaries is None:
             return None
         return Canaries(count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit)
-    trust: Trust | None = None
 
     def planned(self, shape: DataShape, test_records: int = 0, test_public: bool = True) -> Planned:
         """The plan of this study on data of this shape, canaries included."""
         return make_plan(
             self.name,
             self.algorithm,
-            Task(data=shape, model=self.model, target=self.target, wishes=self.wishes, canaries=self.canaries),
-            Task(data=shape, model=self.model, target=self.target, wishes=self.wishes, trust=self.trust),
+            Task(
+                data=shape,
+                model=self.model,
+                target=self.target,
+                wishes=self.wishes,
+                canaries=self.canaries,
+                trust=self.trust,
+            ),
             seeded=self.seed is not None,
             test_records=test_records,
             test_public=test_public,

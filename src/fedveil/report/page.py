@@ -4,8 +4,15 @@ from importlib.resources import files
 from pathlib import Path
 
 from fedveil.errors import BadValue
-from fedveil.report import audit_section, bound_sections, client_section, plain_section, run_sections, words
-from fedveil.report import bound_sections, client_section, plain_section, run_sections, traffic_section, words
+from fedveil.report import (
+    audit_section,
+    bound_sections,
+    client_section,
+    plain_section,
+    run_sections,
+    traffic_section,
+    words,
+)
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.view import View, view_of
 

@@ -246,8 +246,7 @@ def _train(
         state = _hidden(plan, train, name, entropy, folder / "private" / "checkpoint", system, tick)
         return model_of(Rule.of(plan), state)
     try:
-        return TRAINERS[plan.method.kind](plan, train, entropy, tick).model
-        return train_plan(plan, loaded.train, entropy, tick, fails=system.fails).model
+        return train_plan(plan, train, entropy, tick, fails=system.fails).model
     except KeyboardInterrupt as error:
         raise Interrupted("Stopped; begin again with the same command and --resume.") from error
 
@@ -282,8 +281,7 @@ def _hidden(
         tick(state.round, first)
 
     try:
-        last = simulate(plan, train, entropy, resume=begun, watch=after)[1]
-        last = simulate(plan, loaded.train, entropy, resume=begun, watch=after, fails=system.fails)[1]
+        last = simulate(plan, train, entropy, resume=begun, watch=after, fails=system.fails)[1]
         save(last)  # a crash during the release need not compute it again
         return last
     except FedveilError:
