@@ -1,0 +1,135 @@
+"""``fedveil audit`` on real folders: consistent runs, altered ones, too few runs, wrong targets, private records."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STUDY = """
+[data]
+source = "sklearn:breast_cancer"
+feature_bound = 2.0
+
+[clients]
+kind = "equal"
+count = 4
+
+[model]
+kind = "logistic"
+radius = 10.0
+
+[privacy]
+epsilon = 2.0
+delta = 1e-3
+neighbours = "zero-out"
+
+[schedule]
+kind = "constant"
+rounds = 2
+passes = 1
+"""
+
+
+def fedveil(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from fedveil.cli import main; main()", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, "COLUMNS": "160"})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audit")
+    (folder / "study.toml").write_text(STUDY)
+    done = fedveil("run", "study.toml", "--out", "results", "--quiet", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_sound_run_is_consistent_and_its_report_says_so(run: Path) -> None:
+    done = fedveil("audit", "results", "--study", "study.toml", "--runs", "600", "--shadows", "7", "--json", cwd=run)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "consistent"
+    assert [row["adversary"] for row in found["findings"]][:2] == ["final-model", "curious-client"]
+    assert found["hidden_state"]["rows"][0]["sees"] == "the final model"
+    page = (run / "results" / "report.html").read_text()
+    assert 'id="attacked"' in page
+    # The records were not declared public: what was computed from them stays private, and no picture is made.
+    assert {row["attack"] for row in found["findings"]} == {"distinguishing-game"}
+    assert len(found["private_findings"]) == 3
+    kept = run / "results" / "private" / "audit.json"
+    assert oct(kept.stat().st_mode)[-3:] == "600"
+    assert "leakage" not in json.loads((run / "results" / "audit.json").read_text())
+
+
+def test_the_table_is_for_people(run: Path) -> None:
+    done = fedveil("audit", "results", "--runs", "600", cwd=run)
+    assert done.returncode == 0, done.stderr
+    assert "Nothing contradicts the certificate." in done.stdout
+    assert "give --study" in done.stdout
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("fedveil: ")
+    assert done.stderr.count("\n") == 1
+    for word in words:
+        assert word in done.stderr
+
+
+def test_too_few_runs_are_refused_with_the_number(run: Path) -> None:
+    refused(fedveil("audit", "results", "--runs", "50", cwd=run), "runs must be at least", "got 50")
+
+
+@pytest.mark.parametrize("name", ["plan.toml", "ledger.jsonl", "model.npz", "certificate.json"])
+def test_a_run_that_was_changed_or_is_incomplete_is_refused(run: Path, name: str) -> None:
+    path = run / "results" / name
+    kept = path.read_bytes()
+    try:
+        path.write_bytes(kept.replace(b"0", b"1", 1) if name != "model.npz" else kept[:-1] + b"x")
+        refused(fedveil("audit", "results", "--runs", "600", cwd=run))
+        path.unlink()
+        refused(fedveil("audit", "results", "--runs", "600", cwd=run), name)
+    finally:
+        path.write_bytes(kept)
+
+
+def test_a_study_of_other_records_is_refused(run: Path) -> None:
+    (run / "other.toml").write_text(STUDY.replace("count = 4", "count = 5"))
+    refused(
+        fedveil("audit", "results", "--study", "other.toml", "--runs", "600", cwd=run), "The study's records must be"
+    )
+
+
+def test_a_folder_without_a_run_and_a_file_that_is_none_are_refused(run: Path) -> None:
+    refused(fedveil("audit", ".", cwd=run), "plan.toml")
+    refused(fedveil("audit", "nowhere", cwd=run), "run's folder or a mechanism file")
+    refused(fedveil("audit", "study.toml", cwd=run))
+
+
+MECHANISM = """
+[mechanism]
+kind = "last-iterate"
+rounds = 3
+place = 2
+step_size = 0.5
+lipschitz = 1.0
+smoothness = 0.5
+diameter = 2.0
+noise_std = 2.0
+"""
+
+
+def test_a_mechanism_is_held_against_the_exact_law(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(MECHANISM)
+    done = fedveil("audit", "run.toml", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "consistent"
+    shown = fedveil("audit", "run.toml", cwd=tmp_path)
+    assert "consistent" in shown.stdout
+    (tmp_path / "gaussian.toml").write_text('[mechanism]\nkind = "gaussian"\nnoise_multiplier = 1.0\n')
+    refused(fedveil("audit", "gaussian.toml", cwd=tmp_path), "last-iterate")
