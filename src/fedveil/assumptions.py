@@ -74,7 +74,8 @@ def _sums_row(trust: Trust) -> Assumption:
     name = "the server learns sums only"
     match trust.server:
         case "secure-aggregation":
-            how = "masks that cancel in the sum alone; the clients open no sum of fewer answers than stated here"
+            how = "masks that cancel in the sum alone, for a server that keeps to the protocol (one that lies: where "
+            how += "clients have identity keys); the clients open no sum of fewer answers than stated here"
             return Assumption(name, "secure aggregation", how)
         case "homomorphic" if trust.key_holder == "clients":
             how = "the server adds what it cannot open: the clients hold the decryption key, and give it to nobody"

@@ -144,7 +144,9 @@ def _messages(plan: Plan, together: bool) -> tuple[int, int]:
             most = plan.run.passes if plan.deal == "clients" else plan.run.total
             return int(cohorts.sum()), most
         case DpSgd() as method:
-            rounds = [method.posture(client).rounds for client in range(plan.data.clients)]
+            # By parts a window of rounds is one message.
+            width = int(method.network.window) if plan.trust is not None and method.network.together else 1
+            rounds = [math.ceil(method.posture(client).rounds / width) for client in range(plan.data.clients)]
             return sum(rounds), max(rounds)
         case FedAvg() as method:
             return round(method.rounds * method.cohort), method.rounds

@@ -64,4 +64,9 @@ class Trust:
         """Refuse to promise a round of so many clients that none of them may be left to protect."""
         left = self.honest(cohort)
         rule = f"leave an honest client of the {cohort} in a round, with dropouts and colluders taken off"
-        require(left >= 1, "trust", rule, f"{self.dropouts} dropouts and {self.colluders} colluders")
+        given = f"{self.dropouts} dropouts and {self.colluders} colluders"
+        require(left >= 1, "trust", rule, given)
+        if self.server == "secure-aggregation":  # as fedveil.secure.setting demands of every round
+            most = f"leave more than half of {cohort} clients and the colluders answering, and at least two clients"
+            enough = cohort >= 2 and 2 * self.least(cohort) > cohort + self.colluders
+            require(enough, "trust", most, given, "Masks protect nobody below that.")

@@ -26,6 +26,9 @@ epsilon = 2.0
 delta = 1e-3
 neighbours = "zero-out"
 
+[algorithm]
+order = "public"
+
 [schedule]
 kind = "constant"
 rounds = 2
@@ -48,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sound_run_is_consistent_and_its_report_says_so(run: Path) -> None:
-    done = fedveil("audit", "results", "--study", "study.toml", "--runs", "600", "--shadows", "7", "--json", cwd=run)
+    done = fedveil("audit", "results", "--study", "study.toml", "--runs", "600", "--shadows", "8", "--json", cwd=run)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["verdict"] == "consistent"
@@ -89,7 +92,10 @@ def test_a_run_that_was_changed_or_is_incomplete_is_refused(run: Path, name: str
     path = run / "results" / name
     kept = path.read_bytes()
     try:
-        path.write_bytes(kept.replace(b"0", b"1", 1) if name != "model.npz" else kept[:-1] + b"x")
+        changed = kept.replace(b'"private": true', b'"private": false').replace(b"charge", b"charged")
+        path.write_bytes(
+            changed.replace(b"records = ", b"records = 1") if changed != kept or name == "plan.toml" else kept + b"x"
+        )
         refused(fedveil("audit", "results", "--runs", "600", cwd=run))
         path.unlink()
         refused(fedveil("audit", "results", "--runs", "600", cwd=run), name)

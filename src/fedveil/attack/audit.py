@@ -47,7 +47,7 @@ class Effort:
 
     def __post_init__(self) -> None:
         require(40 <= self.runs <= 10_000_000, "runs", "lie between 40 and 10000000", self.runs)
-        require(self.shadows == 0 or 7 <= self.shadows <= 99_999, "shadows", "be 0 or at least 7", self.shadows)
+        require(self.shadows == 0 or 8 <= self.shadows <= 99_999, "shadows", "be 0 or at least 8", self.shadows)
         for name in ("alarm", "canary_alarm"):
             require(0 < getattr(self, name) < 0.5, name, "lie strictly between 0 and .5", getattr(self, name))
 
