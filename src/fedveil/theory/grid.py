@@ -101,7 +101,7 @@ def halves_of(shares: float) -> float:
     (1.0, 3.0, 1201.0)
     """
     require(shares >= 1, "shares", "be at least 1", shares)
-    return 1 + min(shares - 1, _REACH * math.sqrt(shares - 1))
+    return float(1 + min(shares - 1, _REACH * math.sqrt(shares - 1)))
 
 
 def log_aliasing(steps: float, shares: float) -> float:
