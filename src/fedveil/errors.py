@@ -4,7 +4,9 @@
 
     FedveilError
     ├── BadValue (also a ValueError)      a value breaks its rule; the message names the way out
-    └── CannotCertify                     no safe number can be given for this question
+    ├── CannotCertify                     no safe number can be given for this question
+    ├── TooFewSurvivors                   a round lost more clients than the plan tolerates; its charge stays
+    └── NotAvailable                      a part that this installation lacks; the message says how to get it
 """
 
 
@@ -18,3 +20,11 @@ class BadValue(FedveilError, ValueError):
 
 class CannotCertify(FedveilError):
     """The question is well formed, but no safe answer is known."""
+
+
+class TooFewSurvivors(FedveilError):
+    """A round lost more clients than the plan tolerates: its sum is not used, and what was charged stays charged."""
+
+
+class NotAvailable(FedveilError):
+    """Something that this installation cannot do."""

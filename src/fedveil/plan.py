@@ -17,11 +17,13 @@ from fedveil.method.base import Method
 from fedveil.method.dpsgd import DpSgd
 from fedveil.method.fedavg import FedAvg
 from fedveil.method.hidden import Deal, Hidden
+from fedveil.method.parts import cohorts
 from fedveil.method.simfl import SimFL
 from fedveil.model.loss import Constants
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.target import Target
+from fedveil.trust import Trust
 
 FORMAT = 1
 METHODS: dict[str, Any] = {"hidden": Hidden, "dpsgd": DpSgd, "fedavg": FedAvg, "simfl": SimFL}
@@ -31,7 +33,8 @@ METHODS: dict[str, Any] = {"hidden": Hidden, "dpsgd": DpSgd, "fedavg": FedAvg, "
 class Plan:
     """What will run.
 
-    ``grid``: state and noise are whole multiples of 2**grid; ``seeded``: the noise comes from a seed that others know.
+    ``grid``: state and noise are whole multiples of 2**grid; ``seeded``: the noise comes from a seed that others know;
+    ``trust``: the run goes by parts, every client adding its own share of the noise; None: it is drawn at once.
     """
 
     name: str
@@ -45,10 +48,14 @@ class Plan:
     test_public: bool = True
     training_public: bool = False
     baselines: bool = False
+    trust: Trust | None = None
 
     def __post_init__(self) -> None:
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
         self.method.check(self.data, self.model, self.target)
+        if self.trust is not None:
+            for cohort in sorted(set(cohorts(self.method, self.data, self.target))):
+                self.trust.check(cohort)
 
     @property
     def private(self) -> bool:
@@ -108,7 +115,7 @@ class Plan:
         return hashlib.sha256(write_plan(self).encode()).hexdigest()
 
 
-_HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target", "method")]
+_HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target", "method", "trust")]
 
 
 def write_plan(plan: Plan) -> str:
@@ -121,13 +128,15 @@ def write_plan(plan: Plan) -> str:
         "privacy": _values(plan.target),
         "method": plan.method.table(),
     }
+    if plan.trust is not None:  # plans without it keep the text, and so the name, that they always had
+        tables["trust"] = _values(plan.trust)
     return write_tables(tables)
 
 
 def read_plan(text: str) -> Plan:
     """The plan that a text holds."""
     tables, names = read_tables(text, "The plan"), ["plan", "data", "model", "privacy", "method"]
-    known(tables, names, "a plan")
+    known(tables, [*names, "trust"], "a plan")
     for name in names:
         require(name in tables, "The plan", f"have a [{name}] table", sorted(tables))
     head = dict(table(tables["plan"], "plan"))
@@ -141,6 +150,8 @@ def read_plan(text: str) -> Plan:
         "target": _read(Target, tables["privacy"], "privacy"),
         "method": METHODS[str(kind)].read(table(tables["method"], "method")),
     }
+    if "trust" in tables:
+        parts["trust"] = _read(Trust, tables["trust"], "trust")
     try:
         return Plan(**parts, **head)
     except TypeError as error:

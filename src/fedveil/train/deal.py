@@ -60,6 +60,19 @@ def deal(plan: Plan, records: Records, entropy: Entropy) -> Dealt:
     return _laid_out(records, chosen, starts, weights)
 
 
+def rounds_of_units(plan: Plan, records: Records, entropy: Entropy) -> Indices:
+    """The round, in a pass from 0, that each record is dealt into, as :func:`deal` deals them; -1: none."""
+    ends = np.cumsum(np.broadcast_to(np.asarray(plan.run.batch), (plan.run.rounds,)))
+    count = plan.data.records
+    if plan.deal == "clients":
+        count = plan.data.clients
+        ends = ends if plan.target.unit == "client" else ends // plan.data.largest_client
+    place = np.full(count, -1, dtype=np.int64)
+    chosen = _order(plan, entropy, count)[: ends[-1]]
+    place[chosen] = np.searchsorted(ends, np.arange(chosen.size), side="right")
+    return place if plan.deal == "records" else place[records.owner]
+
+
 def _order(plan: Plan, entropy: Entropy, count: int) -> Indices:
     return permutation(entropy, count) if plan.run.order == "secret" else np.arange(count, dtype=np.int64)
 

@@ -17,7 +17,7 @@ from fedveil.train.entropy import Entropy, uniform_below
 from fedveil.train.noise import rounded_laplace, rounded_normal
 
 Vector = NDArray[np.float64]
-_LARGEST = 2.0**52  # grid steps a coordinate may lie from the origin: sums with noise stay exact in float64
+LARGEST = 2**52  # grid steps a coordinate may lie from the origin: sums with noise stay exact in float64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +85,7 @@ def step(rule: Rule, state: State, batch: Batch, noise: Vector) -> State:
     )
     moved = model - rule.steps[turn] * (total / rule.batches[turn] + rule.l2 * model)
     position = np.rint(moved / rule.unit) + noise
-    np.clip(position, -_LARGEST, _LARGEST, out=position)
+    np.clip(position, -LARGEST, LARGEST, out=position)
     return State(turn + 1, position, state.dropped + dropped)
 
 

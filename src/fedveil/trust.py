@@ -1,0 +1,62 @@
+"""Whom the clients trust with what: who adds their updates up, how many may be missing, how many may tell their noise.
+
+With such a value in a plan, a run goes by parts: every client adds its own share of each round's noise to its own whole
+numbers before they leave it. Page: docs/trust.md; proof: docs/theory/noise-shares.md.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fedveil.checks import require
+from fedveil.mechanism import whole
+
+Server = Literal["trusted", "secure-aggregation", "homomorphic"]
+KeyHolder = Literal["clients", "third-party"]
+_MOST = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """``dropouts``: clients that may be missing from a round; ``colluders``: those who may tell the server their noise.
+
+    Both are counted in a round. ``key_holder``: who can open encrypted sums, for a homomorphic server alone.
+    """
+
+    server: Server = "trusted"
+    dropouts: int = 0
+    colluders: int = 0
+    key_holder: KeyHolder | None = None
+
+    def __post_init__(self) -> None:
+        require(self.server in get_args(Server), "trust.server", f"be one of {', '.join(get_args(Server))}", self.server)
+        for name in ("dropouts", "colluders"):
+            value = whole(f"trust.{name}", getattr(self, name))
+            require(0 <= value <= _MOST, f"trust.{name}", f"lie between 0 and {_MOST}", value)
+            object.__setattr__(self, name, value)
+        self._check_key()
+
+    def _check_key(self) -> None:
+        encrypted, words = self.server == "homomorphic", get_args(KeyHolder)
+        if not encrypted:
+            hint = "Only a homomorphic server has a key to be held."
+            require(self.key_holder is None, "trust.key_holder", "be left out here", self.key_holder, hint)
+            return
+        hint = "Whoever holds it can open single updates: it must never be the server."
+        require(self.key_holder in words, "trust.key_holder", f"be one of {', '.join(words)}", self.key_holder, hint)
+        alone = self.key_holder != "clients" or self.colluders == 0
+        hint = "A client that hands the server the key opens every update; let a third party hold it."
+        require(alone, "trust.colluders", "be 0 when the clients hold the key", self.colluders, hint)
+
+    def honest(self, cohort: int) -> int:
+        """Of so many clients, those whose shares of the noise are surely added and unknown to the server."""
+        return cohort - self.dropouts - self.colluders
+
+    def least(self, cohort: int) -> int:
+        """Of so many clients, those that must answer, or the round is refused."""
+        return cohort - self.dropouts
+
+    def check(self, cohort: int) -> None:
+        """Refuse to promise a round of so many clients that none of them may be left to protect."""
+        left = self.honest(cohort)
+        rule = f"leave an honest client of the {cohort} in a round, with dropouts and colluders taken off"
+        require(left >= 1, "trust", rule, f"{self.dropouts} dropouts and {self.colluders} colluders")
