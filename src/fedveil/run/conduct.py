@@ -156,10 +156,10 @@ def _charged(
             ledger.charge(
                 name,
                 plan.hash,
-                [_cost(plan, adversary) for adversary in ADVERSARIES],
+                [charge_of(plan, adversary) for adversary in ADVERSARIES],
                 rounds=plan.method.total,
                 mechanism=write_tables({"method": plan.method.table()}),
-                caps=_caps(study),
+                caps=caps_of(study),
                 at=at,
             )
         except FedveilError:
@@ -169,7 +169,8 @@ def _charged(
         yield ledger, at
 
 
-def _cost(plan: Plan, adversary: Any) -> Cost:
+def charge_of(plan: Plan, adversary: Any) -> Cost:
+    """What a run is charged for this observer."""
     answer = promise(plan, adversary)
     target = plan.target
     epsilon = float("inf") if plan.unprotected else answer.epsilon
@@ -178,7 +179,8 @@ def _cost(plan: Plan, adversary: Any) -> Cost:
     )
 
 
-def _caps(study: Study) -> list[Cap]:
+def caps_of(study: Study) -> list[Cap]:
+    """The caps that a study states."""
     target = study.target
     return [
         Cap(adversary=who, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=delta)
@@ -196,7 +198,7 @@ def _train(
     watch: Callable[[Progress], None] | None,
 ) -> Vector:
     """The last model. Hidden training keeps private checkpoints; the others repeat themselves to the byte."""
-    charged, began = _cost(plan, plan.target.adversary).epsilon, system.seconds()
+    charged, began = charge_of(plan, plan.target.adversary).epsilon, system.seconds()
 
     def tick(done: int, first: int = 0) -> None:
         if watch is not None:
@@ -224,7 +226,7 @@ def _hidden(
     """The last state; on Ctrl-C the last finished round is kept, privately."""
     mark = sha256((plan.hash + loaded.train.fingerprint(name.encode())).encode()).hexdigest()  # of plan and data
     found = load_checkpoint(path, plan=mark, run=name)
-    begun = None if found is None else _state_of(found)
+    begun = None if found is None else state_of(found)
     kept: list[State] = [] if begun is None else [begun]
     first, saved = 0 if begun is None else begun.round, system.seconds()
 
@@ -254,7 +256,8 @@ def _hidden(
         ) from error
 
 
-def _state_of(checkpoint: Checkpoint) -> State:
+def state_of(checkpoint: Checkpoint) -> State:
+    """Where a hidden run stood."""
     return State(checkpoint.round, np.array(checkpoint.state, dtype=np.float64), checkpoint.counts.get("dropped", 0))
 
 
@@ -263,7 +266,7 @@ def _release(
 ) -> dict[str, Any]:
     """Record the release, then make it; the key and the hidden state are destroyed after."""
     metrics = measure(plan, loaded, model, entropy)
-    data = _npz(plan, model)
+    data = model_file(plan, model)
     also = ["metrics.json"] if metrics["test"] else []
     ledger.release(name, sha256(data).hexdigest(), also=also, at=at)
     write_atomically(folder / "model.npz", data, mode=PUBLIC)
@@ -275,7 +278,7 @@ def _release(
     return metrics
 
 
-def _npz(plan: Plan, model: Any) -> bytes:
+def model_file(plan: Plan, model: Any) -> bytes:
     """Plain arrays that load without pickle; equal models give equal bytes."""
     loss = plan.model.loss
     if isinstance(loss, TorchLoss):  # what was learned is the way from a public start: together they are the model

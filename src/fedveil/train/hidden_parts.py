@@ -50,8 +50,12 @@ class Laid:
 
 def laid_out(plan: Plan, records: Records, entropy: Entropy) -> Laid:
     """The records of every client in the order of the rounds, dealt as :func:`fedveil.train.deal.deal` does."""
+    return laid_by(plan, records, rounds_of_units(plan, records, entropy))
+
+
+def laid_by(plan: Plan, records: Records, place: Indices) -> Laid:
+    """Records, all or a site's own, in the order of the rounds that they are dealt into; -1: none."""
     rounds, clients = plan.run.rounds, records.clients
-    place = rounds_of_units(plan, records, entropy)
     used = np.flatnonzero(place >= 0)
     order = used[np.lexsort((used, records.owner[used], place[used]))]
     first = np.arange(rounds)[:, None] * clients + np.arange(clients + 1)[None, :]

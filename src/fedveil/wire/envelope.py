@@ -136,5 +136,3 @@ def _key(shared: bytes, passing: bytes, receiver: bytes, head: bytes) -> bytes:
     """Bound to both public keys and to the head."""
     info = b"fedveil envelope key" + passing + receiver + hashlib.sha256(head).digest()
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(shared)
-
-

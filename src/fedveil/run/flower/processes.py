@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -70,10 +71,8 @@ class Started:
         """Ask it, wait a little, end it; what it started goes with it."""
         if self.alive:
             self.process.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=_GRACE)
-            except subprocess.TimeoutExpired:
-                pass
         _signal_session(self.process, signal.SIGKILL)
         self.process.wait()
 
