@@ -1,13 +1,17 @@
 """What each guarantee rests on: every assumption, its value in this plan, and what enforces it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedveil.account.hidden import per_round
 from fedveil.guarantee import Adversary
+from fedveil.method.dpsgd import DpSgd
 from fedveil.method.hidden import Hidden
+from fedveil.method.parts import cohorts
 from fedveil.plan import Plan
+from fedveil.trust import Trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +27,70 @@ def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
     """All that the guarantee against this observer assumes."""
     if not isinstance(plan.method, Hidden):
         stated = plan.method.assumptions(adversary, plan.data, plan.model, plan.target)
-        return (*_common(plan), *(Assumption(*row) for row in stated))
-    rows = [*_common(plan), *_records(plan), *_noise(plan)]
-    if adversary in ("final-model", "curious-client"):
-        rows += [*_steps(plan), *_hiding(plan)]
-    return (*rows, *_observer(plan, adversary))
+        rows = [*_common(plan), *(Assumption(*row) for row in stated)]
+    else:
+        rows = [*_common(plan), *_records(plan), *_noise(plan)]
+        if adversary in ("final-model", "curious-client"):
+            rows += [*_steps(plan), *_hiding(plan)]
+        rows += _observer(plan, adversary)
+    if plan.trust is None:
+        return tuple(rows)
+    kept = _by_parts(plan, plan.trust, adversary)
+    replaced = {row.name for row in kept}
+    return (*(row for row in rows if row.name not in replaced), *kept)
+
+
+def _by_parts(plan: Plan, trust: Trust, adversary: Adversary) -> list[Assumption]:
+    """What stands in place of a declaration where the clients add the noise, and what is declared even so."""
+    sizes = sorted(set(cohorts(plan.method, plan.data, plan.target)))
+    local = isinstance(plan.method, DpSgd)
+    rows = [] if local else [_share_row(trust, sizes)]
+    least = _range(tuple(float(trust.least(size)) for size in sizes))
+    refused = "a round with fewer is refused, and its charge kept"
+    rows.append(Assumption("answers to a round", f"at least {least} of {_range(tuple(map(float, sizes)))}", refused))
+    if not local and trust.dropouts:
+        why = "declared: who is missing depends on no record, no model, no noise and not on the order of the rounds"
+        rows.append(Assumption("clients are missing by chance", f"at most {trust.dropouts} a round", why))
+    if adversary == "server-with-secure-aggregation":
+        rows.append(_sums_row(trust))
+        if not local:
+            why = "declared: they may tell the server all they know"
+            rows.append(Assumption("colluding clients", f"at most {trust.colluders} a round", why))
+    if adversary == "curious-client" and not local:
+        rows.append(_sent_row(plan, trust))
+    return rows
+
+
+def _share_row(trust: Trust, sizes: Sequence[int]) -> Assumption:
+    honest = _range(tuple(float(trust.honest(size)) for size in sizes))
+    value = f"the planned variance over {honest} honest clients that answer"
+    how = "drawn at the client and added in whole numbers before anything leaves it"
+    return Assumption("every client adds its share of the noise", value, how)
+
+
+def _sums_row(trust: Trust) -> Assumption:
+    name = "the server learns sums only"
+    match trust.server:
+        case "secure-aggregation":
+            how = "masks that cancel in the sum alone; the clients open no sum of fewer answers than stated here"
+            return Assumption(name, "secure aggregation", how)
+        case "homomorphic" if trust.key_holder == "clients":
+            how = "the server adds what it cannot open: the clients hold the decryption key, and give it to nobody"
+            return Assumption(name, "homomorphic encryption", how)
+        case "homomorphic":
+            how = "the server adds what it cannot open: a third party holds the decryption key, and opens sums alone"
+            return Assumption(name, "homomorphic encryption", how)
+        case _:
+            return Assumption(name, "declared", "declared: this run added up in the open")
+
+
+def _sent_row(plan: Plan, trust: Trust) -> Assumption:
+    name = "it is sent a model only when it takes part"
+    if isinstance(plan.method, Hidden) and (plan.deal == "records" or trust.key_holder == "clients"):
+        return Assumption(name, "not used", "every model is counted as seen")
+    if isinstance(plan.method, Hidden):
+        return Assumption(name, "declared", "declared: so in this process")
+    return Assumption(name, "not used", "every model is counted as seen")
 
 
 def _common(plan: Plan) -> list[Assumption]:
@@ -65,7 +128,8 @@ def _records(plan: Plan) -> list[Assumption]:
 def _noise(plan: Plan) -> list[Assumption]:
     run = plan.run
     law = "normal" if run.noise == "gaussian" else "Laplace"
-    return [Assumption(f"noise per unit ({law})", f"{_range(run.noise_std)}", "drawn for every round by the run")]
+    how = "drawn for every round by the run" if plan.trust is None else "planned; made up by the clients' shares"
+    return [Assumption(f"noise per unit ({law})", f"{_range(run.noise_std)}", how)]
 
 
 def _steps(plan: Plan) -> list[Assumption]:

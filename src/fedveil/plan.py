@@ -13,11 +13,11 @@ from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.errors import BadValue
 from fedveil.mechanism import LastIterate
+from fedveil.method import by_parts
 from fedveil.method.base import Method
 from fedveil.method.dpsgd import DpSgd
 from fedveil.method.fedavg import FedAvg
 from fedveil.method.hidden import Deal, Hidden
-from fedveil.method.parts import cohorts
 from fedveil.method.simfl import SimFL
 from fedveil.model.loss import Constants
 from fedveil.model.spec import ModelPlan
@@ -54,8 +54,7 @@ class Plan:
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
         self.method.check(self.data, self.model, self.target)
         if self.trust is not None:
-            for cohort in sorted(set(cohorts(self.method, self.data, self.target))):
-                self.trust.check(cohort)
+            by_parts.check(self.method, self.trust, self.grid, self.data, self.model, self.target)
 
     @property
     def private(self) -> bool:

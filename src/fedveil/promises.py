@@ -1,10 +1,14 @@
 """What a plan promises to each observer: the accountants applied to the plan, the grid's share included."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import get_args
 
+from fedveil.account.evaluator import Evaluator
 from fedveil.account.grid import Grid, on_grid
+from fedveil.account.observers import views
 from fedveil.guarantee import Adversary, Answer
+from fedveil.method import by_parts
 from fedveil.plan import Plan
 
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
@@ -12,13 +16,27 @@ ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
 
 def grid_of(plan: Plan, adversary: Adversary = "final-model") -> Grid:
     """How far the run on the grid may stray from the ideal one, in units of the noise this observer does not know."""
+    if plan.trust is not None:
+        return by_parts.grid(plan.method, plan.trust, plan.grid, adversary, plan.data, plan.model, plan.target)
     return plan.method.grid(plan.grid, adversary, plan.data, plan.model, plan.target)
+
+
+def ideal(plan: Plan, adversary: Adversary, delta: float) -> Answer:
+    """The smallest epsilon that is proved against this observer for ideal, real-valued noise."""
+    if plan.trust is not None:
+        return by_parts.answer(plan.method, plan.trust, adversary, plan.data, plan.target, delta)
+    return plan.method.answer(adversary, plan.data, plan.target, delta)
+
+
+def hidden_views(plan: Plan, adversary: Adversary) -> Sequence[Evaluator]:
+    """Every bound on what this observer learns from a hidden run, with ideal noise."""
+    if plan.trust is not None:
+        return by_parts.views_of(plan.run, plan.hidden, plan.trust, adversary, plan.data, plan.target)
+    return views(plan.run, adversary, plan.participation)
 
 
 @lru_cache(maxsize=64)
 def promise(plan: Plan, adversary: Adversary, delta: float | None = None) -> Answer:
     """The smallest epsilon that is proved against this observer, at the target's delta or another."""
     delta = plan.target.delta if delta is None else delta
-    return on_grid(
-        grid_of(plan, adversary), lambda inner: plan.method.answer(adversary, plan.data, plan.target, inner), delta
-    )
+    return on_grid(grid_of(plan, adversary), lambda inner: ideal(plan, adversary, inner), delta)

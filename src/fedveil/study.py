@@ -17,8 +17,9 @@ from fedveil.planning.base import Task, Wish
 from fedveil.schedule import Wishes
 from fedveil.tables import filled, known, read_tables, table
 from fedveil.target import Target
+from fedveil.trust import Trust
 
-_TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report"]
+_TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report", "trust"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,14 @@ class Study:
     seed: int | None = None
     baselines: bool = False
     training_public: bool = False
+    trust: Trust | None = None
 
     def planned(self, shape: DataShape, test_records: int = 0, test_public: bool = True) -> Planned:
         """The plan of this study on data of this shape."""
         return make_plan(
             self.name,
             self.algorithm,
-            Task(data=shape, model=self.model, target=self.target, wishes=self.wishes),
+            Task(data=shape, model=self.model, target=self.target, wishes=self.wishes, trust=self.trust),
             seeded=self.seed is not None,
             test_records=test_records,
             test_public=test_public,
@@ -117,6 +119,7 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         seed=None if seed is None else whole("study.seed", seed),
         baselines=baselines,
         training_public=public,
+        trust=filled(Trust, parts["trust"], "trust") if "trust" in tables else None,
     )
 
 

@@ -20,8 +20,8 @@ _LONGEST = 86400
 class Trust:
     """``dropouts``: clients that may be missing from a round; ``colluders``: those who may tell the server their noise.
 
-    Both are counted in a round. ``key_holder``: who can open encrypted sums, for a homomorphic server alone.
-    ``timeout``: seconds that a round waits for its clients when they are on other machines.
+    Both are counted in a round. ``key_holder``: who can open encrypted sums, for a homomorphic server alone; the
+    clients, unless said otherwise. ``timeout``: seconds that a round waits for clients on other machines.
     """
 
     server: Server = "trusted"
@@ -31,7 +31,9 @@ class Trust:
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        require(self.server in get_args(Server), "trust.server", f"be one of {', '.join(get_args(Server))}", self.server)
+        require(
+            self.server in get_args(Server), "trust.server", f"be one of {', '.join(get_args(Server))}", self.server
+        )
         for name in ("dropouts", "colluders"):
             value = whole(f"trust.{name}", getattr(self, name))
             require(0 <= value <= _MOST, f"trust.{name}", f"lie between 0 and {_MOST}", value)
@@ -46,6 +48,8 @@ class Trust:
             hint = "Only a homomorphic server has a key to be held."
             require(self.key_holder is None, "trust.key_holder", "be left out here", self.key_holder, hint)
             return
+        if self.key_holder is None:
+            object.__setattr__(self, "key_holder", "clients")
         hint = "Whoever holds it can open single updates: it must never be the server."
         require(self.key_holder in words, "trust.key_holder", f"be one of {', '.join(words)}", self.key_holder, hint)
         alone = self.key_holder != "clients" or self.colluders == 0

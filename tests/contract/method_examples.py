@@ -10,7 +10,7 @@ import numpy as np
 from fedveil.data.records import Records
 from fedveil.plan import METHODS, Plan
 from fedveil.run.simulate import simulate
-from fedveil.run.trainers import TRAINERS
+from fedveil.run.trainers import train_plan
 from fedveil.study import Study, study_of
 from fedveil.train.entropy import Entropy
 from fedveil.train.trained import Vector
@@ -32,6 +32,7 @@ class Example:
     privacy: Mapping[str, Any] = field(default_factory=dict)
     schedule: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
+    trust: Mapping[str, Any] | None = None
     records: int = 120
     clients: int = 12
     chain: tuple[str, ...] = CHAIN
@@ -50,6 +51,7 @@ class Example:
             "model": {"kind": "logistic", "radius": 5.0, **self.model},
             "privacy": {"epsilon": 4.0, "delta": 1e-4, **self.privacy},
             "schedule": dict(self.schedule),
+            **({} if self.trust is None else {"trust": dict(self.trust)}),
         }
 
     @property
@@ -78,7 +80,7 @@ def trained(plan: Plan, records: Records, entropy: Entropy) -> Vector:
     """The model that this plan's trainer makes of the records."""
     if plan.method.kind == "hidden":
         return simulate(plan, records, entropy)[0]
-    return TRAINERS[plan.method.kind](plan, records, entropy, lambda done: None).model
+    return train_plan(plan, records, entropy, lambda done: None).model
 
 
 _CLIENTS = {"unit": "client", "neighbours": "zero-out"}
@@ -114,6 +116,38 @@ _ALL: dict[str, Example] = {
         noise=("noise_multiplier",),
         privacy=_CLIENTS | {"adversary": "server"},
         schedule={"rounds": 3},
+    ),
+    "hidden, by parts": Example(
+        algorithm={"kind": "hidden"},
+        noise=("noise_std",),
+        schedule={"rounds": 4, "passes": 1, "step_size": 0.5},
+        trust={"dropouts": 2, "colluders": 1},
+    ),
+    "hidden, by parts, whole clients, secret sums": Example(
+        algorithm={"kind": "hidden"},
+        noise=("noise_std",),
+        privacy=_CLIENTS | {"adversary": "server-with-secure-aggregation"},
+        schedule={"rounds": 3, "passes": 2, "step_size": 0.5},
+        trust={"dropouts": 1},
+    ),
+    "hidden, by parts, public order, whole clients": Example(
+        algorithm={"kind": "hidden", "order": "public", "deal": "clients"},
+        noise=("noise_std",),
+        privacy={"adversary": "curious-client"},
+        schedule={"rounds": 3, "passes": 1, "step_size": 0.5},
+        trust={},
+    ),
+    "fedavg, by parts": Example(
+        algorithm={"kind": "fedavg", "noise": "shared", "sampling": "fixed-size", "cohort": 6},
+        noise=("noise_multiplier",),
+        privacy=_CLIENTS | {"adversary": "server-with-secure-aggregation"},
+        schedule={"rounds": 3},
+        trust={"dropouts": 2, "colluders": 1},
+    ),
+    "dpsgd, by parts": Example(
+        algorithm={"kind": "dpsgd", "rate": 0.5, "rounds": 4, "window": 2},
+        noise=("noise",),
+        trust={"dropouts": 3},
     ),
     "simfl": Example(algorithm={"kind": "simfl"}, noise=("noise_multiplier",), schedule={"rounds": 5}),
     "simfl, secret coins": Example(

@@ -22,7 +22,7 @@ from fedveil.guarantee import Adversary
 from fedveil.plan import METHODS, Plan, read_plan, write_plan
 from fedveil.planning import WISHES
 from fedveil.planning.base import Task
-from fedveil.promises import ADVERSARIES, grid_of, promise
+from fedveil.promises import ADVERSARIES, grid_of, ideal, promise
 from fedveil.report.page import write_report
 from fedveil.run.trainers import TRAINERS
 from fedveil.train.entropy import KEY_BYTES, Entropy
@@ -148,11 +148,11 @@ class TestPromise:
     @every_method
     def test_noise_for_half_the_epsilon_meets_half_the_epsilon(self, name: str) -> None:
         plan, study = plan_of(name), EXAMPLES[name].study
-        task = Task(data=plan.data, model=plan.model, target=plan.target, wishes=study.wishes)
+        task = Task(data=plan.data, model=plan.model, target=plan.target, wishes=study.wishes, trust=plan.trust)
         half = plan.target.epsilon / 2
         again = study.algorithm.recalibrated(plan.method, task, epsilon=half, delta=plan.target.delta)
         assert again.kind == plan.method.kind
-        answer = again.answer(plan.target.adversary, plan.data, plan.target, plan.target.delta)
+        answer = ideal(replace(plan, method=again), plan.target.adversary, plan.target.delta)
         calibrated = EXAMPLES[name].calibrated
         assert 0.9 * half <= answer.epsilon <= half * SLACK if calibrated else again == plan.method
 
@@ -176,9 +176,9 @@ class TestGrid:
         assert grid.exponent == plan.grid
         assert 0 < grid.total_variation <= 1e-3 * plan.target.delta
         assert 0 <= grid.distance <= 1e-4
-        ideal = plan.method.answer(adversary, plan.data, plan.target, plan.target.delta).epsilon
-        assert ideal <= epsilon(plan, adversary) * SLACK
-        assert epsilon(plan, adversary) <= ideal * 1.001 or ideal > 20  # e^epsilon times the distance must fit in delta
+        least = ideal(plan, adversary, plan.target.delta).epsilon
+        assert least <= epsilon(plan, adversary) * SLACK
+        assert epsilon(plan, adversary) <= least * 1.001 or least > 20  # e^epsilon times the distance must fit in delta
 
 
 class TestWords:

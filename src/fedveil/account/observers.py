@@ -4,7 +4,7 @@ Theory page: observers.md.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -58,6 +58,20 @@ def calibrate_for(
 ) -> tuple[float, LastIterate]:
     """The least factor on the noise that meets (epsilon, delta) against this observer, and the run with that noise."""
     _check(run, adversary, participation)
+    return calibrate_views(
+        run, lambda noisy: views(noisy, adversary, participation), epsilon=epsilon, delta=delta, tolerance=tolerance
+    )
+
+
+def calibrate_views(
+    run: LastIterate,
+    views_of: Callable[[LastIterate], Sequence[Evaluator]],
+    *,
+    epsilon: float,
+    delta: float,
+    tolerance: float = 1e-5,
+) -> tuple[float, LastIterate]:
+    """The same for an observer that is given by its bounds."""
     epsilon, delta = number("epsilon", epsilon), number("delta", delta)
     require(1e-9 <= epsilon <= 1e5, "epsilon", "lie in [1e-9, 1e5]", epsilon)
     check_delta(delta)
@@ -69,8 +83,11 @@ def calibrate_for(
         return found if isinstance(found, LastIterate) else run
 
     def excess(log_factor: float) -> float:
-        bounds = views(noisy(math.exp(log_factor)), adversary, participation)
-        values = [e.log_delta(aim) for e in bounds if e.status == "certified" and e.log_delta is not None]
+        values = [
+            e.log_delta(aim)
+            for e in views_of(noisy(math.exp(log_factor)))
+            if e.status == "certified" and e.log_delta is not None
+        ]
         return min(values, default=0.0) - math.log(delta)
 
     low, high = bracket(excess)
@@ -86,12 +103,12 @@ def views(run: LastIterate, adversary: Adversary, participation: Participation) 
         case "curious-client":
             return curious_bounds(run, participation)
         case "every-model":
-            return _unhidden(run, "every model seen: one noisy sum per use of the unit")
+            return every_update(run, "every model seen: one noisy sum per use of the unit")
         case "server-with-secure-aggregation":
             return _summed(run, participation)
         case _:
             why = "each unit's own noisy update seen: local, one noisy answer per use, at the worst round"
-            return _unhidden(replace(run, batch=1, order="public", records=None), why)
+            return every_update(replace(run, batch=1, order="public", records=None), why)
 
 
 def noise_left(run: LastIterate, adversary: Adversary, participation: Participation) -> Vector:
@@ -130,7 +147,8 @@ def _final(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
     return [withdrawn(e.name, why) if e.name == "position" and e.log_delta is not None else e for e in found]
 
 
-def _unhidden(run: LastIterate, why: str) -> Sequence[Evaluator]:
+def every_update(run: LastIterate, why: str) -> Sequence[Evaluator]:
+    """Every noisy sum counted as seen: composition, which needs nothing but the gaps and the noise."""
     return [replace(e, reason=why) for e in evaluators(run) if e.name == "unhidden"]
 
 
@@ -146,4 +164,4 @@ def _summed(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
     why = "every sum seen, at the worst round: the server knows who takes part"
     if missing:
         why += f"; the noise of {missing} units a round is taken off"
-    return _unhidden(replace(run, order="public", noise_std=tuple(noise.tolist())), why)
+    return every_update(replace(run, order="public", noise_std=tuple(noise.tolist())), why)

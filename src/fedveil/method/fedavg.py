@@ -100,13 +100,13 @@ class FedAvg:
         rate, noise = self.cohort / data.clients, self.noise_multiplier
         match adversary:
             case "server":  # each update comes with its own share of the noise, and a name
-                return self._each_round(1.0, noise / math.sqrt(self.cohort), neighbours)
+                return self.each_round(1.0, noise / math.sqrt(self.cohort), neighbours)
             case "server-with-secure-aggregation":  # it asked the clients, so it knows who is in the sum
-                return self._each_round(1.0, noise, neighbours)
+                return self.each_round(1.0, noise, neighbours)
             case "curious-client":
-                return self._each_round(*self._beside(rate, noise, data.clients), neighbours)
+                return self.each_round(*self._beside(rate, noise, data.clients), neighbours)
             case _:
-                return self._each_round(rate, noise, neighbours)
+                return self.each_round(rate, noise, neighbours)
 
     def _beside(self, rate: float, noise: float, clients: int) -> tuple[float, float]:
         """Rate and noise of the others for one client that knows when it takes part, and what it adds."""
@@ -116,7 +116,8 @@ class FedAvg:
             noise *= math.sqrt(1 - 1 / self.cohort)
         return rate, noise
 
-    def _each_round(self, rate: float, noise: float, neighbours: Neighbours) -> Mechanism:
+    def each_round(self, rate: float, noise: float, neighbours: Neighbours) -> Mechanism:
+        """All rounds, with clients that take part in this share of them."""
         if self.sampling == "all" or rate == 1.0:
             return Repeat(of=Gaussian(noise_multiplier=noise, neighbours=neighbours), times=self.rounds)
         law: Literal["poisson", "fixed-size"] = "poisson" if self.sampling == "poisson" else "fixed-size"

@@ -73,16 +73,12 @@ class Hidden:
     def grid(self, exponent: int, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target) -> Grid:
         """State and noise on multiples of 2**exponent; floating-point errors of the step included."""
         run = self.run
-        step = per_round(run.step_size, run)
-        # Of unknown smoothness a record's gradient may be any function, so also that of the rounded state: what the
-        # rounding moves is the state alone, and no step stretches that (docs/torch.md).
-        stretch = np.ones_like(step) if run.smoothness is None else lipschitz_of_step(run, step)
         grid = Grid.of(
             exponent=exponent,
             dimension=model.loss.size(data.features),
             noise=self.noise(),
-            lipschitz=stretch,
-            errors=self._float_errors(step, data, model, target),
+            lipschitz=self.stretch(),
+            errors=self.float_errors(data, model, target),
             law=run.noise,
         )
         if adversary in ("final-model", "every-model"):
@@ -91,8 +87,21 @@ class Hidden:
         left = 1 / float(per_round(run.batch, run).max())
         return replace(grid, distance=grid.distance / math.sqrt(left))
 
-    def _float_errors(self, step: Vector, data: DataShape, model: ModelPlan, target: Target) -> Vector:
-        """How far a step computed in floats is from the exact one: the gradient's rounding, and the step's own."""
+    def stretch(self) -> Vector:
+        """How much a step of each round may enlarge the rounding of the state that it starts from.
+
+        Of unknown smoothness a record's gradient may be any function, so also that of the rounded state: what the
+        rounding moves is the state alone, and no step stretches that (docs/torch.md).
+        """
+        step = per_round(self.run.step_size, self.run)
+        return np.ones_like(step) if self.run.smoothness is None else lipschitz_of_step(self.run, step)
+
+    def float_errors(self, data: DataShape, model: ModelPlan, target: Target) -> Vector:
+        """How far a step computed in floats is from the exact one: the gradient's rounding, and the step's own.
+
+        In one piece or in parts: rounding errors of parts add up to no more than those of the whole.
+        """
+        step = per_round(self.run.step_size, self.run)
         raw, radius = model.loss.constants(data.bound, model.clip), self.radius(data, model)
         each = data.largest_client if target.unit == "client" else 1
         gradient = rounding_bound(

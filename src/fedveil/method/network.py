@@ -48,3 +48,8 @@ class Network:
     def instant(self) -> bool:
         """Whether every message arrives at once: then one client alone needs no clock."""
         return self.delay == 0 and self.loss == 0
+
+    @property
+    def together(self) -> bool:
+        """Whether all clients do their rounds in step, and the server waits for whole ones."""
+        return self.instant and self.jitter == 0 and set(self.speeds) <= {1.0} and self.window == int(self.window)

@@ -45,3 +45,13 @@ def share_deviation(deviation: float, trust: Trust, cohort: int) -> float:
     """
     trust.check(cohort)
     return deviation / math.sqrt(trust.honest(cohort))
+
+
+def extra_noise(method: Method, trust: Trust | None, data: DataShape, target: Target) -> float:
+    """How many times the planned variance a round has at most: when all clients answer."""
+    if trust is None:
+        return 1.0
+    sizes = sorted(set(cohorts(method, data, target)))
+    for cohort in sizes:
+        trust.check(cohort)
+    return max(cohort / trust.honest(cohort) for cohort in sizes)

@@ -70,6 +70,7 @@ def make_plan(
         test_public=test_public,
         training_public=training_public,
         baselines=baselines,
+        trust=task.trust,
     )
     if not getattr(plan.method, "noiseless", False):  # asked for by name: for comparison, without any guarantee
         plan = _paid(plan, wish, task)

@@ -8,6 +8,7 @@ from fedveil.method.base import Method
 from fedveil.model.spec import ModelPlan
 from fedveil.schedule import Designed, Wishes
 from fedveil.target import Target
+from fedveil.trust import Trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class Task:
     model: ModelPlan
     target: Target
     wishes: Wishes
+    trust: Trust | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,9 @@ from fedveil.data.records import DataShape
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.mechanism import number, whole
 from fedveil.method.base import Method
+from fedveil.method.by_parts import fedavg_mechanism
 from fedveil.method.fedavg import FedAvg, Noise, Sampling, Weights
+from fedveil.method.parts import extra_noise
 from fedveil.planning.base import Draft, Task
 
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for the sampler's share
@@ -78,7 +80,8 @@ class FedAvgWish:
         found = _fedavg(method)
         noise = found.noise_std if found.noise_std > 0 else found.update_norm
         share = noise / math.sqrt(found.cohort) if found.noise == "shared" and found.cohort > 1 else noise
-        return choose_grid(task.data.clients * found.update_norm, min(share, noise), noise)
+        largest = noise * math.sqrt(extra_noise(found, task.trust, task.data, task.target))
+        return choose_grid(task.data.clients * found.update_norm, min(share, noise), largest)
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> FedAvg:
         """The same rounds with the noise for another target."""
@@ -126,7 +129,9 @@ class FedAvgWish:
         if given is not None:
             require(isinstance(given, int | float), "schedule.noise_std", "be one number for fedavg", given)
             share = float(given) if isinstance(given, int | float) else 0.0
-            return replace(plain, noise_multiplier=share * math.sqrt(plain.cohort) / plain.update_norm)
+            shares = plain.cohort if task.trust is None else task.trust.honest(int(plain.cohort))
+            require(shares > 0, "trust", f"leave an honest client of {plain.cohort:g} in a round", task.trust)
+            return replace(plain, noise_multiplier=share * math.sqrt(shares) / plain.update_norm)
         return _calibrated(plain, task, target.epsilon * (1 - _EPSILON_SHARE), target.delta * (1 - _DELTA_SHARE))
 
     def _stepped(self, method: FedAvg, task: Task) -> FedAvg:
@@ -157,7 +162,12 @@ def _usual_norm(wish: FedAvgWish, step: float, data: DataShape) -> float:
 def _calibrated(method: FedAvg, task: Task, epsilon: float, delta: float) -> FedAvg:
     """The multiplier is in proportion to every observer's, so one factor serves."""
     target = task.target
-    seen = replace(method, noise_multiplier=1.0).mechanism(target.adversary, task.data, target.neighbours)
+    plain = replace(method, noise_multiplier=1.0)
+    if task.trust is None:
+        seen = plain.mechanism(target.adversary, task.data, target.neighbours)
+    else:
+        task.trust.check(int(method.cohort))
+        seen = fedavg_mechanism(plain, task.trust, target.adversary, task.data, target.neighbours)
     if seen is None:
         raise CannotCertify(
             'a server that adds the noise itself knows it; let clients share it (algorithm.noise = "shared")'

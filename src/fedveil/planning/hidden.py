@@ -1,18 +1,24 @@
 """Hidden training, designed: the schedule of least expected risk, its noise calibrated for the chosen observer."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
+from fedveil.account.evaluator import Evaluator
 from fedveil.account.grid import choose_grid
-from fedveil.account.observers import Participation, calibrate_for
+from fedveil.account.observers import Participation, calibrate_for, calibrate_views
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.mechanism import LastIterate, Mechanism
 from fedveil.method.base import Method
+from fedveil.method.by_parts import views_of
 from fedveil.method.hidden import Deal, Hidden
+from fedveil.method.parts import extra_noise
 from fedveil.planning.base import Draft, Task
 from fedveil.planning.stated import stated_run
 from fedveil.schedule import Calibrator, Designed, Problem, Wishes, design
+from fedveil.trust import Trust
 
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
 
@@ -83,7 +89,8 @@ class HiddenWish:
         """The finest on which float64 holds the state exactly."""
         hidden = _hidden(method)
         noise = hidden.noise()
-        return choose_grid(hidden.radius(task.data, task.model), float(noise.min()), float(noise.max()))
+        largest = float(noise.max()) * math.sqrt(extra_noise(hidden, task.trust, task.data, task.target))
+        return choose_grid(hidden.radius(task.data, task.model), float(noise.min()), largest)
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> Hidden:
         """The same schedule, its noise scaled."""
@@ -102,6 +109,18 @@ class HiddenWish:
         def calibrator(run: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
             require(isinstance(run, LastIterate), "run", "be a hidden run", type(run).__name__)
             return calibrate_for(run, task.target.adversary, who, epsilon=epsilon, delta=delta)  # type: ignore[arg-type]
+
+        return calibrator if task.trust is None else self._calibrator_by_parts(task, task.trust)
+
+    def _calibrator_by_parts(self, task: Task, trust: Trust) -> Calibrator:
+        deal, data, target = self._deal(task), task.data, task.target
+
+        def seen(run: LastIterate) -> Sequence[Evaluator]:
+            return views_of(run, Hidden(run=run, deal=deal), trust, target.adversary, data, target)
+
+        def calibrator(run: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
+            require(isinstance(run, LastIterate), "run", "be a hidden run", type(run).__name__)
+            return calibrate_views(run, seen, epsilon=epsilon, delta=delta)  # type: ignore[arg-type]
 
         return calibrator
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fedveil.account.grid import Grid, on_grid
-from fedveil.account.observers import views
 from fedveil.account.places import PlaceCurve, place_curve
 from fedveil.errors import CannotCertify, FedveilError
 from fedveil.guarantee import Adversary, Answer, Bound, finite_or_none
 from fedveil.plan import Plan
-from fedveil.promises import grid_of, promise
+from fedveil.promises import grid_of, hidden_views, promise
 from fedveil.theory.numerics import smallest_epsilon
 
 DELTAS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -46,7 +45,7 @@ def curve_of(plan: Plan, adversary: Adversary, bounds: Sequence[Bound], known: t
         return _asked(plan, adversary, known)
     proved = {b.name: b.epsilon for b in bounds if b.status == "certified" and b.epsilon is not None}
     name = min(proved, key=lambda key: proved[key], default="")
-    log_delta = next((e.log_delta for e in views(plan.run, adversary, plan.participation) if e.name == name), None)
+    log_delta = next((e.log_delta for e in hidden_views(plan, adversary) if e.name == name), None)
     deltas = sorted({*DELTAS, known[0]})
     if log_delta is None:
         return Curve(adversary=adversary, bound=name, points=tuple((delta, None) for delta in deltas))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.load import Loaded
-from fedveil.errors import BadValue, FedveilError
+from fedveil.errors import BadValue, FedveilError, TooFewSurvivors
 from fedveil.ledger import Cap, Cost, Ledger
 from fedveil.method.hidden import Hidden
 from fedveil.model.torch import TorchLoss
@@ -32,11 +32,12 @@ from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.simulate import simulate
-from fedveil.run.trainers import TRAINERS
+from fedveil.run.trainers import train_plan
 from fedveil.study import Books, Study
 from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
 from fedveil.train.hidden import Rule, State, model_of
+from fedveil.train.parts import Fails, nobody_fails
 
 Vector = NDArray[np.float64]
 
@@ -59,6 +60,7 @@ class System:
     seconds: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     checkpoint_every: float = 5.0
+    fails: Fails = nobody_fails  # which clients fail to answer in which round, where the plan goes by parts
 
 
 class Interrupted(FedveilError):
@@ -110,6 +112,7 @@ def _settle_plan(study: Study, loaded: Loaded, folder: Path, resume: bool) -> Pl
         "[privacy]": (plan.target, study.target),
         "[model]": (plan.model, settled_model(study.model, shape)),
         "[data.held_out]": ((plan.test_records, plan.test_public), (held, loaded.test_public if held else True)),
+        "[trust]": (plan.trust, study.trust),
         "[report]": ((plan.baselines, plan.training_public), (study.baselines, study.training_public)),
     }
     wished = folder / "private" / "study"
@@ -122,7 +125,8 @@ def _settle_plan(study: Study, loaded: Loaded, folder: Path, resume: bool) -> Pl
 
 def _wished(study: Study) -> bytes:
     """All that a study says, but for where its books and its files are."""
-    return repr(replace(study, base=Path(), books=Books())).encode()
+    text = repr(replace(study, base=Path(), books=Books()))
+    return text.replace(", trust=None)", ")").encode()  # as it was written before there was such a wish
 
 
 def _settle_key(study: Study, plan: Plan, loaded: Loaded, folder: Path, system: System) -> tuple[str, Entropy]:
@@ -209,7 +213,7 @@ def _train(
         state = _hidden(plan, loaded, name, entropy, folder / "private" / "checkpoint", system, tick)
         return model_of(Rule.of(plan), state)
     try:
-        return TRAINERS[plan.method.kind](plan, loaded.train, entropy, tick).model
+        return train_plan(plan, loaded.train, entropy, tick, fails=system.fails).model
     except KeyboardInterrupt as error:
         raise Interrupted("Stopped; begin again with the same command and --resume.") from error
 
@@ -244,9 +248,13 @@ def _hidden(
         tick(state.round, first)
 
     try:
-        last = simulate(plan, loaded.train, entropy, resume=begun, watch=after)[1]
+        last = simulate(plan, loaded.train, entropy, resume=begun, watch=after, fails=system.fails)[1]
         save(last)  # a crash during the release need not compute it again
         return last
+    except TooFewSurvivors:
+        if kept:
+            save(kept[0])  # resuming asks for the refused round again, with the same noise
+        raise
     except KeyboardInterrupt as error:
         if kept:
             save(kept[0])

@@ -7,7 +7,7 @@ from fedveil.data.records import Records
 from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan
 from fedveil.run.simulate import simulate
-from fedveil.run.trainers import TRAINERS
+from fedveil.run.trainers import train_plan
 from fedveil.train.entropy import Entropy
 from fedveil.train.trained import Trained
 
@@ -20,7 +20,7 @@ def train(plan: Plan, records: Records, entropy: Entropy) -> Trained:
         model, state = simulate(plan, records, entropy)
         sent = messages(plan) * plan.dimension * _NUMBER
         return Trained(model=model, dropped=state.dropped, bytes_up=sent, bytes_down=sent)
-    return TRAINERS[plan.method.kind](plan, records, entropy, lambda _: None)
+    return train_plan(plan, records, entropy, lambda _: None)
 
 
 def messages(plan: Plan) -> int:

@@ -20,6 +20,8 @@ SAMPLER_DISTANCE: Final = 2.0**-100  # total variation of one sampled coordinate
 LEAST_STEPS: Final = 2.0**24  # grid steps in the noise's standard deviation: so that rounding is far below it
 MOST_STEPS: Final = 2.0**45  # so that a sample is exact in 64 bits
 LARGEST_STATE: Final = 2.0**52  # grid steps a coordinate may lie from 0: so that float64 holds it exactly
+LEAST_SHARE: Final = 2.0**8  # grid steps in one client's share of the noise: so that aliasing is nothing at all
+_REACH: Final = 12.0  # deviations: 2 exp(-72) is below 2**-100
 _LOG_TAIL: Final = -40 * math.log(10)  # what a Gaussian displacement costs in delta
 _UP: Final = 1 + 1e-12  # covers the rounding of a few float64 operations
 
@@ -87,3 +89,30 @@ def log_delta_left(epsilon: float, delta: float, slack: Slack, total_variation: 
         return -math.inf
     left = math.log(delta) + math.log1p(-share) - slack.epsilon
     return left - 1e-11 * (1 + abs(left))
+
+
+def halves_of(shares: float) -> float:
+    r"""How many half grid steps one coordinate of a sum of rounded shares lies at most from a sum of real ones.
+
+    The sum has the law of a Gaussian, plus ``shares - 1`` uniform numbers from (-1/2, 1/2), rounded: noise-shares.md.
+    By Hoeffding their sum exceeds $\frac12\cdot12\sqrt{K-1}$ with a chance below 2**-100, which is charged as such.
+
+    >>> halves_of(1), halves_of(3), halves_of(10001)
+    (1.0, 3.0, 1201.0)
+    """
+    require(shares >= 1, "shares", "be at least 1", shares)
+    return 1 + min(shares - 1, _REACH * math.sqrt(shares - 1))
+
+
+def log_aliasing(steps: float, shares: float) -> float:
+    r"""Logarithm of a bound on the total variation between one coordinate of a sum of rounded shares and its law.
+
+    $e^{-\pi^2s^2}(9K(M+1) + 4)$, $M = \pi s^2\sqrt{2K} + K/2 + 1$, for shares of $s$ grid steps: noise-shares.md.
+    """
+    require(steps >= 1, "steps", "be at least 1 (a share of the noise over the grid step)", steps)
+    if shares == 1:
+        return -math.inf
+    small = math.log(shares) - math.pi**2 * steps**2 / 2 <= math.log(0.1)  # then (1 + 2.1 exp(..))**shares < 2
+    require(small, "shares", "be so few that their aliases do not add up", shares, "Choose a finer grid.")
+    reach = math.pi * steps**2 * math.sqrt(2 * shares) + shares / 2 + 2
+    return -(math.pi**2) * steps**2 + math.log(9 * shares * reach + 4)

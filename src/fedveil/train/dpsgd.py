@@ -32,7 +32,7 @@ def train_dpsgd(
     if not isinstance(method, DpSgd):
         raise TypeError("a dpsgd method was expected")
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
-    clients = _clients(plan, method, records, entropy)
+    clients = clients_of(plan, method, records, entropy)
     if len(clients) == 1 and method.network.instant and journal is None:
         model = _alone(plan, method, clients[0], tick)
         sent, received = method.total, method.total
@@ -63,7 +63,8 @@ def weights_of(method: DpSgd, records: Records) -> tuple[float, ...]:
     return method.weights or tuple((records.sizes / len(records)).tolist())
 
 
-def _clients(plan: Plan, method: DpSgd, records: Records, entropy: Entropy) -> list[Client]:
+def clients_of(plan: Plan, method: DpSgd, records: Records, entropy: Entropy) -> list[Client]:
+    """Every client with its own records."""
     if records.clients == 1:
         return [Client(plan, method, 0, records.features, records.targets, entropy)]
     order, starts = records.by_client()

@@ -37,6 +37,19 @@ class Local:
     epochs: int
     batch: int
 
+    @classmethod
+    def of(cls, plan: Plan) -> "Local":
+        """What a plan states for every client."""
+        method = method_of(plan)
+        return cls(
+            plan.model.loss,
+            plan.constants.lipschitz,
+            plan.model.l2,
+            method.local_step,
+            method.local_epochs,
+            method.local_batch,
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
@@ -58,15 +71,7 @@ class Held:
 def train_fedavg(plan: Plan, records: Records, entropy: Entropy, tick: Tick) -> Trained:
     """The model after the last round."""
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
-    method = _method(plan)
-    local = Local(
-        plan.model.loss,
-        plan.constants.lipschitz,
-        plan.model.l2,
-        method.local_step,
-        method.local_epochs,
-        method.local_batch,
-    )
+    method, local = method_of(plan), Local.of(plan)
     held, weights = Held.of(records), weights_of(method, records.sizes)
     unit, divisor = 2.0**plan.grid, method.divisor(plan.data)
     model, speed = np.zeros(plan.dimension), np.zeros(plan.dimension)
@@ -174,7 +179,8 @@ def _parts(local: Local, size: int, entropy: Entropy, turn: int, client: int) ->
             yield order[first : first + local.batch]
 
 
-def _method(plan: Plan) -> FedAvg:
+def method_of(plan: Plan) -> FedAvg:
+    """The method, which must be this one."""
     if not isinstance(plan.method, FedAvg):
         raise BadValue(f"The plan must be for fedavg here, and it is for {plan.method.kind}.")
     return plan.method

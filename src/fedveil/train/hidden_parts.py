@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from fedveil.data.records import Records
 from fedveil.method.parts import share_deviation
 from fedveil.plan import Plan
+from fedveil.summing import Whole
 from fedveil.train.deal import Batch, rounds_of_units
 from fedveil.train.entropy import Entropy
 from fedveil.train.hidden import LARGEST, Rule, State, model_of
-from fedveil.train.parts import Whole, bounded
+from fedveil.train.parts import bounded, rounded_norm
 
 Vector = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -81,7 +82,8 @@ def contribution(rule: Rule, turn: int, model: Vector, batch: Batch | None) -> W
     )
     scale = rule.steps[turn] / rule.batches[turn]
     units = batch.targets.size if batch.weights is None else float(batch.weights.sum())
-    return bounded(np.rint(-(total * scale) / rule.unit), units * rule.clip * scale / rule.unit)
+    limit = rounded_norm(units * rule.clip * scale / rule.unit, model.size)
+    return bounded(np.rint(-(total * scale) / rule.unit), limit)
 
 
 def advance(rule: Rule, state: State, total: Whole) -> State:

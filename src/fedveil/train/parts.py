@@ -6,7 +6,8 @@ both give the same bits. Proof of what the shares hide: docs/theory/noise-shares
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from math import ceil, sqrt
+from fractions import Fraction
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,21 +54,25 @@ def message(part: Whole | None, noise: Whole) -> Whole | None:
     return None if part is None else part + noise
 
 
-def bounded(steps: Vector, norm: float) -> Whole | None:
+def bounded(steps: Vector, norm: Fraction) -> Whole | None:
     """Whole numbers as int64 if each is small enough and their norm is at most ``norm`` grid steps, else None.
 
-    The norm is checked in exact integers, with room for float errors and for rounding half a step up in each number.
-    What a client computes as planned always passes, whatever its records: so nobody can tell anything about them from
-    its not answering. The check stops what was not computed as planned.
+    The norm is checked in exact integers. What a client computes as planned always passes, whatever its records: so
+    nobody can tell anything about them from its not answering. The check stops what was not computed as planned.
 
-    >>> bounded(np.array([3.0, -4.0]), 5.0), bounded(np.array([3e9, 0.0]), 5.0), bounded(np.array([np.nan]), 5.0)
+    >>> five = Fraction(5)
+    >>> bounded(np.array([3.0, -4.0]), five), bounded(np.array([3.0, 5.0]), five), bounded(np.array([np.nan]), five)
     (array([ 3, -4]), None, None)
     """
     if not bool(np.all(np.abs(steps) <= LARGEST_PART)):  # NaN fails too
         return None
     found = steps.astype(np.int64)
-    limit = ceil(norm * _LOOSE + sqrt(steps.size))
-    return found if sum(value * value for value in found.tolist()) <= limit * limit else None
+    return found if sum(value * value for value in found.tolist()) <= norm * norm else None
+
+
+def rounded_norm(norm: float, size: int) -> Fraction:
+    """Room for float errors, and for rounding each of ``size`` numbers by half a step: what is rounded passes."""
+    return Fraction(norm * _LOOSE + sqrt(size))
 
 
 def gathered(turn: int, cohort: Iterable[int], answer: Answers, add_up: Summing, least: int, fails: Fails) -> Summed:
@@ -91,6 +96,6 @@ def gathered(turn: int, cohort: Iterable[int], answer: Answers, add_up: Summing,
 def _enough(turn: int, count: int, least: int) -> None:
     if not count >= max(least, 1):
         raise TooFewSurvivors(
-            f"Round {turn + 1} has the answers of {count} clients and needs {least}: with less noise than planned its sum"
-            " is not used. What was charged stays charged; go on with --resume when the clients are back."
+            f"Round {turn + 1} has the answers of {count} clients and needs {least}: its sum may lack noise and is not"
+            " used. What was charged stays charged; go on with --resume when the clients are back."
         )
