@@ -27,7 +27,9 @@ class Handler(Protocol):
 def check_path(path: Path) -> Path:
     """A socket's name, which must be short."""
     size = len(os.fsencode(path.absolute()))
-    require(size <= _LONGEST_PATH, "The socket's path", f"have at most {_LONGEST_PATH} bytes", size, "Take a shorter one.")
+    require(
+        size <= _LONGEST_PATH, "The socket's path", f"have at most {_LONGEST_PATH} bytes", size, "Take a shorter one."
+    )
     return path.absolute()
 
 
