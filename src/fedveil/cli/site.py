@@ -1,4 +1,4 @@
-"""The command of a site: its guard, which owns the data and answers an aggregator through the relay."""
+"""The commands of a site: its guard, which owns the data, and its node, which connects the guard to the link."""
 
 import os
 import signal
@@ -17,6 +17,8 @@ from fedveil.plan import Plan
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.deployment import read_site
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
+from fedveil.run.flower.network import Link
+from fedveil.run.flower.node import run_node
 from fedveil.run.site_data import read_site_data
 from fedveil.run.site_guard import Guard, Site, Terms
 from fedveil.run.site_record import World
@@ -48,13 +50,37 @@ def site(
         show=lambda plan: _say(_page(plan)),
         finished=_certified,
     )
-    stopped: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signum, _: stopped.append(signum))
+    stopped = _until_signalled()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
         _say(f"{identity.name}: listening for {aggregator.name}")
         serve(door, guard, _say, lambda: bool(stopped))
     show({"site": identity.name, "stopped": True}, as_json, lambda: None)
+
+
+def node(
+    superlink: Annotated[str, typer.Option("--superlink", help="HOST:PORT of the link.")],
+    key: Annotated[Path, typer.Option("--key", help="The site's node.key.")],
+    socket: Annotated[Path, typer.Option("--socket", help="The guard's socket.")],
+    authority: Annotated[Path | None, typer.Option("--authority", help="authority.pem; beside the key.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Connect a site to the link: carries sealed envelopes to the guard and back, and runs no uploaded code."""
+    host, _, port = superlink.rpartition(":")
+    require(bool(host) and port.isdigit(), "--superlink", "be HOST:PORT", superlink)
+    link = Link(name="link", host=host, port=int(port), authority=authority or key.parent / "authority.pem")
+    for path in (key, link.authority):
+        require(path.exists(), "The node", f"find {path.name}", str(path))
+    stopped = _until_signalled()
+    run_node(link, key, socket.absolute(), lambda: bool(stopped), _say)
+    show({"stopped": True}, as_json, lambda: None)
+
+
+def _until_signalled() -> list[int]:
+    """A list that fills when this process is asked to stop."""
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, _: stopped.append(signum))
+    return stopped
 
 
 def _say(text: str) -> None:
@@ -69,7 +95,8 @@ def _page(plan: Plan) -> str:
     trust = plan.trust
     lines = [
         f"plan {plan.hash}",
-        f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters; {data.records} records of {data.clients} clients",
+        f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
+        f"  {data.records} records of {data.clients} clients",
         f"  {plan.method.kind}: {facts}",
         f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders" if trust else "",
         f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:",
@@ -100,5 +127,6 @@ def _cap(text: str) -> tuple[Any, float, float]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add these commands."""
     app.command(epilog="Example: fedveil site --data data.toml --key site/identity.key --records records")(site)
+    app.command(epilog="Example: fedveil node --superlink HOST:9092 --key node.key --socket guard.sock")(node)

@@ -4,7 +4,8 @@ import importlib.metadata
 import socket
 import ssl
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -110,14 +111,19 @@ def _link(host: str, port: int, authority: Path) -> list[Row]:
     return rows
 
 
-def _context(authority: Path) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(authority))
+@contextmanager
+def _secure(host: str, port: int, authority: Path) -> Iterator[ssl.SSLSocket]:
+    context = ssl.create_default_context(cafile=str(authority))
+    with (
+        socket.create_connection((host, port), timeout=_PATIENCE) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        yield secure
 
 
 def _tls(host: str, port: int, authority: Path) -> str:
-    with socket.create_connection((host, port), timeout=_PATIENCE) as plain:
-        with _context(authority).wrap_socket(plain, server_hostname=host) as secure:
-            return f"{secure.version()}, certificate in order"
+    with _secure(host, port, authority) as secure:
+        return f"{secure.version()}, certificate in order"
 
 
 def _closed_to_strangers(what: str, host: str, port: int, authority: Path, path: str) -> Row:
@@ -127,10 +133,9 @@ def _closed_to_strangers(what: str, host: str, port: int, authority: Path, path:
         "Content-Length: 0\r\nConnection: close\r\n\r\n"
     )
     try:
-        with socket.create_connection((host, port), timeout=_PATIENCE) as plain:
-            with _context(authority).wrap_socket(plain, server_hostname=host) as secure:
-                secure.sendall(asked.encode("ascii"))
-                line = secure.recv(256).split(b"\r\n")[0].decode("ascii", "replace")
+        with _secure(host, port, authority) as secure:
+            secure.sendall(asked.encode("ascii"))
+            line = secure.recv(256).split(b"\r\n")[0].decode("ascii", "replace")
     except OSError as error:
         return Row(what, False, f"the link did not answer: {error}")
     status = line.split(" ")[1] if line.startswith("HTTP/") and " " in line else "?"

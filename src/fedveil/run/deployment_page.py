@@ -56,9 +56,8 @@ def guard_unit() -> str:
 def node_unit(host: str, port: int) -> str:
     """The node, under a user of its own that can read neither the data nor the guard's keys."""
     command = (
-        f"flower-supernode --superlink {host}:{port} --root-certificates /etc/fedveil/node/authority.pem"
-        " --auth-supernode-private-key /etc/fedveil/node/node.key --host 127.0.0.1 --port 9094"
-        " --node-config 'guard=\"/run/fedveil-site/guard.sock\"'"
+        f"fedveil node --superlink {host}:{port} --key /etc/fedveil/node/node.key"
+        " --authority /etc/fedveil/node/authority.pem --socket /run/fedveil-site/guard.sock"
     )
     extra = "User=fedveil-node\nStateDirectory=fedveil-node\nEnvironment=FLWR_HOME=/var/lib/fedveil-node\n"
     return _unit("fedveil: Flower node", command, extra)
@@ -88,14 +87,15 @@ aggregator, who puts them at `aggregator/sites/NAME.pub` and `aggregator/nodes/N
 | site | none | a site opens connections and accepts none |
 
 One port carries everything that Flower's link does, also the commands that start runs. Whoever reaches it can start a
-run and so have code of theirs executed by every node. So open it to the sites' addresses only; better, let a reverse
-proxy in front pass `/v1/fleet/` alone. And at the sites:
+run, and have code of theirs executed at the aggregator and by every node that runs uploaded code. So open it to the
+sites' addresses only; better, let a reverse proxy in front pass `/v1/fleet/` alone. And at the sites:
 
-- the node runs under a user of its own (`fedveil-node`) that cannot read the data, the guard's keys or its records;
+- the node (`fedveil node`) carries messages and runs no uploaded code; it has a user of its own (`fedveil-node`) that
+  cannot read the data, the guard's keys or its records;
 - the guard runs under another (`fedveil-site`), from the site's own installation of fedveil. It answers only what the
   aggregator has signed, once, and for a plan that the site's operator has accepted.
 
-So code that comes in over the link can disturb a run, but finds neither data nor keys nor anything to read.
+So whoever gets hold of the link can stop a run, but finds neither data nor keys nor anything to read.
 
 ## At the aggregator
 
@@ -110,8 +110,8 @@ So code that comes in over the link can disturb a run, but finds neither data no
 2. Put `node.key` and `authority.pem` into `/etc/fedveil/node` (user `fedveil-node`), the rest into `/etc/fedveil/site`
    (user `fedveil-site`); describe the data in `data.toml` as in a study's `[data]` and `[clients]`.
 3. `fedveil deploy check /etc/fedveil/site --superlink {host}:{port}`
-4. Start `fedveil-guard.service`. It shows every plan that is proposed, with what it would cost, and refuses it until its
-   hash stands after `--accept` (or until `--accept any --cap ADVERSARY=EPSILON,DELTA` allows all that fit a cap).
+4. Start `fedveil-guard.service`. It shows every plan that is proposed, with what it would cost, and refuses it until
+   its hash stands after `--accept` (or until `--accept any --cap ADVERSARY=EPSILON,DELTA` allows all that fit a cap).
 5. Start `fedveil-node.service`.
 6. After a run: `fedveil certify /var/lib/fedveil-site/runs/RUN`.
 """

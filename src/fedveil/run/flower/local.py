@@ -83,7 +83,7 @@ class LocalNetwork:
     def start_node(self, site: str) -> None:
         """A site's node."""
         place = self.place(site)
-        self.nodes[site] = start_node(self.processes, self.link, site, place / "node.key", self.door(site), free_port())
+        self.nodes[site] = start_node(self.processes, self.link, site, place / "node.key", self.door(site))
 
     @contextmanager
     def carrier(self) -> Iterator[RelayCarrier]:

@@ -5,6 +5,7 @@ heeds only when its executor is a process of its own), nodes must be registered,
 """
 
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,12 +56,17 @@ def superexec_command(link: Link, secret: Path) -> list[str]:
     ]
 
 
-def supernode_command(link: Link, key: Path, guard: Path, port: int) -> list[str]:
-    """Start a node that knows its guard's socket; ``port`` is for its own children, on the loopback interface."""
+def supernode_command(link: Link, key: Path, guard: Path, port: int, secret: Path | None = None) -> list[str]:
+    """Start a node; ``port`` is for its executor, on the loopback interface.
+
+    With a ``secret`` the executor is the site's own process and no uploaded code is run; without one, Flower starts its
+    own executor, which runs the uploaded relay.
+    """
+    own = [] if secret is None else ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     return [
         *("flower-supernode", "--root-certificates", str(link.authority), "--superlink", link.address),
         *("--auth-supernode-private-key", str(key), "--node-config", f'guard="{guard}"'),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", "127.0.0.1", "--port", str(port), *own),
     ]
 
 
@@ -73,9 +79,10 @@ def start_link(
     return started, processes.start("superexec", superexec_command(link, secret), _QUICK)
 
 
-def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, port: int) -> Started:
-    """A site's node."""
-    return processes.start(f"supernode-{site}", supernode_command(link, key, guard, port), _QUICK)
+def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path) -> Started:
+    """A site's node, as its operator would start it."""
+    words = [sys.executable, "-m", "fedveil", "node", "--superlink", link.address, "--key", str(key)]
+    return processes.start(f"node-{site}", [*words, "--authority", str(link.authority), "--socket", str(guard)])
 
 
 def write_connection(home: Path, link: Link) -> None:

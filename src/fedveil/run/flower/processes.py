@@ -79,7 +79,9 @@ class Started:
 
 def _signal_session(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     """To the group that the process leads and to members of its session that made groups of their own."""
-    for member in _session(process.pid):
+    if process.poll() is not None and not _session(process.pid)[1:]:
+        return  # its number may belong to somebody else by now
+    for member in _session(process.pid)[0 if process.poll() is None else 1 :]:
         try:
             os.kill(member, number)
         except ProcessLookupError:
@@ -88,7 +90,7 @@ def _signal_session(process: "subprocess.Popen[bytes]", number: signal.Signals) 
 
 def _session(leader: int) -> list[int]:
     """The processes of a session, from /proc: the leader's number is the session's number."""
-    found = []
+    found = [leader]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -96,7 +98,7 @@ def _session(leader: int) -> list[int]:
             fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        if int(fields[3]) == leader:
+        if int(fields[3]) == leader and int(entry.name) != leader:
             found.append(int(entry.name))
     return found
 
@@ -108,6 +110,7 @@ class Processes:
 
     home: Path
     logs: Path
+    apart: bool = True  # in sessions of their own; else whoever stops this process's session stops them too
     started: list[Started] = field(default_factory=list)
 
     def start(self, name: str, command: Sequence[str], extra: Mapping[str, str] | None = None) -> Started:
@@ -122,7 +125,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                start_new_session=self.apart,
             )
         found = Started(name, process, log)
         self.started.append(found)
