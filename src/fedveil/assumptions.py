@@ -42,6 +42,8 @@ def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
 
 def _by_parts(plan: Plan, trust: Trust, adversary: Adversary) -> list[Assumption]:
     """What stands in place of a declaration where the clients add the noise, and what is declared even so."""
+    if isinstance(plan.method, DpSgd) and not plan.method.network.together:
+        return []  # it runs as without: nobody waits, and nothing is added up by parts
     sizes = sorted(set(cohorts(plan.method, plan.data, plan.target)))
     local = isinstance(plan.method, DpSgd)
     rows = [] if local else [_share_row(trust, sizes)]

@@ -134,7 +134,7 @@ _ALL: dict[str, Example] = {
         algorithm={"kind": "hidden", "order": "public", "deal": "clients"},
         noise=("noise_std",),
         privacy={"adversary": "curious-client"},
-        schedule={"rounds": 3, "passes": 1, "step_size": 0.5},
+        schedule={"rounds": 3, "batch": 40, "passes": 1, "step_size": 0.5},
         trust={},
     ),
     "fedavg, by parts": Example(

@@ -8,6 +8,7 @@ from fedveil.account.hidden import per_round
 from fedveil.data.records import Records
 from fedveil.method.dpsgd import DpSgd
 from fedveil.method.hidden import Hidden
+from fedveil.method.parts import extra_noise
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan
 
@@ -22,7 +23,8 @@ def noise_on_average(plan: Plan, records: Records) -> float | None:
             steps = per_round(plan.run.step_size, plan.run)
             law = math.sqrt(2) if plan.run.noise == "laplace" else 1.0  # a Laplace scale is not yet a deviation
             each = law * method.noise() / steps
-            return float(np.sqrt(np.average(each**2, weights=steps**2)))
+            whole = float(np.sqrt(np.average(each**2, weights=steps**2)))
+            return whole * math.sqrt(extra_noise(method, plan.trust, plan.data, plan.target))
         case DpSgd() as method:
             weights = method.weights or (records.sizes / len(records)).tolist()
             parts = [w * _of_client(method, k, int(records.sizes[k])) for k, w in enumerate(weights)]

@@ -27,12 +27,13 @@ from fedveil.method.hidden import Hidden
 from fedveil.method.parts import cohorts, share_deviation
 from fedveil.model.spec import ModelPlan
 from fedveil.target import Target
-from fedveil.theory.grid import LEAST_SHARE, MOST_STEPS, SAMPLER_DISTANCE, halves_of, log_aliasing
+from fedveil.theory.grid import LARGEST_STATE, LEAST_SHARE, MOST_STEPS, SAMPLER_DISTANCE, halves_of, log_aliasing
 from fedveil.theory.numerics import Vector
 from fedveil.trust import Trust
 
 MODULUS = 2.0**64
 _ROOM = MODULUS / 4  # a sum stays within half of what can be told apart, whatever happens
+_LOOSE = 1 + 2.0**-20  # for float errors, as the clients' own checks
 _SAMPLE = 13.0  # deviations: no sample of a share lies farther out, as the sampler's blocks end before
 
 
@@ -46,12 +47,14 @@ def check(method: Method, trust: Trust, exponent: int, data: DataShape, model: M
         case Hidden():
             hint = "A sum of Laplace shares is no Laplace noise."
             require(method.run.noise == "gaussian", "algorithm.noise", "be gaussian with [trust]", "laplace", hint)
-            _check_range(method.noise(), sizes, trust, exponent, _hidden_sum(method))
+            most = _hidden_sum(method)  # all of it may be one client's
+            _check_range(method.noise(), sizes, trust, exponent, most, most)
         case FedAvg():
             hint = "With [trust] every client adds its own share."
             require(method.noise == "shared", "algorithm.noise", "be shared with [trust]", method.noise, hint)
             noise = np.full(method.total, method.noise_std)
-            _check_range(noise, sizes, trust, exponent, noise * 0 + method.cohort * method.update_norm)
+            each = np.full(method.total, method.update_norm)
+            _check_range(noise, sizes, trust, exponent, method.cohort * each, each)
         case DpSgd():
             _check_windows(method, trust)
 
@@ -61,8 +64,11 @@ def _hidden_sum(method: Hidden) -> Vector:
     return np.asarray(per_round(method.run.step_size, method.run) * method.run.lipschitz, dtype=np.float64)
 
 
-def _check_range(noise: Vector, sizes: Sequence[int], trust: Trust, exponent: int, most: Vector) -> None:
+def _check_range(noise: Vector, sizes: Sequence[int], trust: Trust, exponent: int, most: Vector, each: Vector) -> None:
     """The noise of a share is fine enough, and no sum of bounded contributions and shares ever leaves 64 bits.
+
+    ``most`` and ``each`` bound the contributions of all clients to a round, and of one: what a client sends as planned
+    is never too large to be sent.
 
     Every sample is below 13 deviations of its share, so this holds for all of them and not only for 12 deviations of
     their sum; the half step by which each contribution is rounded is far below the room that is left.
@@ -72,7 +78,9 @@ def _check_range(noise: Vector, sizes: Sequence[int], trust: Trust, exponent: in
     hint = "Use a smaller radius, fewer clients, or noise that varies less between rounds."
     fine = share.min() >= LEAST_SHARE and share.max() <= MOST_STEPS
     require(fine, "A share of the noise", "hold 2**8 to 2**45 steps of the grid", float(share.min()), hint)
-    reach = float(np.max(most / unit * (1 + 2.0**-20) + np.array(sizes) * (_SAMPLE * share + 2)))
+    single = float(np.max(each)) / unit * _LOOSE + 1
+    require(single <= LARGEST_STATE, "A client's contribution", "stay within 2**52 steps of the grid", single, hint)
+    reach = float(np.max(most / unit * _LOOSE + np.array(sizes) * (_SAMPLE * share + 2)))
     require(reach <= _ROOM, "A round's sum with its noise", "stay within 2**62 steps of the grid", reach, hint)
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, get_args
 
 from fedveil.account.evaluator import Evaluator
 from fedveil.account.grid import choose_grid
+from fedveil.account.hidden import per_round
 from fedveil.account.observers import Participation, calibrate_for, calibrate_views
 from fedveil.checks import require
 from fedveil.data.records import DataShape
@@ -90,7 +91,14 @@ class HiddenWish:
         hidden = _hidden(method)
         noise = hidden.noise()
         largest = float(noise.max()) * math.sqrt(extra_noise(hidden, task.trust, task.data, task.target))
-        return choose_grid(hidden.radius(task.data, task.model), float(noise.min()), largest)
+        radius = hidden.radius(task.data, task.model)
+        if (
+            task.trust is not None
+        ):  # a client's contribution must be held too, and it may be longer than the ball is wide
+            radius = max(
+                radius, float(per_round(hidden.run.step_size, hidden.run).max()) * hidden.run.lipschitz * 1.001
+            )
+        return choose_grid(radius, float(noise.min()), largest)
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> Hidden:
         """The same schedule, its noise scaled."""

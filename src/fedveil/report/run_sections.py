@@ -9,6 +9,7 @@ from fedveil.report.blocks import badge, code, figure, note, paragraph, section,
 from fedveil.report.charts import Axis, Line, Row, axis, lines_chart, rows_chart
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.view import Schedule, Score, Utility, View
+from fedveil.trust import Trust
 
 _NAMES = {
     "released model": "released model (private)",
@@ -146,7 +147,15 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
         ("features", f"{data.features:,}, every row of norm {words.plain(data.bound)} at most"),
         ("model", f"{plan.model.kind}, {plan.dimension:,} parameters"),
         ("l2 term", _given(plan.model.l2)),
+        *([] if plan.trust is None else [("who adds up", _trusted(plan.trust))]),
     ]
+
+
+def _trusted(trust: Trust) -> str:
+    """Whom the clients trust with their sums, in words."""
+    keys = {None: "", "clients": ", the clients hold the key", "third-party": ", a third party holds the key"}
+    spare = f"; a round tolerates {trust.dropouts:,} missing and {trust.colluders:,} colluding clients"
+    return f"{trust.server}{keys[trust.key_holder]}{spare}"
 
 
 def _panels(found: Schedule, series: Sequence[tuple[str, str, Sequence[float]]]) -> list[object]:

@@ -5,6 +5,7 @@ import numpy as np
 from fedveil.account.hidden import per_round
 from fedveil.data.records import Records
 from fedveil.method.hidden import Hidden
+from fedveil.method.parts import cohorts
 from fedveil.plan import Plan
 from fedveil.run.simulate import simulate
 from fedveil.run.trainers import train_plan
@@ -24,5 +25,10 @@ def train(plan: Plan, records: Records, entropy: Entropy) -> Trained:
 
 
 def messages(plan: Plan) -> int:
-    """At most so many are sent in a hidden run: a client answers once a round, for all of its units in the batch."""
+    """At most so many are sent in a hidden run: a client answers once a round, for all of its units in the batch.
+
+    By parts, clients without a unit in the batch send their share of the noise.
+    """
+    if plan.trust is not None:
+        return sum(cohorts(plan.method, plan.data, plan.target))
     return int(np.minimum(per_round(plan.run.batch, plan.run), plan.data.clients).sum())

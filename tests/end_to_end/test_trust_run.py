@@ -1,0 +1,152 @@
+"""Studies with a [trust] table, in real folders: refused rounds, interruptions, certificates."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedveil import run_study
+from fedveil.certify import certify, differences
+from fedveil.data.records import Records
+from fedveil.errors import NotAvailable, TooFewSurvivors
+from fedveil.ledger import Ledger
+from fedveil.run.conduct import Interrupted, Progress, System
+
+CLIENTS = 10
+
+
+def records() -> Records:
+    generator = np.random.default_rng(3)
+    rows = generator.normal(size=(100, 4))
+    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1))[:, None] * (1 + 1e-12)
+    return Records(
+        features=rows,
+        targets=(rows[:, 0] > 0).astype(np.float64),
+        owner=np.arange(100, dtype=np.int64) % CLIENTS,
+        clients=CLIENTS,
+        bound=1.0,
+        classes=2,
+    )
+
+
+def tables(**more: Any) -> dict[str, Any]:
+    return {
+        "study": {"name": "trusting"},
+        "model": {"kind": "logistic", "radius": 5.0},
+        "privacy": {"epsilon": 3.0, "delta": 1e-4, "adversary": "server-with-secure-aggregation"},
+        "schedule": {"rounds": 5, "passes": 1, "step_size": 0.5},
+        "trust": {"dropouts": 2, "colluders": 1},
+        **more,
+    }
+
+
+def system(fails: Callable[[int, int], bool]) -> System:
+    """A repeatable run that is private all the same: its key comes from here."""
+    return System(random=lambda count: bytes(range(count % 256)) if count <= 64 else bytes(count), fails=fails)
+
+
+def nobody(turn: int, client: int) -> bool:
+    return False
+
+
+def model(folder: Path) -> bytes:
+    return (folder / "model.npz").read_bytes()
+
+
+def charges(folder: Path) -> list[str]:
+    with Ledger.open(folder / "private" / "ledger.sqlite", records().fingerprint) as ledger:
+        return [entry.kind for entry in ledger.entries()]
+
+
+def test_a_refused_round_keeps_its_charge_and_can_be_asked_for_again(tmp_path: Path) -> None:
+    def too_many(turn: int, client: int) -> bool:
+        return turn == 3 and client < 3
+
+    with pytest.raises(TooFewSurvivors, match="Round 4 has the answers of 7 clients and needs 8"):
+        run_study(tables(), out=tmp_path / "a", data=records(), system=system(too_many))
+    assert not (tmp_path / "a" / "model.npz").exists()
+    assert charges(tmp_path / "a") == ["charge"]
+    assert (tmp_path / "a" / "private" / "checkpoint").exists()
+
+    with pytest.raises(TooFewSurvivors):  # still away: refused again, charged once
+        run_study(tables(), out=tmp_path / "a", data=records(), resume=True, system=system(too_many))
+    assert charges(tmp_path / "a") == ["charge"]
+
+    def back(turn: int, client: int) -> bool:
+        return turn == 3 and client < 2
+
+    run_study(tables(), out=tmp_path / "a", data=records(), resume=True, system=system(back))
+    run_study(tables(), out=tmp_path / "b", data=records(), system=system(back))
+    assert model(tmp_path / "a") == model(tmp_path / "b")
+    assert charges(tmp_path / "a") == ["charge", "release"]
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    def gone(turn: int, client: int) -> bool:
+        return client == turn
+
+    def stop(progress: Progress) -> None:
+        if progress.round == 3:
+            raise KeyboardInterrupt
+
+    run_study(tables(), out=tmp_path / "whole", data=records(), system=system(gone))
+    with pytest.raises(Interrupted, match="after round 3"):
+        run_study(tables(), out=tmp_path / "parts", data=records(), watch=stop, system=system(gone))
+    run_study(tables(), out=tmp_path / "parts", data=records(), resume=True, system=system(gone))
+    assert model(tmp_path / "parts") == model(tmp_path / "whole")
+
+
+def test_the_certificate_follows_from_the_records_and_names_what_is_kept(tmp_path: Path) -> None:
+    result = run_study(tables(), out=tmp_path / "run", data=records(), system=system(nobody))
+    text = (tmp_path / "run" / "certificate.json").read_text()
+    stated = json.loads(text)
+    assert differences(certify(tmp_path / "run", stated["version"]), text) == []
+    rows = {row["adversary"]: row for row in stated["guarantees"]}
+    mine = rows["server-with-secure-aggregation"]
+    assert 2.9 < mine["epsilon"] <= 3.0
+    named = {row["name"]: row for row in mine["assumptions"]}
+    assert named["answers to a round"]["value"] == "at least 8 of 10"
+    assert "7 honest clients" in named["every client adds its share of the noise"]["value"]
+    assert result.certificate.plan.trust is not None
+    assert "who adds up" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_run_cannot_go_on_under_another_trust(tmp_path: Path) -> None:
+    def stop(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        run_study(tables(), out=tmp_path, data=records(), watch=stop, system=system(nobody))
+    for trust in ({}, {"trust": {"dropouts": 3, "colluders": 1}}):
+        changed = {key: value for key, value in tables().items() if key != "trust"} | trust
+        with pytest.raises(ValueError, match=r"\[trust\] must be as it was"):
+            run_study(changed, out=tmp_path, data=records(), resume=True, system=system(nobody))
+
+
+@pytest.mark.parametrize("server", ["secure-aggregation", "homomorphic"])
+@pytest.mark.parametrize("kind", ["hidden", "fedavg", "dpsgd"])
+def test_every_server_gives_the_same_model(server: str, kind: str, tmp_path: Path) -> None:
+    """Bit for bit: what adds up is all that differs. Skipped where a server's library is not installed."""
+    more: dict[str, Any] = {"algorithm": {"kind": kind}, "study": {"name": "same", "seed": 4}}
+    if kind == "fedavg":
+        more |= {"algorithm": {"kind": kind, "noise": "shared"}, "schedule": {"rounds": 3}}
+        more["privacy"] = {"epsilon": 3.0, "delta": 1e-4, "unit": "client"}
+    if kind == "dpsgd":
+        more |= {"algorithm": {"kind": kind, "rate": 0.5, "rounds": 3}, "schedule": {}}
+
+    def gone(turn: int, client: int) -> bool:
+        return turn == 1 and client in (2, 7)
+
+    def run(word: str) -> bytes:
+        wanted = tables(**more) | {"trust": {"server": word, "dropouts": 2}}
+        run_study(wanted, out=tmp_path / word, data=records(), system=system(gone))
+        return model(tmp_path / word)
+
+    try:
+        other = run(server)
+    except NotAvailable as error:
+        pytest.skip(str(error))
+    assert run("trusted") == other

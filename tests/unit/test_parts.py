@@ -1,0 +1,329 @@
+"""A round by parts: what sites and server compute, that it is the whole round, and how much noise its sums have."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from dpsgd_plans import dpsgd_plan
+from plans import some_plan, some_records
+from scipy.stats import chi2
+
+from fedveil.data.records import Records
+from fedveil.errors import BadValue, TooFewSurvivors
+from fedveil.method.fedavg import FedAvg
+from fedveil.method.network import Network
+from fedveil.model.spec import ModelPlan
+from fedveil.plan import Plan
+from fedveil.run.simulate import simulate
+from fedveil.run.trainers import TRAINERS, train_plan
+from fedveil.summing import Summed, Whole
+from fedveil.target import Target
+from fedveil.train import fedavg_parts
+from fedveil.train.deal import deal
+from fedveil.train.entropy import Entropy
+from fedveil.train.fedavg import Held, Local, summed, weights_of
+from fedveil.train.hidden import Rule, State, model_of, start, step
+from fedveil.train.hidden_parts import advance, contribution, laid_out
+from fedveil.train.parts import LARGEST_PART, bounded, gathered, message, nobody_fails, plain_sum
+from fedveil.trust import Trust
+
+Vector = np.ndarray
+KEY = bytes(range(32))
+DEALS: list[dict[str, Any]] = [
+    {},
+    {"deal": "clients", "unit": "client", "batch": 4, "rounds": 3},
+    {"deal": "clients", "batch": 15, "rounds": 4},
+    {"passes": 2, "order": "public"},
+]
+
+
+def records_of(clients: int = 12) -> Records:
+    return some_records(60, features=3, clients=clients)
+
+
+def plan_of(changes: Mapping[str, Any], trust: Trust | None = None, **more: Any) -> Plan:
+    return replace(some_plan(records_of(), **changes, **more), trust=trust)
+
+
+def masked_sum(turn: int, parts: Mapping[int, Whole], /) -> Summed:
+    """Sums as a masking server sees them: every vector is hidden by a pad modulo 2**64, and the pads cancel."""
+    generator = np.random.default_rng(turn)
+    clients = sorted(parts)
+    size = parts[clients[0]].size
+    pads = generator.integers(0, 2**64, size=(len(clients), size), dtype=np.uint64)
+    seen = [parts[c].view(np.uint64) + pads[i] - pads[i - 1] for i, c in enumerate(clients)]
+    total = np.sum(np.stack(seen), axis=0, dtype=np.uint64)
+    return Summed(total.view(np.int64), tuple(clients))
+
+
+class TestHidden:
+    @pytest.mark.parametrize("changes", DEALS)
+    def test_parts_add_up_to_the_whole_round(self, changes: dict[str, Any]) -> None:
+        """Without noise, within half a step for each contribution and one for the penalty's rounding."""
+        records, entropy = records_of(), Entropy.from_key(KEY)
+        plan = plan_of(changes, Trust(), model=ModelPlan(kind="logistic", classes=2, radius=5.0, l2=0.1))
+        rule, laid, dealt = Rule.of(plan), laid_out(plan, records, entropy), deal(plan, records, entropy)
+        state = State(0, np.array([3.0, -2.0, 1.0]) * 2.0**38)
+        for _ in range(plan.run.total):
+            turn, model = state.round, model_of(rule, state)
+            parts = [contribution(rule, turn, model, laid.part(turn, client)) for client in laid.cohort(turn)]
+            assert all(part is not None for part in parts)
+            here = advance(rule, state, np.sum(np.stack(parts), axis=0))  # type: ignore[arg-type]
+            whole = step(rule, state, dealt.batch(turn), np.zeros(3))
+            assert np.abs(here.position - whole.position).max() <= len(parts) / 2 + 1
+            assert np.abs(whole.position - state.position).max() > 2.0**30  # it has moved
+            state = here
+
+    @pytest.mark.parametrize("changes", DEALS)
+    def test_a_site_with_its_own_records_alone_computes_the_same_bits(self, changes: dict[str, Any]) -> None:
+        records, entropy = records_of(), Entropy.from_key(KEY)
+        plan = plan_of(changes, Trust())
+        rule, laid = Rule.of(plan), laid_out(plan, records, entropy)
+        model = np.array([0.5, -0.25, 1.0])
+        rng = np.random.default_rng(1)
+        for client in range(12):
+            mine = records.owner == client
+            others = np.where(mine[:, None], records.features, 0.1 * rng.normal(size=records.features.shape))
+            blind = replace_records(records, others)  # whatever the others hold
+            alone = laid_out(plan, blind, entropy)
+            for turn in range(plan.run.rounds):
+                if client in laid.cohort(turn):
+                    first, again = (contribution(rule, turn, model, x.part(turn, client)) for x in (laid, alone))
+                    assert first is not None
+                    assert again is not None
+                    assert first.tobytes() == again.tobytes()
+
+    def test_who_takes_part(self) -> None:
+        entropy, records = Entropy.from_key(KEY), records_of()
+        assert list(laid_out(plan_of(DEALS[0], Trust()), records, entropy).cohort(2)) == list(range(12))
+        laid = laid_out(plan_of(DEALS[1], Trust()), records, entropy)
+        seen = [tuple(laid.cohort(turn)) for turn in range(3)]
+        assert sorted(sum(seen, ())) == list(range(12))
+        assert laid.cohort(4) == laid.cohort(1)
+
+    @pytest.mark.parametrize("changes", DEALS)
+    def test_any_way_of_adding_up_gives_the_same_model(self, changes: dict[str, Any]) -> None:
+        plan, entropy = plan_of(changes, Trust(dropouts=1)), Entropy.from_key(KEY)
+        fails = lambda turn, client: (turn + client) % 7 == 3 and changes.get("deal") is None and client == 3  # noqa: E731
+        open_, hidden = (
+            simulate(plan, records_of(), entropy, add_up=add_up, fails=fails)[0] for add_up in (plain_sum, masked_sum)
+        )
+        assert open_.tobytes() == hidden.tobytes()
+
+    def test_it_goes_on_from_any_state_to_the_same_bytes(self) -> None:
+        plan, entropy, states = plan_of({}, Trust(dropouts=2)), Entropy.from_key(KEY), list[State]()
+        fails = lambda turn, client: client in (turn, turn + 4)  # noqa: E731
+        last = simulate(plan, records_of(), entropy, watch=states.append, fails=fails)[0]
+        for state in (states[0], states[3]):
+            again = simulate(plan, records_of(), Entropy.from_key(KEY), resume=state, fails=fails)[0]
+            assert again.tobytes() == last.tobytes()
+
+    def test_too_few_answers_are_refused(self) -> None:
+        plan, seen = plan_of({}, Trust(dropouts=2)), list[State]()
+        fails = lambda turn, client: turn == 2 and client < 3  # noqa: E731
+        with pytest.raises(TooFewSurvivors, match="Round 3 has the answers of 9 clients and needs 10"):
+            simulate(plan, records_of(), Entropy.from_key(KEY), watch=seen.append, fails=fails)
+        assert [state.round for state in seen] == [1, 2]
+
+    def test_by_parts_and_in_one_piece_models_are_alike(self) -> None:
+        """Same data, same variance: means of 60 models differ by less than 6 deviations (false alarm below 1e-8)."""
+        plan = plan_of({"noise_std": 2.0}, Trust())
+        runs = [
+            np.stack([simulate(p, records_of(), Entropy.from_seed(k))[0] for k in range(60)])
+            for p in (plan, replace(plan, trust=None))
+        ]
+        means, spread = [r.mean(axis=0) for r in runs], [r.std(axis=0) for r in runs]
+        assert (np.abs(means[0] - means[1]) < 6 * np.hypot(*spread) / math.sqrt(60)).all()
+        assert (np.abs(np.log(spread[0] / spread[1])) < 6 / math.sqrt(60)).all()
+
+
+class TestFedAvg:
+    def plan(self, trust: Trust | None, **changes: Any) -> Plan:
+        records = records_of()
+        settings = {
+            "rounds": 3,
+            "sampling": "fixed-size",
+            "cohort": 6.0,
+            "local_epochs": 2,
+            "local_step": 0.5,
+            "update_norm": 0.4,
+            "noise": "shared",
+            "noise_multiplier": 0.5,
+        }
+        return Plan(
+            name="trial",
+            data=records.shape,
+            model=ModelPlan(kind="logistic", classes=2, radius=5.0),
+            target=Target(epsilon=5.0, delta=1e-5, unit="client"),
+            method=FedAvg(**(settings | changes)),  # type: ignore[arg-type]
+            grid=-40,
+            trust=trust,
+        )
+
+    def test_parts_add_up_to_the_whole_sum_exactly(self) -> None:
+        plan, records, entropy = (
+            self.plan(Trust(), weights="records", most_records=7),
+            records_of(),
+            Entropy.from_key(KEY),
+        )
+        rule, held = fedavg_parts.Rule.of(plan), Held.of(records)
+        weights, model = weights_of(rule.method, records.sizes), np.array([0.5, 1.0, -0.5])
+        clients = np.arange(12)
+        whole, lost = summed(Local.of(plan), model, held, clients, weights, 0.4, rule.unit, entropy, 1)
+        parts = [fedavg_parts.contribution(rule, 1, model, held, c, float(weights[c]), entropy) for c in range(12)]
+        assert lost == 0
+        assert all(part is not None for part in parts)
+        assert np.array_equal(np.sum(np.stack(parts), axis=0), whole)  # type: ignore[arg-type]
+
+    def test_an_update_that_is_no_number_is_zero_and_sent(self) -> None:
+        """Not to answer would tell about the records."""
+        plan, records = self.plan(Trust(), local_step=1e9), records_of()
+        rule, held = fedavg_parts.Rule.of(plan), Held.of(records)
+        wild = np.full(3, 1e308)
+        part = fedavg_parts.contribution(rule, 0, wild, held, 0, 1.0, Entropy.from_key(KEY))
+        assert part is not None
+
+    def test_any_way_of_adding_up_gives_the_same_model(self) -> None:
+        plan, entropy = self.plan(Trust(dropouts=2, colluders=1)), Entropy.from_key(KEY)
+        fails = lambda turn, client: client in (2, 5)  # noqa: E731
+        found = [
+            train_plan(plan, records_of(), entropy, lambda done: None, add_up=way, fails=fails).model
+            for way in (plain_sum, masked_sum)
+        ]
+        assert found[0].tobytes() == found[1].tobytes()
+
+    def test_too_few_answers_are_refused(self) -> None:
+        plan, ticks = self.plan(Trust(dropouts=1)), list[int]()
+        with pytest.raises(TooFewSurvivors, match="needs 5"):
+            train_plan(
+                plan, records_of(), Entropy.from_key(KEY), ticks.append, fails=lambda t, c: t == 1 and c % 2 == 0
+            )
+        assert ticks == [1]
+
+
+class TestDpSgd:
+    @pytest.mark.parametrize("window", [1.0, 3.0])
+    def test_windows_are_those_of_the_clock(self, window: float) -> None:
+        """The same rounds and the same noise, but for the rounding of each window's sum."""
+        records = records_of()
+        plan = dpsgd_plan(records, network=Network(window=window))
+        here = train_plan(replace(plan, trust=Trust()), records, Entropy.from_key(KEY), lambda done: None).model
+        there = TRAINERS["dpsgd"](plan, records, Entropy.from_key(KEY), lambda done: None).model
+        assert np.abs(here).max() > 1e-3
+        assert np.abs(here - there).max() < 1e-9
+
+    def test_any_way_of_adding_up_gives_the_same_model(self) -> None:
+        records = records_of()
+        plan = replace(dpsgd_plan(records), trust=Trust(dropouts=4))
+        fails = lambda turn, client: client % 4 == turn % 4  # noqa: E731
+        found = [
+            train_plan(plan, records, Entropy.from_key(KEY), lambda done: None, add_up=way, fails=fails).model
+            for way in (plain_sum, masked_sum)
+        ]
+        assert found[0].tobytes() == found[1].tobytes()
+        with pytest.raises(TooFewSurvivors):
+            train_plan(plan, records, Entropy.from_key(KEY), lambda done: None, fails=lambda t, c: c < 5)
+
+    def test_clients_that_do_not_wait_run_as_without_trust(self) -> None:
+        records = records_of()
+        plan = dpsgd_plan(records, network=Network(delay=0.5))
+        here = train_plan(replace(plan, trust=Trust()), records, Entropy.from_key(KEY), lambda done: None).model
+        there = TRAINERS["dpsgd"](plan, records, Entropy.from_key(KEY), lambda done: None).model
+        assert here.tobytes() == there.tobytes()
+
+
+class TestMessages:
+    def test_norms_are_checked_in_whole_numbers(self) -> None:
+        close = 2**51 + 1
+        assert bounded(np.array([float(close)]), Fraction(close)) is not None
+        assert bounded(np.array([float(close)]), Fraction(close) - Fraction(1, 10**9)) is None  # floats cannot tell
+        assert bounded(np.array([2.0 * LARGEST_PART]), Fraction(10) ** 30) is None
+        for bad in (math.nan, math.inf, -math.inf):
+            assert bounded(np.array([bad, 0.0]), Fraction(10) ** 30) is None
+
+    def test_nothing_leaves_without_its_noise(self) -> None:
+        assert message(None, np.ones(2, dtype=np.int64)) is None
+        found = message(np.array([1, 2]), np.array([10, 20]))
+        assert found is not None
+        assert found.tolist() == [11, 22]
+
+    def test_sums_wrap_alike(self) -> None:
+        parts = {3: np.array([2**63 - 1, 5]), 1: np.array([2**63 - 1, 5]), 7: np.array([-(2**62), 1])}
+        found, same = plain_sum(0, parts), masked_sum(0, parts)
+        assert found.survivors == same.survivors == (1, 3, 7)
+        assert np.array_equal(found.total, same.total)
+        assert int(found.total[0]) == (2 * (2**63 - 1) - 2**62 + 2**63) % 2**64 - 2**63
+
+    def test_a_client_that_cannot_answer_is_missing(self) -> None:
+        answers = {0: np.array([1]), 1: None, 2: np.array([5])}
+        found = gathered(0, answers, answers.__getitem__, plain_sum, 2, nobody_fails)
+        assert found.survivors == (0, 2)
+        assert found.total.tolist() == [6]
+        with pytest.raises(TooFewSurvivors):
+            gathered(0, answers, answers.__getitem__, plain_sum, 3, nobody_fails)
+        with pytest.raises(TooFewSurvivors):
+            gathered(0, [], answers.__getitem__, plain_sum, 0, nobody_fails)
+
+    def test_what_gets_lost_while_adding_up_counts(self) -> None:
+        def lossy(turn: int, parts: Mapping[int, Whole], /) -> Summed:
+            return plain_sum(turn, {0: parts[0]})
+
+        with pytest.raises(TooFewSurvivors, match="answers of 1 clients and needs 2"):
+            gathered(0, range(3), lambda client: np.array([client]), lossy, 2, nobody_fails)
+        with pytest.raises(BadValue, match="clients that answered"):
+            gathered(0, range(3), lambda c: np.array([c]), lambda t, p: Summed(p[0], (0, 1, 9)), 2, nobody_fails)
+
+
+def replace_records(records: Records, features: Vector) -> Records:
+    return Records(
+        features=np.ascontiguousarray(features / np.maximum(1, np.linalg.norm(features, axis=1))[:, None]),
+        targets=records.targets,
+        owner=records.owner,
+        clients=records.clients,
+        bound=1.0,
+        classes=2,
+    )
+
+
+def noise_of(plan: Plan, fails: Callable[[int, int], bool]) -> tuple[Vector, Vector]:
+    """The noise in every round's sum in grid steps, and the variance it should have."""
+    records = some_records(40, features=300, clients=10)
+    entropy, totals = Entropy.from_key(bytes(range(32))), dict[int, Summed]()
+    assert plan.trust is not None
+
+    def kept(turn: int, parts: dict[int, Whole]) -> Summed:
+        totals[turn] = plain_sum(turn, parts)
+        return totals[turn]
+
+    rule, laid, state, rest, due = Rule.of(plan), laid_out(plan, records, entropy), start(plan), [], []
+    states = [state]
+    simulate(plan, records, entropy, add_up=kept, fails=fails, watch=states.append)  # type: ignore[arg-type]
+    for turn, found in totals.items():
+        model = model_of(rule, states[turn])
+        parts = [contribution(rule, turn, model, laid.part(turn, client)) for client in found.survivors]
+        rest.append(found.total - sum(parts))  # type: ignore[arg-type]
+        honest = plan.trust.honest(len(laid.cohort(turn)))
+        due.append(rule.noise[turn] ** 2 * len(found.survivors) / honest)
+    return np.stack(rest).astype(np.float64), np.array(due)
+
+
+@pytest.mark.parametrize(
+    ("trust", "missing"),
+    [(Trust(), ()), (Trust(dropouts=3), (1, 4, 7)), (Trust(dropouts=3, colluders=2), ()), (Trust(dropouts=2), (0, 9))],
+)
+def test_sums_have_the_noise_of_their_survivors(trust: Trust, missing: tuple[int, ...]) -> None:
+    """Chi-square of 1200 numbers, two-sided: the false alarm of each case is 2e-8."""
+    records = some_records(40, features=300, clients=10)
+    plan = replace(some_plan(records, noise_std=0.7), trust=trust)
+    found, due = noise_of(plan, lambda turn, client: client in missing and turn % 2 == 0)
+    assert set(due) >= {(plan.hidden.noise()[0] / 2.0**plan.grid) ** 2 * (10 - len(missing)) / trust.honest(10)}
+    score = float((found**2 / due[:, None]).sum())
+    assert chi2.sf(score, found.size) > 1e-8
+    assert chi2.cdf(score, found.size) > 1e-8
+    assert (due >= (plan.hidden.noise() / 2.0**plan.grid) ** 2 * (1 - 1e-12)).all()  # never less than planned
+    wrong = float((found**2 / (due[:, None] * 10 / 7)).sum())
+    assert chi2.cdf(wrong, found.size) < 1e-8  # a wrong count of shares would be seen
