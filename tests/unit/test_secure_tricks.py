@@ -1,0 +1,463 @@
+"""What an active server may try, and what clients may get wrong: each is refused by name."""
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from fedveil.errors import BadValue, FedveilError
+from fedveil.secure import client as module
+from fedveil.secure import refusals
+from fedveil.secure.client import ClientRound, Member
+from fedveil.secure.keys import LOW_ORDER, agreed
+from fedveil.secure.messages import HEAD_BYTES, Kind, pack, unpack
+from fedveil.secure.refusals import (
+    AliveAndGone,
+    BadEnvelope,
+    BadKey,
+    BadList,
+    BadMessage,
+    BadShare,
+    BadSignature,
+    Duplicate,
+    ListsDiffer,
+    OtherParty,
+    OtherRound,
+    OtherRun,
+    OutOfBounds,
+    OutOfTurn,
+    Refused,
+    RoundReused,
+    ShareSpent,
+    TooFew,
+)
+from fedveil.secure.rounds import SecureSumming
+from fedveil.secure.sealed import ENVELOPE_BYTES
+from fedveil.secure.server import ServerRound
+from fedveil.secure.setting import Setting
+from fedveil.secure.shamir import SHARE_BYTES
+from unit.masked_sums import RUN, Played, machines, play, signer, some_setting, some_values
+
+SETTING = some_setting()
+SIGNED = some_setting(signed=True)
+EVERYONE = frozenset(SETTING.clients)
+
+
+def round_until(until: Kind, setting: Setting = SETTING, lost: int | None = None) -> Played:
+    """Played to just before the clients see the message; ``lost`` shared its secrets and fell silent."""
+
+    def silent(stage: str, client: int) -> bool:
+        return client == lost and stage == "mask"
+
+    return play(setting, machines(setting, some_values(setting)), until, silent)
+
+
+class TestServerTricks:
+    """The client's side: nothing is answered, and nothing ever after."""
+
+    def refuses(self, client: ClientRound, message: bytes, error: type[Refused], words: str = "") -> None:
+        with pytest.raises(error, match=words):
+            client.handle(message)
+        with pytest.raises(OutOfTurn, match="left it"):
+            client.handle(message)
+
+    def test_two_participant_lists_with_identities(self) -> None:
+        """Client 0 is told that 5 was lost, all others that it was not: their signatures do not fit."""
+        played = round_until(Kind.SURVIVORS, SIGNED)
+        told = pack(Kind.SURVIVORS, SIGNED, 0, lists=(EVERYONE - {5}, frozenset({5})))
+        mine = played.clients[0].handle(told)
+        agrees = {0: mine[HEAD_BYTES:]}
+        for client in range(1, 6):
+            agrees[client] = played.clients[client].handle(played.down[Kind.SURVIVORS][client])[HEAD_BYTES:]
+        del agrees[5]  # it is lost, as far as client 0 knows
+        lists = (EVERYONE - {5}, frozenset({5}), EVERYONE - {5})
+        honest = pack(Kind.PROOF, SIGNED, 0, lists=lists, rows=agrees)
+        pretended = {client: mine[HEAD_BYTES : HEAD_BYTES + 32] + row[32:] for client, row in agrees.items()}
+        forged = pack(Kind.PROOF, SIGNED, 0, lists=lists, rows=pretended)
+        self.refuses(played.clients[0], honest, ListsDiffer, "Client 1 was told other lists")
+        again = round_until(Kind.SURVIVORS, SIGNED)
+        again.clients[0].handle(told)
+        self.refuses(again.clients[0], forged, BadSignature, "client 1's is not")
+
+    def test_the_lists_change_after_agreement(self) -> None:
+        played = round_until(Kind.PROOF)
+        lists = (EVERYONE - {5}, frozenset({5}), EVERYONE - {5})
+        message = pack(Kind.PROOF, SETTING, 0, lists=lists, rows=dict.fromkeys(range(5), bytes(32)))
+        self.refuses(played.clients[0], message, ListsDiffer, "have changed")
+
+    def test_other_digests_in_the_proof(self) -> None:
+        played = round_until(Kind.PROOF)
+        good = played.down[Kind.PROOF][0]
+        self.refuses(played.clients[0], good[:-1] + bytes([good[-1] ^ 1]), ListsDiffer, "Client 5 was told other lists")
+
+    @pytest.mark.parametrize("kind", [Kind.SURVIVORS, Kind.PROOF])
+    def test_alive_and_gone(self, kind: Kind) -> None:
+        played = round_until(kind)
+        lists = (EVERYONE, frozenset({4}), EVERYONE)[: 2 if kind is Kind.SURVIVORS else 3]
+        rows = dict.fromkeys(range(6), bytes(32)) if kind is Kind.PROOF else None
+        self.refuses(
+            played.clients[0], pack(kind, SETTING, 0, lists=lists, rows=rows), AliveAndGone, "client 4 is both"
+        )
+
+    def test_neither_alive_nor_gone(self) -> None:
+        played = round_until(Kind.SURVIVORS)
+        message = pack(Kind.SURVIVORS, SETTING, 0, lists=(EVERYONE - {4}, frozenset()))
+        self.refuses(played.clients[0], message, BadList, "not together those who shared")
+
+    def test_the_same_shares_asked_twice(self) -> None:
+        played = round_until(Kind.PROOF, lost=5)
+        good = played.down[Kind.PROOF][0]
+        played.clients[0].handle(good)
+        for _ in range(2):
+            with pytest.raises(ShareSpent, match="given its shares of round 3 already"):
+                played.clients[0].handle(good)
+
+    def test_each_share_is_of_one_kind(self) -> None:
+        """Of those in the sum the self-mask's, of the lost the pair key's, of nobody both."""
+        played = round_until(Kind.PROOF, lost=5)
+        kept = dict(played.clients[0]._held) | {0: played.clients[0]._dealt[0]}
+        reveal = unpack(
+            Kind.REVEAL, SETTING, played.clients[0].handle(played.down[Kind.PROOF][0]), 0, lambda _: range(6)
+        )
+        for owner, opening in reveal.rows.items():
+            assert opening == (kept[owner].pair_key if owner == 5 else kept[owner].self_mask)
+
+    def test_a_replayed_round(self) -> None:
+        old = round_until(Kind.RELAY)
+        now = some_setting(round=4)
+        played = play(now, machines(now, some_values(now)), Kind.RELAY)
+        self.refuses(played.clients[0], old.down[Kind.RELAY][0], OtherRound, "round 3, not to round 4")
+
+    def test_another_run(self) -> None:
+        other = play(
+            some_setting(run=bytes(32)), machines(some_setting(run=bytes(32)), some_values(SETTING)), Kind.ROSTER
+        )
+        self.refuses(
+            round_until(Kind.ROSTER).clients[0], other.down[Kind.ROSTER][0], OtherRun, "belongs to run 00000000"
+        )
+
+    def test_a_round_is_joined_once(self) -> None:
+        member = Member(0, RUN)
+        values = some_values(SETTING)[0]
+        member.join(SETTING, bytes(32), values)
+        for again in (SETTING, some_setting(round=2)):
+            with pytest.raises(RoundReused, match="has been in round 3"):
+                member.join(again, bytes(32), values)
+        with pytest.raises(RoundReused):
+            Member(0, RUN, last=member.last).join(SETTING, bytes(32), values)
+        member.join(some_setting(round=4), bytes(32), values)
+        with pytest.raises(OtherRun):
+            member.join(some_setting(run=bytes(32), round=9), bytes(32), values)
+
+    def test_a_dropped_share(self) -> None:
+        played = round_until(Kind.RELAY)
+        good = played.down[Kind.RELAY][0]
+        self.refuses(played.clients[0], good[: -(64 + ENVELOPE_BYTES)], BadMessage, "wrong size")
+
+    def test_a_client_denied_to_have_shared(self) -> None:
+        """The server may say so, but then to all: the lists are hashed into what everybody signs."""
+        played = round_until(Kind.RELAY)
+        good = played.down[Kind.RELAY][0]
+        few = EVERYONE - {5}
+        packet = unpack(Kind.RELAY, SETTING, good, 0, lambda _: range(1, 6))
+        rows = {client: row for client, row in packet.rows.items() if client != 5}
+        played.clients[0].handle(pack(Kind.RELAY, SETTING, 0, lists=(few,), fixed=bytes(packet.fixed), rows=rows))
+        for client in range(1, 6):
+            played.clients[client].handle(played.down[Kind.RELAY][client])
+        one = played.clients[0].handle(pack(Kind.SURVIVORS, SETTING, 0, lists=(few, frozenset())))
+        other = played.clients[1].handle(pack(Kind.SURVIVORS, SETTING, 1, lists=(EVERYONE, frozenset())))
+        assert one[HEAD_BYTES:] != other[HEAD_BYTES:]
+
+    @pytest.mark.parametrize("at", [1, 17, ENVELOPE_BYTES, ENVELOPE_BYTES + 1, ENVELOPE_BYTES + 64])
+    def test_a_modified_envelope_or_commitment(self, at: int) -> None:
+        played = round_until(Kind.RELAY)
+        message = bytearray(played.down[Kind.RELAY][0])
+        message[-at] ^= 1
+        self.refuses(played.clients[0], bytes(message), BadEnvelope, "from client 5")
+
+    def test_an_envelope_meant_for_another(self) -> None:
+        played = round_until(Kind.RELAY)
+        size = 64 + ENVELOPE_BYTES
+        mine, other = played.down[Kind.RELAY][0], played.down[Kind.RELAY][1]
+        self.refuses(played.clients[0], mine[:-size] + other[-size:], BadEnvelope, "from client 5")
+
+    def test_too_few(self) -> None:
+        few = frozenset({0, 1, 2})
+        roster = round_until(Kind.ROSTER)
+        packet = unpack(Kind.ROSTER, SETTING, roster.down[Kind.ROSTER][0], 0, lambda _: range(1, 6))
+        rows = {client: packet.rows[client] for client in (1, 2)}
+        message = pack(Kind.ROSTER, SETTING, 0, lists=(few,), rows=rows)
+        self.refuses(roster.clients[0], message, TooFew, "Only 3 clients are left, and the plan promises 4")
+        survivors = round_until(Kind.SURVIVORS)
+        message = pack(Kind.SURVIVORS, SETTING, 0, lists=(few, EVERYONE - few))
+        self.refuses(survivors.clients[0], message, TooFew, "Only 3 clients")
+        proof = round_until(Kind.PROOF)
+        lists = (EVERYONE, frozenset[int](), few)
+        message = pack(Kind.PROOF, SETTING, 0, lists=lists, rows=dict.fromkeys(few, bytes(32)))
+        self.refuses(proof.clients[0], message, TooFew, "Only 3 clients agree")
+
+    def test_a_client_with_too_few_holders(self) -> None:
+        """The floor is kept, but not in this client's neighbourhood."""
+        setting = some_setting(10, neighbours=4, threshold=4, least=6)
+        played = play(setting, machines(setting, some_values(setting)), Kind.ROSTER)
+        hood = played.clients[0]._hood
+        away = [client for client in hood if client != 0][:2]
+        members = frozenset(setting.clients) - set(away)
+        packet = unpack(Kind.ROSTER, setting, played.down[Kind.ROSTER][0], 0, lambda _: [c for c in hood if c])
+        rows = {client: row for client, row in packet.rows.items() if client in members}
+        message = pack(Kind.ROSTER, setting, 0, lists=(members,), rows=rows)
+        self.refuses(played.clients[0], message, TooFew, "Only 3 holders")
+
+    def test_who_was_not_there_before(self) -> None:
+        setting = some_setting()
+        clients = machines(setting, some_values(setting))
+        played = play(setting, clients, Kind.RELAY, lambda stage, client: client == 5 and stage == "advertise")
+        packet = unpack(Kind.RELAY, setting, played.down[Kind.RELAY][0], 0, lambda _: range(1, 5))
+        rows = packet.rows | {5: bytes(64 + ENVELOPE_BYTES)}
+        message = pack(Kind.RELAY, setting, 0, lists=(EVERYONE,), fixed=bytes(packet.fixed), rows=rows)
+        self.refuses(played.clients[0], message, BadList, "client 5, who was not there before")
+
+    def test_a_list_without_the_client_itself(self) -> None:
+        played = round_until(Kind.SURVIVORS)
+        message = pack(Kind.SURVIVORS, SETTING, 0, lists=(EVERYONE - {0}, frozenset({0})))
+        self.refuses(played.clients[0], message, BadList, "leaves out client 0")
+
+    @pytest.mark.parametrize("which", [0, 32])
+    def test_keys_of_the_servers_own(self, which: int) -> None:
+        """Without identities nobody can tell; with them the signature does not fit."""
+        played = round_until(Kind.ROSTER, SIGNED)
+        message = bytearray(played.down[Kind.ROSTER][0])
+        start = HEAD_BYTES + 1 + which
+        message[start : start + 32] = bytes([9]) + bytes(31)
+        self.refuses(played.clients[0], bytes(message), BadSignature, "client 1's is not")
+
+    @pytest.mark.parametrize("number", [*sorted(LOW_ORDER), 2**255 - 19, 2**255 - 18, 2**256 - 1])
+    def test_keys_off_the_curve(self, number: int) -> None:
+        for at in (0, 32):
+            played = round_until(Kind.ROSTER)
+            message = bytearray(played.down[Kind.ROSTER][0])
+            start = HEAD_BYTES + 1 + at
+            message[start : start + 32] = number.to_bytes(32, "little")
+            self.refuses(played.clients[0], bytes(message), BadKey, "Client 1")
+
+    def test_one_key_for_two(self) -> None:
+        played = round_until(Kind.ROSTER)
+        message = bytearray(played.down[Kind.ROSTER][0])
+        first, second = HEAD_BYTES + 1, HEAD_BYTES + 1 + 64
+        message[second : second + 32] = message[first : first + 32]
+        self.refuses(played.clients[0], bytes(message), BadKey, "same public key")
+
+    def test_a_stage_left_out_or_repeated(self) -> None:
+        played = round_until(Kind.RELAY)
+        fresh = machines(SETTING, some_values(SETTING))[0]
+        fresh.open()
+        with pytest.raises(OutOfTurn, match="Expected the message roster, got relay"):
+            fresh.handle(played.down[Kind.RELAY][0])
+        self.refuses(
+            played.clients[0], played.down[Kind.ROSTER][0], OutOfTurn, "Expected the message relay, got roster"
+        )
+        with pytest.raises(OutOfTurn, match="has opened this round already"):
+            played.clients[1].open()
+
+    def test_a_message_for_another_client(self) -> None:
+        played = round_until(Kind.ROSTER)
+        self.refuses(played.clients[0], played.down[Kind.ROSTER][1], OtherParty, "of client 1, who is not 0")
+
+
+class TestBadClients:
+    """The server's side: the message is refused, the round goes on, and the sum is that of the others."""
+
+    def goes_on(
+        self, kind: Kind, change: Callable[[bytes], object], error: type[Refused], setting: Setting = SETTING
+    ) -> None:
+        values = some_values(setting)
+        server, clients = ServerRound(setting), machines(setting, values)
+        inbox = dict.fromkeys(clients, b"")
+        if kind is not Kind.ADVERT:
+            played = play(setting, clients, Kind(kind - 1))
+            server, inbox = played.server, played.down[Kind(kind - 1)]
+        bad, at = 2, kind
+        while True:
+            for client, message in inbox.items():
+                answer = clients[client].open() if at is Kind.ADVERT else clients[client].handle(message)
+                if client == bad and at is kind:
+                    with pytest.raises(error):
+                        server.handle(change(answer), sender=client)  # type: ignore[arg-type]
+                else:
+                    server.handle(answer, sender=client)
+            inbox = server.advance()
+            if at is Kind.REVEAL:
+                break
+            at = Kind(at + 2)
+        survivors = tuple(c for c in setting.clients if c != bad or kind > Kind.MASKED)
+        assert server.result.survivors == survivors
+        assert np.array_equal(server.result.total, sum(values[client] for client in survivors))
+
+    @pytest.mark.parametrize("kind", [Kind.ADVERT, Kind.SHARES, Kind.MASKED, Kind.AGREE, Kind.REVEAL])
+    @pytest.mark.parametrize(
+        ("change", "error"),
+        [
+            (lambda m: m[:-1], BadMessage),
+            (lambda m: m + b"\0", BadMessage),
+            (lambda m: m + bytes(10**6), BadMessage),
+            (lambda m: b"", BadMessage),
+            (lambda m: m[:20], BadMessage),
+            (lambda m: bytearray(m), BadMessage),
+            (lambda m: "text", BadMessage),
+            (lambda m: None, BadMessage),
+            (lambda m: np.frombuffer(m, dtype=np.uint8), BadMessage),
+            (lambda m: b"\x63" + m[1:], BadMessage),
+            (lambda m: m[:1] + b"\2" + m[2:], BadMessage),
+            (lambda m: m[:2] + b"\1" + m[3:], BadMessage),
+            (lambda m: bytes([2]) + m[1:], OutOfTurn),
+            (lambda m: m[:4] + struct.pack("<I", 3) + m[8:], OtherParty),
+            (lambda m: m[:8] + struct.pack("<Q", 2) + m[16:], OtherRound),
+            (lambda m: m[:16] + bytes(32) + m[48:], OtherRun),
+        ],
+    )
+    def test_wrong_at_any_stage(self, kind: Kind, change: Callable[[bytes], object], error: type[Refused]) -> None:
+        self.goes_on(kind, change, error)
+
+    @pytest.mark.parametrize("number", [*sorted(LOW_ORDER), 2**255 - 19, 2**256 - 1])
+    @pytest.mark.parametrize("at", [HEAD_BYTES, HEAD_BYTES + 32])
+    def test_keys_off_the_curve(self, number: int, at: int) -> None:
+        key = number.to_bytes(32, "little")
+        self.goes_on(Kind.ADVERT, lambda m: m[:at] + key + m[at + 32 :], BadKey)
+
+    def test_a_key_of_somebody_else(self) -> None:
+        theirs = machines(SETTING, some_values(SETTING))[1].open()[HEAD_BYTES:]
+        self.goes_on(Kind.ADVERT, lambda m: m[:HEAD_BYTES] + theirs[:32] + m[HEAD_BYTES + 32 :], BadKey)
+        self.goes_on(Kind.ADVERT, lambda m: m[:HEAD_BYTES] + m[HEAD_BYTES + 32 :] * 2, BadKey)
+
+    @pytest.mark.parametrize("kind", [Kind.ADVERT, Kind.AGREE])
+    def test_unsigned_words(self, kind: Kind) -> None:
+        self.goes_on(kind, lambda m: m[:-1] + bytes([m[-1] ^ 1]), BadSignature, SIGNED)
+
+    def test_agreement_to_another_list(self) -> None:
+        self.goes_on(Kind.AGREE, lambda m: m[:-1] + bytes([m[-1] ^ 1]), ListsDiffer)
+
+    @pytest.mark.parametrize("owner", range(6))
+    def test_a_corrupt_share_is_found_and_its_sender_named(self, owner: int) -> None:
+        start = HEAD_BYTES + owner * (SHARE_BYTES + 16)
+
+        def change(message: bytes) -> bytes:
+            return message[:start] + bytes([message[start] ^ 1]) + message[start + 1 :]
+
+        self.goes_on(Kind.REVEAL, change, BadShare)
+        played = round_until(Kind.PROOF, lost=4)
+        answer = played.clients[2].handle(played.down[Kind.PROOF][2])
+        with pytest.raises(BadShare, match=f"Client 2 gave a share of client {owner} that does not fit"):
+            played.server.handle(change(answer))
+
+    def test_one_answer_a_stage(self) -> None:
+        played = round_until(Kind.RELAY)
+        for client in SETTING.clients:
+            answer = played.clients[client].handle(played.down[Kind.RELAY][client])
+            played.server.handle(answer)
+            with pytest.raises(Duplicate, match=f"Client {client} has answered"):
+                played.server.handle(answer)
+        for message in played.server.advance().values():
+            assert message
+
+    def test_who_has_left_does_not_come_back(self) -> None:
+        played = round_until(Kind.SURVIVORS, lost=5)
+        answer = pack(Kind.AGREE, SETTING, 5, fixed=bytes(32))
+        with pytest.raises(OtherParty, match="Client 5 has left the round"):
+            played.server.handle(answer)
+        with pytest.raises(OtherParty, match="client 7, who is not invited"):
+            played.server.handle(pack(Kind.AGREE, SETTING, 7, fixed=bytes(32)))
+
+    def test_the_end_is_the_end(self) -> None:
+        played = play(SETTING, machines(SETTING, some_values(SETTING)))
+        with pytest.raises(OutOfTurn, match="over"):
+            played.server.handle(played.up[Kind.REVEAL][0])
+        with pytest.raises(OutOfTurn, match="over"):
+            played.server.advance()
+        with pytest.raises(OutOfTurn, match="not ended"):
+            _ = round_until(Kind.PROOF).server.result
+
+    def test_shares_that_are_not_of_what_they_should_be(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A dealer whose shares fit their commitments but not its self-mask is named."""
+        values = some_values(SETTING)
+        clients = machines(SETTING, values)
+        real = module.self_mask_digest
+        monkeypatch.setattr(module, "self_mask_digest", lambda seed, digest: real(bytes(32), digest))
+        with pytest.raises(BadShare, match="Client 0 dealt shares that are not of its self-mask"):
+            play(SETTING, clients)
+
+
+class TestInputs:
+    """Bounds come before masks; who has no input that can be summed is a dropout."""
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            np.zeros(4, dtype=np.int64),
+            np.zeros(6, dtype=np.int64),
+            np.zeros((5, 1), dtype=np.int64),
+            np.zeros(5, dtype=np.int32),
+            np.full(5, np.nan),
+            np.full(5, np.inf),
+            np.full(5, 2**41, dtype=np.int64),
+            np.full(5, -(2**63), dtype=np.int64),
+            [0] * 5,
+            None,
+        ],
+        ids=str,
+    )
+    def test_a_bad_input_is_a_dropout(self, bad: object) -> None:
+        parts = some_values(SETTING)
+        summing = SecureSumming(RUN, bytes(32), least=4, neighbours=5, threshold=4, largest=2**40)
+        summed = summing(0, parts | {3: bad})  # type: ignore[dict-item]
+        assert summed.survivors == (0, 1, 2, 4, 5)
+        assert np.array_equal(summed.total, sum(parts[client] for client in summed.survivors))
+        assert "An input" in summing.traffic.refused[3]
+        with pytest.raises(OutOfBounds):
+            ClientRound(SETTING, 3, bytes(32), bad, largest=2**40)  # type: ignore[arg-type]
+
+    def test_rounds_only_go_up(self) -> None:
+        summing = SecureSumming(RUN, bytes(32), least=4)
+        parts = some_values(SETTING)
+        summing(5, parts)
+        for turn in (5, 4):
+            with pytest.raises(RoundReused):
+                summing(turn, parts)
+
+    def test_too_few_clients_answered(self) -> None:
+        parts = some_values(SETTING)
+        with pytest.raises(TooFew, match="Only 3 clients answered, and the plan promises 4"):
+            SecureSumming(RUN, bytes(32), least=4)(0, {client: parts[client] for client in range(3)})
+
+    @pytest.mark.parametrize("seed", [b"", bytes(31), "x" * 32, None])
+    def test_a_seed_is_32_bytes(self, seed: object) -> None:
+        with pytest.raises(BadValue, match="seed must be 32 bytes"):
+            SecureSumming(RUN, seed, least=4)  # type: ignore[arg-type]
+        with pytest.raises(BadValue, match="seed must be 32 bytes"):
+            ClientRound(SETTING, 0, seed, some_values(SETTING)[0])  # type: ignore[arg-type]
+
+    def test_a_signer_goes_with_identities(self) -> None:
+        values = some_values(SETTING)[0]
+        with pytest.raises(BadValue, match="signer"):
+            ClientRound(SIGNED, 0, bytes(32), values)
+        with pytest.raises(BadValue, match="signer"):
+            ClientRound(SETTING, 0, bytes(32), values, signer=signer(0))
+
+
+def test_low_order_points_agree_on_nothing() -> None:
+    """Our list is right: the library itself finds a shared secret of zero for each."""
+    mine = X25519PrivateKey.from_private_bytes(bytes([7]) * 32)
+    for number in LOW_ORDER:
+        with pytest.raises(ValueError, match="shared key"):
+            mine.exchange(X25519PublicKey.from_public_bytes(number.to_bytes(32, "little")))
+        with pytest.raises(BadKey):
+            agreed(mine, number.to_bytes(32, "little"), 1)
+    assert len(agreed(mine, bytes([9]) + bytes(31), 1)) == 32
+
+
+def test_refusals_are_one_tree() -> None:
+    named = [value for value in vars(refusals).values() if isinstance(value, type) and issubclass(value, Refused)]
+    assert len(named) == 18
+    assert all(issubclass(error, FedveilError) for error in named)
+    assert all(error.__name__ in (refusals.__doc__ or "") for error in named)
