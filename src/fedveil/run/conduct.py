@@ -230,7 +230,7 @@ def _hidden(
     """The last state; on Ctrl-C the last finished round is kept, privately."""
     mark = sha256((plan.hash + loaded.train.fingerprint(name.encode())).encode()).hexdigest()  # of plan and data
     found = load_checkpoint(path, plan=mark, run=name)
-    begun = None if found is None else state_of(found)
+    begun = None if found is None else _state_of(found)
     kept: list[State] = [] if begun is None else [begun]
     first, saved = 0 if begun is None else begun.round, system.seconds()
 
@@ -264,8 +264,7 @@ def _hidden(
         ) from error
 
 
-def state_of(checkpoint: Checkpoint) -> State:
-    """Where a hidden run stood."""
+def _state_of(checkpoint: Checkpoint) -> State:
     return State(checkpoint.round, np.array(checkpoint.state, dtype=np.float64), checkpoint.counts.get("dropped", 0))
 
 

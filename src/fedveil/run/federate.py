@@ -12,22 +12,27 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, Final, final
 
+import numpy as np
+
 from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Ledger
-from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fedveil.run.conduct import Progress, System, caps_of, charge_of, model_file, state_of
+from fedveil.run.conduct import Progress, System, caps_of, charge_of, model_file
 from fedveil.run.consortium import Consortium, consortium
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.post import Answer, Post
+from fedveil.run.server_dpsgd import DpSgdServer
+from fedveil.run.server_fedavg import FedAvgServer
 from fedveil.run.server_hidden import HiddenServer
+from fedveil.run.serving import Serving, Standing, count, least, right, summed
 from fedveil.study import Study
+from fedveil.summing import Whole
 from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
 from fedveil.wire.content import Content
@@ -35,6 +40,14 @@ from fedveil.wire.keys import Card
 
 _ATTEMPT: Final = 2**32  # envelopes that one start of the aggregator may send
 _HELLO: Final = 120.0  # seconds for sites to say who they are, before there is a plan
+
+
+Make = Callable[[Plan, Consortium, Entropy], Serving]
+SERVERS: Final[dict[str, Make]] = {
+    "hidden": HiddenServer.make,
+    "fedavg": FedAvgServer.make,
+    "dpsgd": DpSgdServer.make,
+}
 
 
 class SiteRefused(FedveilError):
@@ -109,7 +122,7 @@ class Federation:
             with Ledger.open(self._books(), self._fingerprint, urandom=self.system.random) as ledger:
                 at = self._charge(ledger, plan)
                 entropy = self._entropy(plan)
-                server = HiddenServer.make(plan, members, entropy)
+                server = SERVERS[plan.method.kind](plan, members, entropy)
                 self._propose(plan, server)
                 model = self._rounds(plan, server)
                 return self._release(plan, model, entropy, ledger, at)
@@ -132,8 +145,10 @@ class Federation:
         plan = self.study.planned(members.shape, self.held.count, self.held.public).plan
         hint = "Add a [trust] table to the study: every site adds its own share of the noise."
         require(plan.trust is not None, "The study", "say whom the sites trust", None, hint)
-        hidden = isinstance(plan.method, Hidden)
-        require(hidden, "algorithm.kind", "be hidden across sites in this version", plan.method.kind)
+        known = plan.method.kind in SERVERS
+        require(known, "algorithm.kind", f"be one of {', '.join(SERVERS)} across sites", plan.method.kind)
+        trusted = plan.trust is None or plan.trust.server == "trusted"
+        require(trusted, "trust.server", "be trusted across sites in this version", plan.trust)
         several = [site for site, member in members.members.items() if member.clients.size > 1]
         alone = not (plan.private and plan.target.adversary == "curious-client" and several)
         hint = "A site sees all that its clients see: make each site one client, or choose another adversary."
@@ -173,7 +188,7 @@ class Federation:
             return Entropy.from_seed(self.study.seed)
         return Entropy.from_key(self.begun.key, context=plan.hash + self.begun.run)
 
-    def _propose(self, plan: Plan, server: HiddenServer) -> None:
+    def _propose(self, plan: Plan, server: Serving) -> None:
         """Every site sees the plan, and its own records' rounds, and agrees."""
         values: dict[str, Any] = {"plan": plan.hash}
         if plan.seeded:
@@ -183,35 +198,36 @@ class Federation:
         assert plan.trust is not None  # noqa: S101  checked when the plan was made
         self._all("propose", asked, plan.trust.timeout, "accepted")
 
-    def _rounds(self, plan: Plan, server: HiddenServer) -> Any:
+    def _rounds(self, plan: Plan, server: Serving) -> Any:
         """The last model; the state is on the disk before the next question leaves."""
         assert plan.trust is not None  # noqa: S101
         path = self.folder / "private" / "checkpoint"
         mark = sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
         found = load_checkpoint(path, plan=mark, run=self.begun.run)
-        state = server.begin() if found is None else state_of(found)
-        first, began = state.round, self.system.seconds()
+        stand = server.begin() if found is None else Standing(found.round, np.array(found.state, dtype=np.float64))
+        first, began = stand.round, self.system.seconds()
         charged = charge_of(plan, plan.target.adversary).epsilon
-        while state.round < server.last:
-            turn = state.round
-            answers = self.post.ask(
-                "step",
-                turn,
-                server.questions(state),
-                plan.trust.timeout,
-                lambda site, answer, turn=turn: server.right(turn, site, answer),  # type: ignore[misc]
-                lambda answers, turn=turn: server.enough(turn, answers),  # type: ignore[misc]
-            )
-            state = server.advance(state, answers)
-            counts = {"dropped": state.dropped}
-            save_checkpoint(
-                path,
-                Checkpoint(plan=mark, run=self.begun.run, round=state.round, state=state.position, counts=counts),
-            )
+        while stand.round < server.last:
+            stand = server.advance(stand, self._sum(plan.trust.timeout, server, stand))
+            mine = Checkpoint(plan=mark, run=self.begun.run, round=stand.round, state=stand.row, counts={})
+            save_checkpoint(path, mine)
             if self.watch is not None:
                 passed = self.system.seconds() - began
-                self.watch(Progress(state.round, server.last, (state.round - first) / max(passed, 1e-9), charged))
-        return server.model(state)
+                self.watch(Progress(stand.round, server.last, (stand.round - first) / max(passed, 1e-9), charged))
+        return server.model(stand)
+
+    def _sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
+        """The sum of the next round over those who answered in time."""
+        turn = stand.round
+        answers = self.post.ask(
+            "step",
+            turn,
+            server.questions(stand),
+            timeout,
+            lambda site, answer: right(server, turn, site, answer),
+            lambda answers: count(answers) >= least(server, turn),
+        )
+        return summed(server, turn, answers)
 
     def _release(self, plan: Plan, model: Any, entropy: Entropy, ledger: Ledger, at: str | None) -> dict[str, Any]:
         """Record the release, then make it; then tell the sites."""

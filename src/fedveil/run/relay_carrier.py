@@ -38,7 +38,7 @@ class RelayCarrier:
         """What has come back."""
         wanted = [(name, b"") for name in names if name]
         found = dict(self._order([("pull", b""), *wanted])) if wanted else {}
-        lost = {name: b"" for name in names if not name}
+        lost: dict[str, bytes] = {name: b"" for name in names if not name}
         return {**{name: data for name, data in found.items() if name in names}, **lost}
 
     def close(self) -> None:

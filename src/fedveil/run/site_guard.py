@@ -18,9 +18,9 @@ from fedveil.ledger import Cap, CapExceeded
 from fedveil.plan import Plan, read_plan
 from fedveil.run.files import private_folder
 from fedveil.run.site_data import SiteData
-from fedveil.run.site_hidden import HiddenSite
 from fedveil.run.site_record import Record, World
 from fedveil.run.site_state import SiteState, load_state, save_state
+from fedveil.run.site_work import SiteWork, check_proposal, site_work
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Opened, Refused, seal, unseal
 from fedveil.wire.keys import Card, Identity
@@ -67,7 +67,7 @@ class Guard:
     world: World
     show: Callable[[Plan], None]
     finished: Callable[[Path], None]
-    _works: dict[str, HiddenSite] = field(default_factory=dict)
+    _works: dict[str, SiteWork] = field(default_factory=dict)
 
     def handle(self, data: bytes) -> bytes:
         """The sealed answer; :class:`Refused` if the envelope itself is not in order, and then nothing is said."""
@@ -110,7 +110,7 @@ class Guard:
         """Look at the plan, show it, and charge it; or say by a word why not."""
         plan = _plan_of(asked)
         _fits(plan, self.site.records)
-        _check_places(plan, asked, self.site.records)
+        check_proposal(plan, asked, self.site.records)
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
         self.show(plan)
         if not (plan.hash in self.terms.accept or ANY in self.terms.accept):
@@ -156,15 +156,13 @@ class Guard:
         self.finished(record.folder)
         return "recorded", Content()
 
-    def _work(self, record: Record, state: SiteState) -> HiddenSite:
+    def _work(self, record: Record, state: SiteState) -> SiteWork:
         """What was agreed, set up once in a process."""
         if record.run not in self._works:
             plan, proposal = self._agreed(record, state)
-            numbers = tuple(int(number) for number in proposal.rows["numbers"])
             seed = proposal.values.get("seed") if plan.seeded else None
             entropy = record.entropy(plan, self.site.records, seed)
-            place: Any = proposal.rows["place"]
-            self._works[record.run] = HiddenSite.make(plan, self.site.records, numbers, place, entropy)
+            self._works[record.run] = site_work(plan, self.site.records, proposal, entropy)
         return self._works[record.run]
 
     def _agreed(self, record: Record, state: SiteState) -> tuple[Plan, Content]:
@@ -218,17 +216,3 @@ def _fits(plan: Plan, records: Records) -> None:
     within = said.smallest_client <= mine.smallest_client and mine.largest_client <= said.largest_client
     if not (same and within and mine.clients <= said.clients and mine.records <= said.records):
         raise Refused("other-data")
-
-
-def _check_places(plan: Plan, proposal: Content, records: Records) -> None:
-    """Whether every client of the site has one number of its own, and every record at most one round of a pass."""
-    numbers, place = proposal.rows.get("numbers"), proposal.rows.get("place")
-    if numbers is None or place is None or numbers.dtype != np.int64 or place.dtype != np.int64:
-        raise Refused("malformed")
-    named = sorted(set(numbers.tolist()))
-    right = len(named) == numbers.size == records.clients and named[0] >= 0 and named[-1] < plan.data.clients
-    if not (right and place.shape == (len(records),)):
-        raise Refused("other-data")
-    seed = proposal.values.get("seed")
-    if plan.seeded != (type(seed) is int):
-        raise Refused("malformed")

@@ -10,6 +10,7 @@ from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.method.parts import cohorts
 from fedveil.plan import Plan
+from fedveil.run.asked import model_in
 from fedveil.summing import Whole
 from fedveil.train.entropy import Entropy
 from fedveil.train.hidden import Rule
@@ -50,16 +51,14 @@ class HiddenSite:
         """
         if not 0 <= turn < self.plan.run.total:
             raise Refused("no-such-round")
-        model = asked.rows.get("model")
-        if model is not None and not _fits(model, self.plan.dimension):
-            raise Refused("wrong-shape")
+        model = model_in(asked, self.plan)
         found: dict[int, Whole] = {}
         steps = share_steps(self.plan, turn, self.cohorts[turn])
         for client in self.laid.cohort(turn):
             batch = self.laid.part(turn, client)
             if batch is not None and model is None:
                 raise Refused("no-model")
-            start = np.zeros(self.plan.dimension) if model is None else model.astype(np.float64)
+            start = np.zeros(self.plan.dimension) if model is None else model
             part = contribution(self.rule, turn, start, batch)
             number = self.numbers[client]
             noise = share(self.entropy, number, turn, steps, self.plan.dimension)
@@ -67,7 +66,3 @@ class HiddenSite:
             if sent is not None:
                 found[number] = sent
         return found
-
-
-def _fits(model: NDArray[np.generic], dimension: int) -> bool:
-    return model.dtype == np.float64 and model.shape == (dimension,) and bool(np.all(np.isfinite(model)))

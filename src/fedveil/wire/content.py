@@ -63,7 +63,7 @@ def _rows(listed: list[Any], rest: bytes) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
     start = 0
     for name, kind, size in listed:
-        wanted = _TYPES[kind]  # nothing but these two is ever given to numpy
+        wanted: Any = _TYPES[kind]  # nothing but these two is ever given to numpy
         found[str(name)] = np.frombuffer(rest, dtype=kind, count=size, offset=start).astype(wanted)
         start += 8 * size
     return found
