@@ -44,7 +44,7 @@ $(VENV)/.dev: $(VENV)/.core
 	touch $@
 
 $(VENV)/.full: $(VENV)/.dev
-	$(PIP) --editable '.[dev,torch]'
+	$(PIP) --editable '.[dev,torch,flower]'
 	touch $@
 
 clean:

@@ -35,13 +35,20 @@ STUDIES: dict[str, Callable[[], Study]] = {
             "adversary": "every-model",
             "unit": "client",
         },
-        algorithm={"kind": "fedavg", "rounds": 3, "cohort": 6, "local_batch": 4, "local_epochs": 2, "momentum": 0.5},
-        schedule={},
+        algorithm={
+            "kind": "fedavg",
+            "noise": "shared",
+            "cohort": 6,
+            "sampling": "fixed-size",
+            "local_batch": 4,
+            "local_epochs": 2,
+        },
+        schedule={"rounds": 3},
     ),
     "dpsgd": lambda: study(
         privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "server"},
-        algorithm={"kind": "dpsgd", "rounds": 4, "window": 2.0},
-        schedule={},
+        algorithm={"kind": "dpsgd", "window": 2.0},
+        schedule={"rounds": 6},
     ),
 }
 

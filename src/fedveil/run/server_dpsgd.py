@@ -24,10 +24,6 @@ def dpsgd_of(plan: Plan) -> DpSgd:
         raise TypeError("a dpsgd method was expected")
     hint = "Leave speeds, jitter, delay and loss out: a real network has its own."
     require(method.network.together, "algorithm", "let clients wait for each other across sites", "a network", hint)
-    hint = (
-        "A site that is asked again after a crash must give the same answer, so it may remember nothing between rounds."
-    )
-    require(method.momentum == 0, "algorithm.momentum", "be 0 across sites", method.momentum, hint)
     return method
 
 

@@ -162,7 +162,8 @@ class Guard:
             plan, proposal = self._agreed(record, state)
             seed = proposal.values.get("seed") if plan.seeded else None
             entropy = record.entropy(plan, self.site.records, seed)
-            self._works[record.run] = site_work(plan, self.site.records, proposal, entropy)
+            memory = record.private / "memory"
+            self._works[record.run] = site_work(plan, self.site.records, proposal, entropy, memory)
         return self._works[record.run]
 
     def _agreed(self, record: Record, state: SiteState) -> tuple[Plan, Content]:

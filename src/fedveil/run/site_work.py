@@ -1,5 +1,6 @@
 """A site's side of any method by parts: what each of its clients sends in a round."""
 
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,8 +30,8 @@ class SiteWork(Protocol):
         """
 
 
-def site_work(plan: Plan, records: Records, proposal: Content, entropy: Entropy) -> SiteWork:
-    """The work that a proposal asks for."""
+def site_work(plan: Plan, records: Records, proposal: Content, entropy: Entropy, memory: Path) -> SiteWork:
+    """The work that a proposal asks for; ``memory``: a private file for what must outlive this process."""
     numbers = tuple(int(number) for number in proposal.rows["numbers"])
     match plan.method:
         case Hidden():
@@ -39,7 +40,7 @@ def site_work(plan: Plan, records: Records, proposal: Content, entropy: Entropy)
         case FedAvg():
             return FedAvgSite.make(plan, records, numbers, entropy)
         case DpSgd():
-            return DpSgdSite.make(plan, records, numbers, entropy)
+            return DpSgdSite.make(plan, records, numbers, entropy, memory)
         case _:
             raise Refused("unknown-method")
 
