@@ -1,4 +1,4 @@
-"""The same study on real processes: a link with TLS and registered nodes, three sites with guards; killed and restarted.
+"""The same study on real processes: a link with TLS and registered nodes, three sites with guards, killed at times.
 
 Waits are for events, with limits far above what they take; a limit that is reached fails the test.
 """
@@ -181,18 +181,21 @@ def test_a_site_killed_in_a_round_is_left_out_of_it_and_joins_the_next(
     """The plan lets two clients be missing; the killed site has two. Their noise was planned for: see the trust."""
     study, out, site = tmp_path / "study.toml", tmp_path / "out", "site-3"
     study.write_text(text(dropouts=2, timeout=20.0))
-    asked: list[str] = []
+    rounds: list[set[str]] = [set()]  # who answered, by round; the first are greetings
+    kill = [True]
 
     def tell(name: str, state: str) -> None:
-        if (name, state) == (site, "asked"):
-            asked.append(name)
-            if len(asked) == 4:  # hello, proposal, round 1; now round 2 is on its way
-                network.nodes[site].kill()
-                network.guards[site].kill()
+        if state == "answered":
+            rounds[-1].add(name)
+        if (name, state) == (site, "asked") and len(rounds) == 2 and kill:
+            kill.clear()
+            network.nodes[site].kill()
+            network.guards[site].kill()
 
     with network.carrier() as carrier:
 
         def watch(now: Any) -> None:
+            rounds.append(set())
             if now.round == 2:
                 network.start_guard(site, ["--accept", "any", "--trials"])
                 network.start_node(site)
@@ -200,6 +203,7 @@ def test_a_site_killed_in_a_round_is_left_out_of_it_and_joins_the_next(
                 until(lambda: site in carrier.online(), pause=0.2)
 
         federated(read_study_without_data(study), out, network.deployment, carrier, Held(), watch=watch, tell=tell)
+    assert [len(answered) for answered in rounds] == [3, 2, 3, 3], rounds
     lost = set(range(4, 6))  # the third site's clients
     expected, _ = simulated(out, records, lambda turn, client: turn == 1 and client in lost)
     assert released(out).tobytes() == expected.tobytes()

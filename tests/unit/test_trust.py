@@ -290,7 +290,14 @@ class TestSumming:
     def test_a_trusted_server_adds_up_in_the_open(self) -> None:
         plan = replace(some_plan(RECORDS), trust=Trust(dropouts=2))
         assert summing.summing_of(plan, Entropy.from_seed(0)) is plain_sum
-        assert summing.sizes_of(plan) == (12, 10)
+        assert summing.floors_of(plan) == [(12, 10)] * 6
+
+    def test_every_sum_has_a_floor_of_its_own(self) -> None:
+        uneven = some_plan(RECORDS, deal="clients", unit="client", batch=(5, 4, 3), rounds=3, passes=2)
+        floors = summing.floors_of(replace(uneven, trust=Trust(dropouts=1)))
+        assert floors == [(5, 4), (4, 3), (3, 2)] * 2
+        windows = dpsgd_plan(RECORDS, *(posture(rounds=8 if k else 3) for k in range(12)), network=Network(window=3.0))
+        assert summing.floors_of(replace(windows, trust=Trust(dropouts=2))) == [(12, 10), (11, 9), (11, 9)]
 
     def test_what_is_not_here_is_said(self) -> None:
         plan = replace(some_plan(RECORDS), trust=Trust(server="secure-aggregation"))

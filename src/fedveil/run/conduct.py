@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.load import Loaded
-from fedveil.errors import BadValue, FedveilError, TooFewSurvivors
+from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Cap, Cost, Ledger
 from fedveil.method.hidden import Hidden
 from fedveil.model.torch import TorchLoss
@@ -251,9 +251,9 @@ def _hidden(
         last = simulate(plan, loaded.train, entropy, resume=begun, watch=after, fails=system.fails)[1]
         save(last)  # a crash during the release need not compute it again
         return last
-    except TooFewSurvivors:
+    except FedveilError:
         if kept:
-            save(kept[0])  # resuming asks for the refused round again, with the same noise
+            save(kept[0])  # resuming asks for a refused round again, with the same noise
         raise
     except KeyboardInterrupt as error:
         if kept:

@@ -1,13 +1,14 @@
 """Which way of adding up goes with which server: the open sum, masked sums, homomorphic encryption."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 from fedveil.errors import NotAvailable
+from fedveil.method.dpsgd import DpSgd
 from fedveil.method.parts import cohorts
 from fedveil.plan import Plan
-from fedveil.summing import Summing
+from fedveil.summing import Summed, Summing, Whole
 from fedveil.train.entropy import Entropy
 from fedveil.train.parts import plain_sum
 from fedveil.trust import Trust
@@ -24,15 +25,38 @@ def _trusted(plan: Plan, entropy: Entropy) -> Summing:
 
 
 def _secure(plan: Plan, entropy: Entropy) -> Summing:
-    most, least = sizes_of(plan)
-    found: Summing = _part("fedveil.secure.rounds", plan).SecureSumming(clients=most, least=least, entropy=entropy)
-    return found
+    part = _part("fedveil.secure.rounds", plan)
+    seed = entropy.words("secure aggregation", 0, 4).tobytes()
+    told = (plan.trust or Trust()).colluders
+    return _by_floor(plan, lambda most, least: part.SecureSumming(_name(plan), seed, least=least, colluders=told))
 
 
 def _homomorphic(plan: Plan, entropy: Entropy) -> Summing:
-    most, least = sizes_of(plan)
-    found: Summing = _part("fedveil.secure.homomorphic", plan).HomomorphicSumming(most, least=least)
-    return found
+    part = _part("fedveil.secure.homomorphic", plan)
+    return _by_floor(plan, lambda most, least: part.HomomorphicSumming(most, least=least))
+
+
+def _name(plan: Plan) -> bytes:
+    """32 public bytes that name the run's sums."""
+    return bytes.fromhex(plan.hash)
+
+
+def _by_floor(plan: Plan, make: Callable[[int, int], Summing]) -> Summing:
+    """One sum for all rounds, or one for each number of answers below which the clients let nothing be opened."""
+    floors = floors_of(plan)
+    made = {least: make(max(most for most, _ in floors), least) for _, least in floors}
+
+    def add_up(turn: int, parts: Mapping[int, Whole], /) -> Summed:
+        return made[floors[turn][1]](turn, parts)
+
+    return add_up
+
+
+def floors_of(plan: Plan) -> list[tuple[int, int]]:
+    """For each sum of the run: how many clients take part in it, and how many must."""
+    sizes, trust = cohorts(plan.method, plan.data, plan.target), plan.trust or Trust()
+    width = int(plan.method.network.window) if isinstance(plan.method, DpSgd) else 1  # a window is one sum
+    return [(size, max(1, trust.least(size))) for size in sizes[::width]]
 
 
 def _part(name: str, plan: Plan) -> Any:
@@ -42,12 +66,6 @@ def _part(name: str, plan: Plan) -> Any:
     except ImportError as error:
         server = None if plan.trust is None else plan.trust.server
         raise NotAvailable(f'trust.server = "{server}" cannot run here: {error}.') from error
-
-
-def sizes_of(plan: Plan) -> tuple[int, int]:
-    """The most clients of a round, and the fewest that the clients themselves let a sum be opened for."""
-    sizes, trust = cohorts(plan.method, plan.data, plan.target), plan.trust or Trust()
-    return max(sizes), max(1, trust.least(min(sizes)))
 
 
 SERVERS: dict[str, Callable[[Plan, Entropy], Summing]] = {

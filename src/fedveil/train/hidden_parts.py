@@ -24,29 +24,35 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Laid:
-    """Records by round and, within it, by client; ``starts[k]`` has one entry for each client, and the end.
+    """Records by round and, within it, by client; ``keys`` are round times clients plus client, rising.
 
     A site builds it from its own records and their rounds alone, and finds the same batches.
     """
 
     batch: Batch
-    starts: Indices
-    cohorts: tuple[Sequence[int], ...]
+    keys: Indices
+    rounds: int
+    clients: int
+    whole: bool
 
     def part(self, turn: int, client: int) -> Batch | None:
         """A client's records of a round, in their own order; None if it has none. Passes repeat the same rounds."""
-        row = self.starts[turn % self.starts.shape[0]]
-        rows = slice(int(row[client]), int(row[client + 1]))
-        if rows.start == rows.stop:
+        key = turn % self.rounds * self.clients + client
+        first, after = np.searchsorted(self.keys, [key, key + 1]).tolist()
+        if first == after:
             return None
-        whole, weights = self.batch, self.batch.weights
-        return Batch(
-            whole.features[rows], whole.targets[rows], whole.norms[rows], None if weights is None else weights[rows]
-        )
+        rows, here = slice(first, after), self.batch
+        weights = None if here.weights is None else here.weights[rows]
+        return Batch(here.features[rows], here.targets[rows], here.norms[rows], weights)
 
     def cohort(self, turn: int) -> Sequence[int]:
         """Who takes part in a round: all clients if records are dealt, the round's own if clients are."""
-        return self.cohorts[turn % len(self.cohorts)]
+        if not self.whole:
+            return range(self.clients)
+        start = turn % self.rounds * self.clients
+        first, after = np.searchsorted(self.keys, [start, start + self.clients]).tolist()
+        found: list[int] = (np.unique(self.keys[first:after]) - start).tolist()
+        return found
 
 
 def laid_out(plan: Plan, records: Records, entropy: Entropy) -> Laid:
@@ -56,17 +62,15 @@ def laid_out(plan: Plan, records: Records, entropy: Entropy) -> Laid:
 
 def laid_by(plan: Plan, records: Records, place: Indices) -> Laid:
     """Records, all or a site's own, in the order of the rounds that they are dealt into; -1: none."""
-    rounds, clients = plan.run.rounds, records.clients
     used = np.flatnonzero(place >= 0)
-    order = used[np.lexsort((used, records.owner[used], place[used]))]
-    first = np.arange(rounds)[:, None] * clients + np.arange(clients + 1)[None, :]
-    starts = np.searchsorted(place[order] * clients + records.owner[order], first)
-    features = records.features[order]
+    keys = place[used] * records.clients + records.owner[used]
+    order = np.argsort(keys, kind="stable")
+    chosen = used[order]
+    features = records.features[chosen]
     norms = np.sqrt(np.einsum("ij,ij->i", features, features))
-    weights = 1.0 / records.sizes[records.owner[order]] if plan.target.unit == "client" else None
-    everyone: Sequence[int] = range(clients)
-    own = [np.flatnonzero(np.diff(row)).tolist() for row in starts] if plan.deal == "clients" else [everyone]
-    return Laid(Batch(features, records.targets[order], norms, weights), starts, tuple(own))
+    weights = 1.0 / records.sizes[records.owner[chosen]] if plan.target.unit == "client" else None
+    batch = Batch(features, records.targets[chosen], norms, weights)
+    return Laid(batch, keys[order], plan.run.rounds, records.clients, plan.deal == "clients")
 
 
 def contribution(rule: Rule, turn: int, model: Vector, batch: Batch | None) -> Whole | None:
