@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks import Row
 from fedveil.secure.client import ClientRound
@@ -31,19 +32,33 @@ def updates(clients: int, values: int) -> list[np.ndarray]:
     return list(np.random.default_rng(0).uniform(-1.0, 1.0, (clients, values)).astype(np.float32))
 
 
-def ours(vectors: list[np.ndarray], neighbours: int, threshold: int, lost: int) -> tuple[float, float, int]:
-    """CPU seconds of a client and of the server, and the bytes a client sends."""
+def public(signer: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(signer).public_key().public_bytes_raw()
+
+
+def ours(
+    vectors: list[np.ndarray], neighbours: int, threshold: int, lost: int, signed: bool = False
+) -> tuple[float, float, int]:
+    """CPU seconds of a client and of the server, and the bytes a client sends; ``signed``: with identity keys."""
     clients, values, step = len(vectors), vectors[0].size, LEVELS / (2 * CLIP)
     everyone = tuple(range(clients))
     least = clients - lost
+    signers = [client.to_bytes(32, "big") for client in everyone] if signed else [b""] * clients
     setting = Setting(
-        run=bytes(32), round=0, clients=everyone, neighbours=neighbours, threshold=threshold, least=least, length=values
+        run=bytes(32),
+        round=0,
+        clients=everyone,
+        neighbours=neighbours,
+        threshold=threshold,
+        least=least,
+        length=values,
+        identities=tuple(map(public, signers)) if signed else (),
     )
     sent, spent, machines = 0, 0.0, {}
     began = time.process_time()
     for client, vector in enumerate(vectors):
         whole = np.rint(vector * step).astype(np.int64)
-        machines[client] = ClientRound(setting, client, client.to_bytes(32, "little"), whole, largest=2**40)
+        machines[client] = ClientRound(setting, client, client.to_bytes(32, "little"), whole, signer=signers[client])
     spent += time.process_time() - began
     began = time.process_time()
     server = ServerRound(setting)
@@ -178,7 +193,9 @@ def run() -> list[Row]:
         for who, times, mine_, theirs_ in pairs:
             detail = f"{1e3 * mine_:.2f} ms / {1e3 * theirs_:.1f} ms: {theirs_ / mine_:.0f} times less"
             rows.append(Row(f"CPU of a {who} over {name}, {CLIENTS} clients", 1 / times, mine_ / theirs_, detail))
-    detail = f"{sent} bytes a client and round for {VALUES} values"
+    sure = ours(vectors, NEIGHBOURS, THRESHOLD, LOST, signed=True)
+    keys = f"with identity keys a client {1e3 * sure[0]:.1f} ms, the server {1e3 * sure[1]:.1f} ms, {sure[2]} bytes"
+    detail = f"{sent} bytes a client and round for {VALUES} values; {keys}"
     rows.append(Row("bytes a client sends over plain 32-bit floats", 2.1, sent / (4 * VALUES), detail))
     big = ours(updates(100, 1_000_000), 16, 10, 10)
     detail = f"a client {1e3 * big[0]:.0f} ms; 16 neighbours, 10 lost"

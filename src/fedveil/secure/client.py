@@ -27,13 +27,22 @@ from fedveil.secure.keys import (
     self_mask_key,
     signed,
 )
-from fedveil.secure.lists import advert_statement, agree_statement, enough, lists_digest, self_mask_digest
+from fedveil.secure.lists import (
+    advert_statement,
+    agree_statement,
+    enough,
+    lists_digest,
+    masked_statement,
+    self_mask_digest,
+    shared_digest,
+)
 from fedveil.secure.masks import WORD, add_masks
 from fedveil.secure.messages import DIGEST_BYTES, HEAD_BYTES, Kind, Members, Packet, head, pack, unpack
 from fedveil.secure.refusals import (
     AliveAndGone,
     BadKey,
     BadList,
+    BadSignature,
     ListsDiffer,
     OtherRun,
     OutOfTurn,
@@ -87,7 +96,7 @@ class ClientRound:
         self._shared: Members = frozenset()
         self._alive: Members = frozenset()
         self._gone: Members = frozenset()
-        self._root = self._agreed = b""
+        self._before = self._agreed = b""
         self._theirs: dict[int, bytes] = {}  # public keys of the neighbours
         self._secrets: dict[int, bytes] = {}  # agreed with each neighbour, for envelopes
         self._held: dict[int, Held] = {}
@@ -138,6 +147,8 @@ class ClientRound:
     def _about(self, kind: Kind, lists: tuple[Members, ...]) -> list[int]:
         if kind is Kind.PROOF:
             return list(lists[2])
+        if kind is Kind.SURVIVORS:
+            return list(lists[0])
         return [other for other in self._neighbours if other in lists[0]]
 
     def _check_members(self, members: Members, before: Members) -> None:
@@ -181,16 +192,17 @@ class ClientRound:
         """Relay -> masked values: all envelopes opened and checked, then self-mask and pair masks put on."""
         (self._shared,) = packet.lists
         self._check_members(self._shared, self._began)
-        self._root = bytes(packet.fixed)
+        self._before = shared_digest(self._digest, bytes(packet.fixed), self._began, self._shared)
         masks = [(self_mask_key(self._self_seed, self._setting, self._client), False)]
         for other, row in packet.rows.items():
             key = envelope_key(self._secrets[other], self._setting, other, self._client)
             self._held[other] = unseal(row[_PAIR:], row[:_PAIR], key, self._digest, other, self._client)
             secret = agreed(self._mask_private, self._theirs[other][KEY_BYTES:], other)
             masks.append((pair_mask_key(secret, self._setting, self._client, other), other < self._client))
-        message = bytearray(HEAD_BYTES + 8 * self._setting.length)
-        message[:HEAD_BYTES] = head(Kind.MASKED, self._setting, self._client)
-        room = np.frombuffer(message, dtype=WORD, offset=HEAD_BYTES)
+        statement = masked_statement(self._before, self._client)
+        message = bytearray(head(Kind.MASKED, self._setting, self._client)) + bytes(8 * self._setting.length)
+        message += signed(self._signer, statement) if self._signer else b""
+        room = np.frombuffer(message, dtype=WORD, offset=HEAD_BYTES, count=self._setting.length)
         room[:] = self._values.view(np.uint64)
         add_masks(room, masks)
         return bytes(message)
@@ -204,11 +216,22 @@ class ClientRound:
         if self._alive | self._gone != self._shared:
             raise BadList("The server's lists of survivors and lost are not together those who shared.")
         self._check_members(self._alive, self._shared)
-        lists = self._began, self._shared, self._alive, self._gone
-        self._agreed = lists_digest(self._digest, self._root, *lists)
+        self._check_masked(packet)
+        self._agreed = lists_digest(self._before, self._alive, self._gone)
         statement = agree_statement(self._agreed, self._client)
         signature = signed(self._signer, statement) if self._signer else b""
         return pack(Kind.AGREE, self._setting, self._client, fixed=self._agreed + signature)
+
+    def _check_masked(self, packet: Packet) -> None:
+        """Whoever is in the sum has put on masks with the same others: else a server could leave some of them out."""
+        for other, signature in packet.rows.items():
+            identity = self._setting.identity(other)
+            try:
+                check_signature(identity or b"", signature, masked_statement(self._before, other), other)
+            except BadSignature:
+                raise ListsDiffer(
+                    f"Client {other} has not masked its values under the lists this client knows."
+                ) from None
 
     def _reveal(self, packet: Packet) -> bytes:
         """Proof -> shares, once: of the self-mask of those in the sum, of the pair key of those lost."""

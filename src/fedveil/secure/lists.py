@@ -12,10 +12,14 @@ def _listed(members: Members) -> bytes:
     return struct.pack(f"<{len(members) + 1}I", len(members), *sorted(members))
 
 
-def lists_digest(digest: bytes, root: bytes, began: Members, shared: Members, alive: Members, gone: Members) -> bytes:
-    """The hash that each client signs; ``digest``: of the setting; ``root``: of all commitments."""
-    lists = b"".join(_listed(members) for members in (began, shared, alive, gone))
-    return hashlib.sha256(b"fedveil lists" + digest + root + lists).digest()
+def shared_digest(digest: bytes, root: bytes, began: Members, shared: Members) -> bytes:
+    """The lists under which a client puts on its masks; ``digest``: of the setting; ``root``: of all commitments."""
+    return hashlib.sha256(b"fedveil shared" + digest + root + _listed(began) + _listed(shared)).digest()
+
+
+def lists_digest(before: bytes, alive: Members, gone: Members) -> bytes:
+    """The hash that each client agrees to; ``before``: the ``shared_digest``."""
+    return hashlib.sha256(b"fedveil lists" + before + _listed(alive) + _listed(gone)).digest()
 
 
 def commitments_root(committed: Iterable[bytes]) -> bytes:
@@ -26,6 +30,11 @@ def commitments_root(committed: Iterable[bytes]) -> bytes:
 def advert_statement(digest: bytes, client: int, keys: bytes) -> bytes:
     """What a client signs with its two public keys."""
     return b"fedveil advert" + digest + struct.pack("<I", client) + keys
+
+
+def masked_statement(before: bytes, client: int) -> bytes:
+    """What a client signs with its masked values: whose masks are on them."""
+    return b"fedveil masked" + before + struct.pack("<I", client)
 
 
 def agree_statement(agreed: bytes, client: int) -> bytes:

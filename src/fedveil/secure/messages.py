@@ -75,10 +75,10 @@ def layout_of(kind: Kind, setting: Setting) -> Layout:
             )
         case Kind.RELAY:  # who has shared; a hash of all commitments; what the neighbours sealed for this client
             return Layout(lists=1, fixed=DIGEST_BYTES, row=2 * COMMITMENT_BYTES + ENVELOPE_BYTES, most=near)
-        case Kind.MASKED:
-            return Layout(fixed=8 * setting.length)
-        case Kind.SURVIVORS:  # who is in the sum, who was lost
-            return Layout(lists=2)
+        case Kind.MASKED:  # the values; a signature of the lists under which they were masked
+            return Layout(fixed=8 * setting.length + signature)
+        case Kind.SURVIVORS:  # who is in the sum, who was lost; those signatures
+            return Layout(lists=2, row=signature, most=everyone)
         case Kind.AGREE:  # the digest of all lists so far
             return Layout(fixed=DIGEST_BYTES + signature)
         case Kind.PROOF:  # who is in the sum, who was lost, who agreed, and with what

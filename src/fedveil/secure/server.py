@@ -9,7 +9,14 @@ import numpy as np
 
 from fedveil.secure.graph import graph_of
 from fedveil.secure.keys import KEY_BYTES, check_public, check_signature
-from fedveil.secure.lists import advert_statement, agree_statement, commitments_root, lists_digest
+from fedveil.secure.lists import (
+    advert_statement,
+    agree_statement,
+    commitments_root,
+    lists_digest,
+    masked_statement,
+    shared_digest,
+)
 from fedveil.secure.masks import WORD, Ring
 from fedveil.secure.messages import DIGEST_BYTES, Kind, Members, Packet, pack, sender_of, unpack
 from fedveil.secure.refusals import BadKey, BadShare, Duplicate, ListsDiffer, OtherParty, OutOfTurn, TooFew
@@ -40,7 +47,8 @@ class ServerRound:
         self._records: dict[int, Record] = {}
         self._envelopes: dict[int, dict[int, bytes]] = {}  # to, from: commitments and envelope
         self._agrees: dict[int, bytes] = {}
-        self._root = self._agreed = b""
+        self._before = self._agreed = b""
+        self._masked_by: dict[int, bytes] = {}
         self._known_keys: set[bytes] = set()
         self._sum: Ring = np.zeros(setting.length, dtype=np.uint64)
         self._result: Summed | None = None
@@ -143,24 +151,30 @@ class ServerRound:
             self._envelopes.setdefault(other, {})[owner] = row
 
     def _send_relay(self) -> dict[int, bytes]:
-        shared = self._lists[2]
+        began, shared = self._lists[1:3]
         every = (row for client in sorted(shared) for _, row in sorted(self._records[client].committed.items()))
-        self._root = commitments_root(every)
+        root = commitments_root(every)
+        self._before = shared_digest(self._digest, root, began, shared)
         sent = {}
         for client in shared:
             rows = {other: row for other, row in self._envelopes.get(client, {}).items() if other in shared}
-            sent[client] = pack(Kind.RELAY, self._setting, client, lists=(shared,), fixed=self._root, rows=rows)
+            sent[client] = pack(Kind.RELAY, self._setting, client, lists=(shared,), fixed=root, rows=rows)
         self._envelopes = {}
         return sent
 
     def _take_masked(self, packet: Packet) -> None:
-        np.add(self._sum, np.frombuffer(packet.fixed, dtype=WORD), out=self._sum)
+        client, size = packet.party, self._setting.length
+        identity = self._setting.identity(client)
+        if identity is not None:
+            self._masked_by[client] = bytes(packet.fixed[8 * size :])
+            check_signature(identity, self._masked_by[client], masked_statement(self._before, client), client)
+        np.add(self._sum, np.frombuffer(packet.fixed, dtype=WORD, count=size), out=self._sum)
 
     def _send_survivors(self) -> dict[int, bytes]:
-        began, shared, alive = self._lists[1:4]
-        gone = shared - alive
-        self._agreed = lists_digest(self._digest, self._root, began, shared, alive, gone)
-        return {client: pack(Kind.SURVIVORS, self._setting, client, lists=(alive, gone)) for client in alive}
+        shared, alive = self._lists[2:4]
+        gone, rows = shared - alive, {client: self._masked_by[client] for client in alive if client in self._masked_by}
+        self._agreed = lists_digest(self._before, alive, gone)
+        return {client: pack(Kind.SURVIVORS, self._setting, client, lists=(alive, gone), rows=rows) for client in alive}
 
     def _take_agree(self, packet: Packet) -> None:
         client, row = packet.party, bytes(packet.fixed)

@@ -28,10 +28,14 @@ def _tail(population: int, marked: int, drawn: int, least: int) -> Fraction:
     """Chance that at least ``least`` of ``drawn`` without replacement are marked: the hypergeometric tail."""
     if least <= 0:
         return Fraction(1)
-    ways = sum(
-        math.comb(marked, hits) * math.comb(population - marked, drawn - hits)
-        for hits in range(least, min(marked, drawn) + 1)
-    )
+    others = population - marked
+    first, last = max(least, drawn - others), min(marked, drawn)
+    if first > last:
+        return Fraction(0)
+    ways, term = 0, math.comb(marked, first) * math.comb(others, drawn - first)
+    for hits in range(first, last + 1):  # each term from the one before; the divisions leave nothing over
+        ways += term
+        term = term * (marked - hits) * (drawn - hits) // ((hits + 1) * (others - drawn + hits + 1))
     return Fraction(ways, math.comb(population, drawn))
 
 
@@ -45,11 +49,13 @@ def _check(clients: int, neighbours: int, threshold: int, colluders: int, dropou
     require(colluders + dropouts < clients, "colluders and dropouts", rule, colluders + dropouts)
 
 
-def _exposed(clients: int, neighbours: int, threshold: int, colluders: int, active: bool) -> Fraction:
-    """Some honest client has so many colluders around that both of its secrets come out."""
-    # A curious server sees one kind of share from honest holders. An active one may split them between two stories.
-    needed = 2 * threshold - (neighbours + 1) if active else threshold
-    return (clients - colluders) * _tail(clients - 1, colluders, neighbours, needed)
+def _exposed(clients: int, neighbours: int, threshold: int, colluders: int) -> Fraction:
+    """Some honest client has so many colluders around that both of its secrets come out.
+
+    Honest holders all give the same one of the two: a curious server asks for one, and an active one gets answers to
+    one list only, as two cannot both have the quorum's signatures.
+    """
+    return (clients - colluders) * _tail(clients - 1, colluders, neighbours, threshold)
 
 
 def _torn(clients: int, neighbours: int, colluders: int, dropouts: int, active: bool) -> Fraction:
@@ -60,8 +66,9 @@ def _torn(clients: int, neighbours: int, colluders: int, dropouts: int, active: 
         return Fraction(0)
     # Two groups are parted by two stretches of at least ``half`` missing clients each, with a survivor between.
     pairs = Fraction(clients * max(clients - window - 1, 0), 2)
-    missing = _tail(clients, colluders, window, window - dropouts) if active else None
-    return pairs * (missing if missing is not None else _tail(clients, colluders + dropouts, window, window))
+    if active:  # colluders fall into the two stretches by chance, dropouts where they are needed
+        return pairs * _tail(clients, colluders, window, window - dropouts)
+    return pairs * _tail(clients, colluders + dropouts, window, window)
 
 
 def graph_failure(
@@ -70,7 +77,7 @@ def graph_failure(
     """At most this is the chance, over the ring, that the server learns more than the sum of all honest survivors.
 
     Colluders stand where chance put them. Dropouts too for a curious server; an ``active`` one chooses them, knowing
-    the ring and the colluders' places, and may tell different clients different things about who dropped out.
+    the ring and the colluders' places. Against an active one clients need identity keys, or nothing is promised.
 
     >>> graph_failure(clients=1000, neighbours=60, threshold=40, colluders=100, dropouts=100) < 2**-40
     True
@@ -78,7 +85,7 @@ def graph_failure(
     0.0
     """
     _check(clients, neighbours, threshold, colluders, dropouts)
-    exposed = _exposed(clients, neighbours, threshold, colluders, active)
+    exposed = _exposed(clients, neighbours, threshold, colluders)
     return _rounded_up(exposed + _torn(clients, neighbours, colluders, dropouts, active))
 
 
@@ -110,14 +117,36 @@ def least_neighbours(
     12
     """
     _check(clients, clients - 1, 2, colluders, dropouts)
-    for neighbours in [*range(2, clients - 1, 2), clients - 1]:
-        for threshold in range(neighbours + 1, (neighbours + 1) // 2, -1):
-            lost = recovery_failure(clients, neighbours, threshold, dropouts) if threshold >= 2 else 1.0
-            if lost <= stuck:
-                chance = graph_failure(clients, neighbours, threshold, colluders, dropouts, active=active)
-                if chance <= safe:
-                    return Neighbourhood(neighbours=neighbours, threshold=threshold, failure=chance, stuck=lost)
-                break  # a lower threshold is no safer
-    raise CannotCertify(
-        f"No graph on {clients} clients is safe with {colluders} colluders and {dropouts} dropouts; tolerate fewer."
-    )
+
+    def tried(neighbours: int) -> Neighbourhood | None:
+        threshold = _highest_threshold(clients, neighbours, dropouts, stuck)
+        if threshold is None:
+            return None
+        chance = graph_failure(clients, neighbours, threshold, colluders, dropouts, active=active)
+        lost = recovery_failure(clients, neighbours, threshold, dropouts)
+        found = Neighbourhood(neighbours=neighbours, threshold=threshold, failure=chance, stuck=lost)
+        return found if chance <= safe else None
+
+    best = tried(clients - 1)
+    if best is None:
+        raise CannotCertify(
+            f"No graph on {clients} clients is safe with {colluders} colluders and {dropouts} dropouts; tolerate fewer."
+        )
+    low, high = 0, clients // 2  # halves of degrees; where the chances are not monotone, the degree is only not least
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = tried(2 * middle) if 2 * middle < clients - 1 else best
+        low, high, best = (middle, high, best) if found is None else (low, middle, found)
+    return best
+
+
+def _highest_threshold(clients: int, neighbours: int, dropouts: int, stuck: float) -> int | None:
+    """The highest with which a round is lost with chance ``stuck`` at most; None if half the holders are more."""
+    low, high = max(2, (neighbours + 1) // 2 + 1), neighbours + 2
+    if not recovery_failure(clients, neighbours, low, dropouts) <= stuck:
+        return None
+    while high - low > 1:  # the chance grows with the threshold
+        middle = (low + high) // 2
+        fits = recovery_failure(clients, neighbours, middle, dropouts) <= stuck
+        low, high = (middle, high) if fits else (low, middle)
+    return low
