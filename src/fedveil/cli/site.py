@@ -62,6 +62,7 @@ def node(
     key: Annotated[Path, typer.Option("--key", help="The site's node.key.")],
     socket: Annotated[Path, typer.Option("--socket", help="The guard's socket.")],
     authority: Annotated[Path | None, typer.Option("--authority", help="authority.pem; beside the key.")] = None,
+    patience: Annotated[float, typer.Option("--patience", help="Seconds to try to get in.")] = 90.0,
     as_json: Json = False,
 ) -> None:
     """Connect a site to the link: carries sealed envelopes to the guard and back, and runs no uploaded code."""
@@ -71,7 +72,7 @@ def node(
     for path in (key, link.authority):
         require(path.exists(), "The node", f"find {path.name}", str(path))
     stopped = _until_signalled()
-    run_node(link, key, socket.absolute(), lambda: bool(stopped), _say)
+    run_node(link, key, socket.absolute(), patience, lambda: bool(stopped), _say)
     show({"stopped": True}, as_json, lambda: None)
 
 

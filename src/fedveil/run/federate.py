@@ -256,7 +256,9 @@ class Federation:
     def _finish(self, data: bytes) -> None:
         """Every site gets the model and closes its record; one that is away now gets it when the run is resumed."""
         asked = {site: Content(blocks={"model": data}) for site in self.cards}
-        found = self.post.ask("finish", 0, asked, _HELLO, lambda _, answer: answer.kind == "recorded", _never)
+        plan = read_plan((self.folder / "plan.toml").read_text(encoding="utf-8"))
+        seconds = _HELLO if plan.trust is None else plan.trust.timeout
+        found = self.post.ask("finish", 0, asked, seconds, lambda _, answer: answer.kind == "recorded", _never)
         if len(found) == len(asked):
             (self.folder / "private" / "released").unlink(missing_ok=True)
 

@@ -79,10 +79,11 @@ def start_link(
     return started, processes.start("superexec", superexec_command(link, secret), _QUICK)
 
 
-def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path) -> Started:
+def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 90.0) -> Started:
     """A site's node, as its operator would start it."""
     words = [sys.executable, "-m", "fedveil", "node", "--superlink", link.address, "--key", str(key)]
-    return processes.start(f"node-{site}", [*words, "--authority", str(link.authority), "--socket", str(guard)])
+    words += ["--authority", str(link.authority), "--socket", str(guard), "--patience", str(patience)]
+    return processes.start(f"node-{site}", words)
 
 
 def write_connection(home: Path, link: Link) -> None:

@@ -44,6 +44,7 @@ class Started:
     name: str
     process: "subprocess.Popen[bytes]"
     log: Path
+    start: int = 0  # where its part of the log begins
 
     @property
     def alive(self) -> bool:
@@ -52,12 +53,16 @@ class Started:
 
     def tail(self, size: int = 2000) -> str:
         """The end of what it wrote."""
-        return self.log.read_text(encoding="utf-8", errors="replace")[-size:]
+        return self.written()[-size:]
+
+    def written(self) -> str:
+        """All that it wrote."""
+        return self.log.read_bytes()[self.start :].decode("utf-8", "replace")
 
     def wait_for(self, text: str, patience: float) -> None:
         """Until it has written this."""
         end = time.monotonic() + patience
-        while text not in self.log.read_text(encoding="utf-8", errors="replace"):
+        while text not in self.written():
             if not self.alive or time.monotonic() > end:
                 raise DidNotStart(f"{self.name} did not become ready; it wrote: {self.tail()}")
             time.sleep(0.05)
@@ -117,6 +122,7 @@ class Processes:
         """Start one; it writes to a log of its own."""
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
+        before = log.stat().st_size if log.exists() else 0
         out: IO[bytes]
         with log.open("ab") as out:
             process = subprocess.Popen(  # noqa: S603  the commands are our own
@@ -127,7 +133,7 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 start_new_session=self.apart,
             )
-        found = Started(name, process, log)
+        found = Started(name, process, log, before)
         self.started.append(found)
         return found
 
