@@ -129,7 +129,7 @@ def _tls(host: str, port: int, authority: Path) -> str:
 def _closed_to_strangers(what: str, host: str, port: int, authority: Path, path: str) -> Row:
     """Whether a request without credentials is turned away."""
     asked = (
-        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/x-protobuf\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/protobuf\r\n"
         "Content-Length: 0\r\nConnection: close\r\n\r\n"
     )
     try:
