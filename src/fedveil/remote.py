@@ -100,7 +100,7 @@ def _deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
                 raise
     app = write_app(home / "app")
     with listening(path) as door:
-        carrier = RelayCarrier(door, lambda: str(submit(home, link, app, path)) and None)
+        carrier = RelayCarrier(door, lambda: submit(home, link, app, path))
         try:
             yield carrier
         finally:

@@ -21,7 +21,9 @@ from fedveil.wire.envelope import Head, peek, seal, unseal
 from unit.federations import SITES, Killed, Trial, made_up, study
 from unit.plans import some_records
 
+MASKED = {"server": "secure-aggregation", "dropouts": 2, "timeout": 60.0}
 STUDIES: dict[str, Callable[[], Study]] = {
+    "hidden, masked": lambda: study(trust=MASKED),
     "hidden": study,
     "hidden, clients": lambda: study(
         privacy={"epsilon": 5.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "every-model", "unit": "client"},

@@ -21,6 +21,7 @@ from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Ledger
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES
+from fedveil.run import masked_server
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.conduct import Progress, System, caps_of, charge_of, model_file
 from fedveil.run.consortium import Consortium, consortium
@@ -147,8 +148,9 @@ class Federation:
         require(plan.trust is not None, "The study", "say whom the sites trust", None, hint)
         known = plan.method.kind in SERVERS
         require(known, "algorithm.kind", f"be one of {', '.join(SERVERS)} across sites", plan.method.kind)
-        trusted = plan.trust is None or plan.trust.server == "trusted"
-        require(trusted, "trust.server", "be trusted across sites in this version", plan.trust)
+        server = "trusted" if plan.trust is None else plan.trust.server
+        ways = ("trusted", "secure-aggregation")
+        require(server in ways, "trust.server", f"be one of {', '.join(ways)} across sites", server)
         several = [site for site, member in members.members.items() if member.clients.size > 1]
         alone = not (plan.private and plan.target.adversary == "curious-client" and several)
         hint = "A site sees all that its clients see: make each site one client, or choose another adversary."
@@ -219,6 +221,8 @@ class Federation:
     def _sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
         """The sum of the next round over those who answered in time."""
         turn = stand.round
+        if server.plan.trust is not None and server.plan.trust.server == "secure-aggregation":
+            return self._masked_sum(timeout, server, stand)
         answers = self.post.ask(
             "step",
             turn,
@@ -228,6 +232,23 @@ class Federation:
             lambda answers: count(answers) >= least(server, turn),
         )
         return summed(server, turn, answers)
+
+    def _masked_sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
+        """The same behind masks: the aggregator learns the sum alone."""
+        turn = stand.round
+
+        def ask(stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]:
+            answers = self.post.ask(
+                "masked",
+                turn,
+                questions,
+                timeout,
+                lambda site, answer: masked_server.right(server, turn, site, answer),
+                lambda answers: sum(len(answer.content.blocks) for answer in answers.values()) >= needed,
+            )
+            return {int(name): data for one in answers.values() for name, data in one.content.blocks.items()}
+
+        return masked_server.masked_sum(server, self.begun.run, stand, ask, self.folder / "private" / "masked")
 
     def _release(self, plan: Plan, model: Any, entropy: Entropy, ledger: Ledger, at: str | None) -> dict[str, Any]:
         """Record the release, then make it; then tell the sites."""

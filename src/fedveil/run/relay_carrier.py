@@ -21,7 +21,7 @@ class RelayCarrier:
     """``submit`` asks for a new relay; ``patience``: seconds until it has come. See fedveil.run.post.Carrier."""
 
     door: socket.socket
-    submit: Callable[[], None]
+    submit: Callable[[], object]
     patience: float = 90.0
     _connection: socket.socket | None = None
 

@@ -78,7 +78,7 @@ class HiddenServer:
         records = self.members.members[site].records
         used = int(np.sum(self._of_round(turn, records)))
         units, size = used if self.plan.target.unit == "record" else len(clients), self.plan.dimension
-        bound = units * self.rule.clip * self.rule.steps[turn] / self.rule.batches[turn] / self.rule.unit
+        bound = float(units * self.rule.clip * self.rule.steps[turn] / self.rule.batches[turn] / self.rule.unit)
         noise = sqrt(len(clients)) * share_steps(self.plan, turn, self.cohorts[turn]) * (sqrt(size) + TAIL)
         return ceil((bound + noise) * LOOSE + 2 * len(clients) * sqrt(size))
 

@@ -76,7 +76,7 @@ def right(serving: Serving, turn: int, site: str, answer: Answer) -> bool:
     if not (known and len(set(clients)) == len(clients) and shaped):
         return False
     limit = serving.limit(turn, site, clients)
-    return sum(value * value for value in total.tolist()) <= limit * limit
+    return bool(sum(value * value for value in total.tolist()) <= limit * limit)
 
 
 def least(serving: Serving, turn: int) -> int:

@@ -17,10 +17,13 @@ from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Cap, CapExceeded
 from fedveil.plan import Plan, read_plan
 from fedveil.run.files import private_folder
+from fedveil.run.masked_setting import STAGES
+from fedveil.run.masked_site import MaskedSite
 from fedveil.run.site_data import SiteData
 from fedveil.run.site_record import Record, World
 from fedveil.run.site_state import SiteState, load_state, save_state
 from fedveil.run.site_work import SiteWork, check_proposal, site_work
+from fedveil.run.summing import floors_of
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Opened, Refused, seal, unseal
 from fedveil.wire.keys import Card, Identity
@@ -68,6 +71,7 @@ class Guard:
     show: Callable[[Plan], None]
     finished: Callable[[Path], None]
     _works: dict[str, SiteWork] = field(default_factory=dict)
+    _machines: dict[str, MaskedSite] = field(default_factory=dict)
 
     def handle(self, data: bytes) -> bytes:
         """The sealed answer; :class:`Refused` if the envelope itself is not in order, and then nothing is said."""
@@ -91,6 +95,8 @@ class Guard:
                 return self._propose(asked, opened.body, record, state)
             case "step":
                 return self._step(asked, opened, record, state)
+            case "masked":
+                return self._masked(asked, opened, record, state)
             case "finish":
                 return self._finish(asked, record, state)
             case _:
@@ -135,6 +141,8 @@ class Guard:
     def _step(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
             raise Refused("not-accepted")
+        if self._server(record, state) != "trusted":
+            raise Refused("not-in-the-open")
         turn = opened.head.round
         stepped = state.stepped(turn, hashlib.sha256(opened.body).hexdigest())
         parts = self._work(record, state).parts(turn, asked)
@@ -146,6 +154,31 @@ class Guard:
             total += part
         return "update", Content(values={"clients": sorted(parts)}, rows={"total": total})
 
+    def _masked(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """One stage of a masked round; nothing but masked numbers, and shares that open their sum, leaves."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        if self._server(record, state) != "secure-aggregation":
+            raise Refused("unknown-kind")
+        plan, _ = self._agreed(record, state)
+        turn, body = opened.head.round, opened.body
+        machines = self._machines.setdefault(record.run, MaskedSite(plan, record.run, self.world.random))
+        again = machines.repeated(turn, body)
+        if again is not None:
+            return "masked", again
+        if asked.values.get("stage") != STAGES[0]:
+            return "masked", machines.go_on(turn, asked, body)
+        begun = state.begun(turn, hashlib.sha256(body).hexdigest())
+        parts = self._work(record, state).parts(turn, asked)
+        if not parts:
+            raise Refused("nothing-to-send")
+        save_state(record.private / "state", begun)  # before anything leaves: this round is spent
+        return "masked", machines.begin(turn, asked, body, parts, floors_of(plan)[turn][0])
+
+    def _server(self, record: Record, state: SiteState) -> str:
+        plan, _ = self._agreed(record, state)
+        return "" if plan.trust is None else plan.trust.server
+
     def _finish(self, asked: Content, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
             raise Refused("not-accepted")
@@ -153,6 +186,7 @@ class Guard:
         record.release(plan, self.site.records, asked.blocks.get("model", b""))
         save_state(record.private / "state", replace(state, finished=True))
         self._works.pop(record.run, None)
+        self._machines.pop(record.run, None)
         self.finished(record.folder)
         return "recorded", Content()
 

@@ -41,6 +41,12 @@ class SiteState:
             raise Refused("changed-round")
         return replace(self, round=turn, asked=asked)
 
+    def begun(self, turn: int, asked: str) -> "SiteState":
+        """A masked round, which is begun once, ever."""
+        if turn == self.round:
+            raise Refused("spent-round")
+        return self.stepped(turn, asked)
+
     def agreed(self, plan: str, proposal: str) -> "SiteState":
         """One plan and one proposal for a run."""
         if self.proposal not in ("", proposal) or self.plan not in ("", plan):

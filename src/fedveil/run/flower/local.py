@@ -90,15 +90,11 @@ class LocalNetwork:
         """The aggregator's way to the sites."""
         path, app = self.folder / "relay.sock", write_app(self.folder / "app")
         with listening(path) as door:
-            carrier = RelayCarrier(door, lambda: _quietly(submit(self.processes.home, self.link, app, path)))
+            carrier = RelayCarrier(door, lambda: submit(self.processes.home, self.link, app, path))
             try:
                 yield carrier
             finally:
                 carrier.close()
-
-
-def _quietly(_: str) -> None:
-    """What Flower says of a run that was started is of no use here."""
 
 
 @contextmanager
