@@ -11,7 +11,7 @@ from fedveil.cli.studies import Quiet, StudyFile, progress, show_result, told
 from fedveil.errors import BadValue
 from fedveil.remote import run_local
 from fedveil.run.deploy_check import check_place
-from fedveil.run.deployment import Wanted, write_deployment
+from fedveil.run.deployment import Wanted, rekey, write_deployment
 
 deploy = typer.Typer(
     help="Many machines: write a deployment, check it, try it on this machine.",
@@ -54,6 +54,14 @@ def check(
     wrong = [row for row in found if not row.fine]
     if wrong:
         raise BadValue(f"{wrong[0].what}: {wrong[0].detail}")
+
+
+@deploy.command("rekey", epilog="Example: fedveil deploy rekey sites/north")
+def new_keys(folder: Annotated[Path, typer.Argument(help="A site's folder.")], as_json: Json = False) -> None:
+    """New keys for a site, made where they are used: only the public halves leave it."""
+    rekey(folder)
+    public = [str(folder / "identity.pub"), str(folder / "node.pub")]
+    show({"send": public}, as_json, lambda: out().print(f"send these to the aggregator: {', '.join(public)}"))
 
 
 @deploy.command(epilog="Example: fedveil deploy local study.toml --sites 3 --out results")

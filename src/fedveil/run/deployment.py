@@ -114,6 +114,17 @@ def read_site(key: Path) -> tuple[Identity, Card]:
     return Identity.read(read_text(key)), Card.read(read_text(key.parent / "aggregator.pub"))
 
 
+def rekey(folder: Path, random: Callable[[int], bytes] = os.urandom) -> None:
+    """New keys of a site, made where they are used; their public halves are for the aggregator."""
+    identity, _ = read_site(folder / "identity.key")
+    own, node = Identity.make(identity.name, random(64)), make_node_key()
+    _write(
+        folder,
+        {"identity.key": own.text().encode(), "node.key": node.private},
+        {"identity.pub": own.card.text().encode(), "node.pub": node.public},
+    )
+
+
 def read_text(path: Path) -> str:
     """A text file of a deployment."""
     try:
