@@ -44,7 +44,7 @@ $(VENV)/.dev: $(VENV)/.core
 	touch $@
 
 $(VENV)/.full: $(VENV)/.dev
-	$(PIP) --editable '.[dev,torch,he]'
+	$(PIP) --editable '.[dev,torch,he,flower]'
 	touch $@
 
 clean:

@@ -9,42 +9,48 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedveil.account.calibrate import calibrate
-from fedveil.account.compare import account_for
-from fedveil.account.places import PlaceCurve, place_curve
 from fedveil.errors import BadValue, CannotCertify, FedveilError
-from fedveil.guarantee import Adversary, Answer, Bound, Neighbours, Status, Unit
-from fedveil.mechanism import (
-    ApproximateDP,
-    Compose,
-    Gaussian,
-    Laplace,
-    LastIterate,
-    Mechanism,
-    Repeat,
-    SampledGaussian,
-    shuffled,
-)
-from fedveil.mechanism_file import parse_mechanism
 from fedveil.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fedveil.account.calibrate import calibrate
+    from fedveil.account.compare import account_for
+    from fedveil.account.places import PlaceCurve, place_curve
     from fedveil.certify import Certificate
     from fedveil.data.arrays import records_from_arrays
     from fedveil.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
+    from fedveil.guarantee import Adversary, Answer, Bound, Neighbours, Status, Unit
     from fedveil.job import Result, plan_study, run_study
+    from fedveil.mechanism import (
+        ApproximateDP,
+        Compose,
+        Gaussian,
+        Laplace,
+        LastIterate,
+        Mechanism,
+        Repeat,
+        SampledGaussian,
+        shuffled,
+    )
+    from fedveil.mechanism_file import parse_mechanism
 
-# Found on first use: whoever only accounts or certifies loads no training code.
-_LATER = {
-    "Certificate": "fedveil.certify",
-    "records_from_arrays": "fedveil.data.arrays",
-    "Budget": "fedveil.estimators",
-    "PrivateHuberRegressor": "fedveil.estimators",
-    "PrivateLogisticRegression": "fedveil.estimators",
-    "Result": "fedveil.job",
-    "plan_study": "fedveil.job",
-    "run_study": "fedveil.job",
+# Found on first use: whoever only accounts or certifies loads no training code, and a relay loads next to nothing.
+_ROOMS = {
+    "fedveil.account.calibrate": ("calibrate",),
+    "fedveil.account.compare": ("account_for",),
+    "fedveil.account.places": ("PlaceCurve", "place_curve"),
+    "fedveil.certify": ("Certificate",),
+    "fedveil.data.arrays": ("records_from_arrays",),
+    "fedveil.estimators": ("Budget", "PrivateHuberRegressor", "PrivateLogisticRegression"),
+    "fedveil.guarantee": ("Adversary", "Answer", "Bound", "Neighbours", "Status", "Unit"),
+    "fedveil.job": ("Result", "plan_study", "run_study"),
+    "fedveil.mechanism": (
+        *("ApproximateDP", "Compose", "Gaussian", "Laplace", "LastIterate", "Mechanism", "Repeat"),
+        *("SampledGaussian", "shuffled"),
+    ),
+    "fedveil.mechanism_file": ("parse_mechanism",),
 }
+_LATER = {name: room for room, names in _ROOMS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

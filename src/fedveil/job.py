@@ -87,6 +87,11 @@ def run_study(
         metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     else:
         metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
+    return concluded(folder, metrics)
+
+
+def concluded(folder: Path, metrics: dict[str, Any]) -> Result:
+    """Certificate and report of a run that has released its model."""
     certificate = certify(folder, __version__)
     write_atomically(folder / "certificate.json", certificate.text().encode(), mode=PUBLIC)
     from fedveil.report.page import write_report  # drawing is slow to import, and only needed here

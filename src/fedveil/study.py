@@ -99,6 +99,15 @@ def read_study(path: Path) -> Study:
     return parse_study(text, base=path.parent, name=path.stem)
 
 
+def read_study_without_data(path: Path) -> Study:
+    """The study in a file that leaves [data] and [clients] to the sites."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"The study file {str(path)!r} must be a readable text file: {error}.") from error
+    return study_of(read_tables(text, "The study file"), base=path.parent, name=path.stem, data_given=True)
+
+
 def parse_study(text: str, *, base: Path, name: str = "study") -> Study:
     """The study that a text describes."""
     return study_of(read_tables(text, "The study file"), base=base, name=name)

@@ -13,6 +13,7 @@ from fedveil.mechanism import whole
 Server = Literal["trusted", "secure-aggregation", "homomorphic"]
 KeyHolder = Literal["clients", "third-party"]
 _MOST = 10**9
+_LONGEST = 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +21,14 @@ class Trust:
     """``dropouts``: clients that may be missing from a round; ``colluders``: those who may tell the server their noise.
 
     Both are counted in a round. ``key_holder``: who can open encrypted sums, for a homomorphic server alone; the
-    clients, unless said otherwise.
+    clients, unless said otherwise. ``timeout``: seconds that a round waits for clients on other machines.
     """
 
     server: Server = "trusted"
     dropouts: int = 0
     colluders: int = 0
     key_holder: KeyHolder | None = None
+    timeout: float = 600.0
 
     def __post_init__(self) -> None:
         require(
@@ -36,6 +38,8 @@ class Trust:
             value = whole(f"trust.{name}", getattr(self, name))
             require(0 <= value <= _MOST, f"trust.{name}", f"lie between 0 and {_MOST}", value)
             object.__setattr__(self, name, value)
+        require(1 <= self.timeout <= _LONGEST, "trust.timeout", f"lie between 1 and {_LONGEST} seconds", self.timeout)
+        object.__setattr__(self, "timeout", float(self.timeout))
         self._check_key()
 
     def _check_key(self) -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +23,7 @@ from fedveil.job import Result, plan_study, run_study
 from fedveil.plan import Plan, read_plan
 from fedveil.planning import Planned
 from fedveil.promises import ADVERSARIES, promise
+from fedveil.remote import run_on
 from fedveil.run.conduct import Progress as Step
 from fedveil.schedule import Row
 from fedveil.study import Study, parse_study
@@ -88,21 +89,25 @@ def run(
     study: StudyFile,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    on: Annotated[Path | None, typer.Option("--on", help="A deployment's folder: its sites have the data.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train, certify, report."""
-    with _progress(quiet) as watch:
-        result = run_study(study, folder, resume=resume, watch=watch)
-    _show_result(result, quiet, as_json)
+    with progress(quiet) as watch:
+        if on is None:
+            result = run_study(study, folder, resume=resume, watch=watch)
+        else:
+            result = run_on(study, folder, on, resume=resume, watch=watch, tell=told(quiet))
+    show_result(result, quiet, as_json)
 
 
 def demo(folder: Out = Path("fedveil-demo"), quiet: Quiet = False, as_json: Json = False) -> None:
     """The main job on built-in data: train across four hospitals, release only the last model, certify it."""
     study: Study = parse_study(DEMO, base=Path(), name="demo")
-    with _progress(quiet) as watch:
+    with progress(quiet) as watch:
         result = run_study(study, _fresh(folder), watch=watch)
-    _show_result(result, quiet, as_json)
+    show_result(result, quiet, as_json)
 
 
 def certify_run(folder: Folder, as_json: Json = False) -> None:
@@ -134,7 +139,7 @@ def report(folder: Folder, as_json: Json = False) -> None:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Any]:
+def progress(quiet: bool) -> Iterator[Any]:
     """A bar on standard error with rate, time left and what the run is charged."""
     if quiet:
         yield None
@@ -177,7 +182,19 @@ def _fresh(folder: Path) -> Path:
     return folder
 
 
-def _show_result(result: Result, quiet: bool, as_json: bool) -> None:
+def told(quiet: bool) -> Callable[[str, str], None]:
+    """Which site was asked, has answered or has failed, on standard error."""
+    console = Console(stderr=True)
+
+    def tell(site: str, state: str) -> None:
+        if not quiet and state != "asked":
+            console.print(f"{site} {state}", highlight=False)
+
+    return tell
+
+
+def show_result(result: Result, quiet: bool, as_json: bool) -> None:
+    """The certificate and how good the model is."""
     certificate = result.certificate
     summary = {**json.loads(certificate.text()), "metrics": result.metrics, "folder": str(result.folder)}
 

@@ -192,11 +192,11 @@ def _charged(
             entry = ledger.charge(
                 name,
                 plan.hash,
-                [_cost(plan, adversary) for adversary in ADVERSARIES],
+                [charge_of(plan, adversary) for adversary in ADVERSARIES],
                 rounds=plan.method.total,
                 mechanism=write_tables({"method": plan.method.table()}),
                 extra=None if kept is None else {coins.CHARGED: kept.commitment},
-                caps=_caps(study),
+                caps=caps_of(study),
                 at=at,
             )
             if kept is not None:  # a run that goes on has the coins it was charged with
@@ -208,7 +208,8 @@ def _charged(
         yield ledger, at
 
 
-def _cost(plan: Plan, adversary: Any) -> Cost:
+def charge_of(plan: Plan, adversary: Any) -> Cost:
+    """What a run is charged for this observer."""
     answer = promise(plan, adversary)
     target = plan.target
     epsilon = float("inf") if plan.unprotected else answer.epsilon
@@ -217,7 +218,8 @@ def _cost(plan: Plan, adversary: Any) -> Cost:
     )
 
 
-def _caps(study: Study) -> list[Cap]:
+def caps_of(study: Study) -> list[Cap]:
+    """The caps that a study states."""
     target = study.target
     return [
         Cap(adversary=who, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=delta)
@@ -235,7 +237,7 @@ def _train(
     watch: Callable[[Progress], None] | None,
 ) -> Vector:
     """The last model. Hidden training keeps private checkpoints; the others repeat themselves to the byte."""
-    charged, began = _cost(plan, plan.target.adversary).epsilon, system.seconds()
+    charged, began = charge_of(plan, plan.target.adversary).epsilon, system.seconds()
 
     def tick(done: int, first: int = 0) -> None:
         if watch is not None:
@@ -306,7 +308,7 @@ def _release(
 ) -> dict[str, Any]:
     """Record the release, then make it; the key and the hidden state are destroyed after."""
     metrics = measure(plan, loaded, model, entropy)
-    data = _npz(plan, model)
+    data = model_file(plan, model)
     also = ["metrics.json"] if metrics["test"] else []
     ledger.release(name, sha256(data).hexdigest(), also=also, at=at)
     write_atomically(folder / "model.npz", data, mode=PUBLIC)
@@ -318,7 +320,7 @@ def _release(
     return metrics
 
 
-def _npz(plan: Plan, model: Any) -> bytes:
+def model_file(plan: Plan, model: Any) -> bytes:
     """Plain arrays that load without pickle; equal models give equal bytes."""
     loss = plan.model.loss
     if isinstance(loss, TorchLoss):  # what was learned is the way from a public start: together they are the model

@@ -62,6 +62,11 @@ def deal(plan: Plan, records: Records, entropy: Entropy) -> Dealt:
 
 def rounds_of_units(plan: Plan, records: Records, entropy: Entropy) -> Indices:
     """The round, in a pass from 0, that each record is dealt into, as :func:`deal` deals them; -1: none."""
+    return rounds_of_owned(plan, records.owner, entropy)
+
+
+def rounds_of_owned(plan: Plan, owner: Indices, entropy: Entropy) -> Indices:
+    """The same for whoever knows only which client owns each record."""
     ends = np.cumsum(np.broadcast_to(np.asarray(plan.run.batch), (plan.run.rounds,)))
     count = plan.data.records
     if plan.deal == "clients":
@@ -70,7 +75,7 @@ def rounds_of_units(plan: Plan, records: Records, entropy: Entropy) -> Indices:
     place = np.full(count, -1, dtype=np.int64)
     chosen = _order(plan, entropy, count)[: ends[-1]]
     place[chosen] = np.searchsorted(ends, np.arange(chosen.size), side="right")
-    return place if plan.deal == "records" else place[records.owner]
+    return place if plan.deal == "records" else place[owner]
 
 
 def _order(plan: Plan, entropy: Entropy, count: int) -> Indices:

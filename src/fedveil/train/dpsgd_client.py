@@ -33,7 +33,7 @@ class Client:
     posture: Posture = field(init=False)
     _norms: Vector = field(init=False)
     _room: Vector = field(init=False)
-    _velocity: Vector = field(init=False)
+    velocity: Vector = field(init=False)
     _sampler: Sampler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Client:
         rows, width = self.features.shape
         self._norms = np.sqrt(np.einsum("ij,ij->i", self.features, self.features))
         self._room = np.empty((min(rows, _PART), width))
-        self._velocity = np.zeros(self.plan.dimension)
+        self.velocity = np.zeros(self.plan.dimension)
         self._sampler = Sampler(self.posture, self.method.sampling, rows, self.entropy, self.index)
 
     @property
@@ -52,8 +52,8 @@ class Client:
     def update(self, model: Vector, turn: int) -> Vector:
         """What the client subtracts from its model and sends in this round; all of it follows the noise."""
         mean = self.release(model, turn)
-        self._velocity = self.method.momentum * self._velocity + (mean + self.plan.model.l2 * model)
-        step = self.posture.step(turn) * self._velocity
+        self.velocity = self.method.momentum * self.velocity + (mean + self.plan.model.l2 * model)
+        step = self.posture.step(turn) * self.velocity
         if self.method.compression == "none":
             return step
         return compressed(self.method, step, self.entropy.stream(f"dpsgd compression {self.index}", turn))

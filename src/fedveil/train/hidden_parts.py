@@ -57,7 +57,11 @@ class Laid:
 
 def laid_out(plan: Plan, records: Records, entropy: Entropy) -> Laid:
     """The records of every client in the order of the rounds, dealt as :func:`fedveil.train.deal.deal` does."""
-    place = rounds_of_units(plan, records, entropy)
+    return laid_by(plan, records, rounds_of_units(plan, records, entropy))
+
+
+def laid_by(plan: Plan, records: Records, place: Indices) -> Laid:
+    """Records, all or a site's own, in the order of the rounds that they are dealt into; -1: none."""
     used = np.flatnonzero(place >= 0)
     keys = place[used] * records.clients + records.owner[used]
     order = np.argsort(keys, kind="stable")

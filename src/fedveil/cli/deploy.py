@@ -1,0 +1,84 @@
+"""Commands about deployments: write one, check one, try one on this machine."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedveil.cli.show import Json, out, show
+from fedveil.cli.studies import Quiet, StudyFile, progress, show_result, told
+from fedveil.errors import BadValue
+from fedveil.remote import run_local
+from fedveil.run.deploy_check import check_place
+from fedveil.run.deployment import Wanted, rekey, write_deployment
+
+deploy = typer.Typer(
+    help="Many machines: write a deployment, check it, try it on this machine.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@deploy.command(epilog="Example: fedveil deploy init consortium --sites north,south,east --host link.example.org")
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    sites: Annotated[str, typer.Option("--sites", help="The sites' names, with commas between.")],
+    host: Annotated[str, typer.Option("--host", help="The name or address by which sites reach the link.")],
+    port: Annotated[int, typer.Option("--port", help="The link's one port.")] = 9092,
+    days: Annotated[int, typer.Option("--days", help="How long the certificates are valid.")] = 365,
+    as_json: Json = False,
+) -> None:
+    """Write keys, certificates, unit files and a page of instructions."""
+    names = tuple(name.strip() for name in sites.split(","))
+    write_deployment(folder, Wanted(sites=names, host=host, port=port, days=days), datetime.now(UTC))
+    result = {"folder": str(folder), "sites": list(names), "page": str(folder / "README.md")}
+    show(result, as_json, lambda: out().print(f"written: {folder}; read {folder / 'README.md'} next"))
+
+
+@deploy.command(epilog="Example: fedveil deploy check consortium/aggregator")
+def check(
+    folder: Annotated[Path, typer.Argument(help="The aggregator's folder, or a site's.")],
+    superlink: Annotated[str | None, typer.Option("--superlink", help="HOST:PORT of the link, from a site.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Reachability, versions, TLS and authentication; says what is wrong."""
+    found = check_place(folder, superlink, datetime.now(UTC))
+
+    def text() -> None:
+        for row in found:
+            out().print(f"{'ok  ' if row.fine else 'WRONG'} {row.what}: {row.detail}")
+
+    rows = [{"what": row.what, "ok": row.fine, "detail": row.detail} for row in found]
+    show({"ok": all(row.fine for row in found), "checks": rows}, as_json, text)
+    wrong = [row for row in found if not row.fine]
+    if wrong:
+        raise BadValue(f"{wrong[0].what}: {wrong[0].detail}")
+
+
+@deploy.command("rekey", epilog="Example: fedveil deploy rekey sites/north")
+def new_keys(folder: Annotated[Path, typer.Argument(help="A site's folder.")], as_json: Json = False) -> None:
+    """New keys for a site, made where they are used: only the public halves leave it."""
+    rekey(folder)
+    public = [str(folder / "identity.pub"), str(folder / "node.pub")]
+    show({"send": public}, as_json, lambda: out().print(f"send these to the aggregator: {', '.join(public)}"))
+
+
+@deploy.command(epilog="Example: fedveil deploy local study.toml --sites 3 --out results")
+def local(
+    study: StudyFile,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
+    sites: Annotated[int, typer.Option("--sites", help="How many sites share the study's clients.")] = 3,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Try a study on real processes of this machine: TLS, registered nodes, guards; nothing is left running."""
+    with progress(quiet) as watch:
+        result = run_local(study, folder, sites, resume=resume, watch=watch, tell=told(quiet))
+    show_result(result, quiet, as_json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(deploy, name="deploy")

@@ -1,0 +1,133 @@
+"""The commands of a site: its guard, which owns the data, and its node, which connects the guard to the link."""
+
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedveil.certify import certify
+from fedveil.checks import require
+from fedveil.cli.show import Json, rounded_up, show
+from fedveil.guarantee import finite_or_none
+from fedveil.plan import Plan
+from fedveil.promises import ADVERSARIES, promise
+from fedveil.run.deployment import read_site
+from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
+from fedveil.run.flower.network import Link
+from fedveil.run.flower.node import run_node
+from fedveil.run.site_data import read_site_data
+from fedveil.run.site_guard import Guard, Site, Terms
+from fedveil.run.site_record import World
+from fedveil.run.site_socket import listening, serve
+from fedveil.version import __version__
+
+
+def site(
+    data: Annotated[Path, typer.Option("--data", help="The site's data: a TOML file with [data] and [clients].")],
+    key: Annotated[Path, typer.Option("--key", help="The site's identity.key; aggregator.pub lies beside it.")],
+    records: Annotated[Path, typer.Option("--records", help="Folder for the ledger and the record of every run.")],
+    socket: Annotated[Path | None, typer.Option("--socket", help="Where the relay knocks; beside the key.")] = None,
+    accept: Annotated[list[str] | None, typer.Option("--accept", help="A plan's hash, or: any.")] = None,
+    cap: Annotated[
+        list[str] | None, typer.Option("--cap", help="ADVERSARY=EPSILON,DELTA; of all runs together.")
+    ] = None,
+    trials: Annotated[bool, typer.Option("--trials", help="Also run plans that promise nothing.")] = False,
+    group: Annotated[str | None, typer.Option("--group", help="The group that the relay runs under.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Guard a site's data: shows every plan before its first update, and answers only what it has accepted."""
+    identity, aggregator = read_site(key)
+    terms = Terms(accept=frozenset(accept or ()), caps=tuple(_cap(text) for text in cap or ()), trials=trials)
+    records.mkdir(parents=True, exist_ok=True)
+    guard = Guard(
+        site=Site(identity=identity, aggregator=aggregator, data=read_site_data(data), folder=records.absolute()),
+        terms=terms,
+        world=World(os.urandom, lambda: datetime.now(UTC)),
+        show=lambda plan: _say(_page(plan)),
+        finished=_certified,
+    )
+    stopped = _until_signalled()
+    with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
+        _say(f"{identity.name}: listening for {aggregator.name}")
+        serve(door, guard, _say, lambda: bool(stopped))
+    show({"site": identity.name, "stopped": True}, as_json, lambda: None)
+
+
+def node(
+    superlink: Annotated[str, typer.Option("--superlink", help="HOST:PORT of the link.")],
+    key: Annotated[Path, typer.Option("--key", help="The site's node.key.")],
+    socket: Annotated[Path, typer.Option("--socket", help="The guard's socket.")],
+    authority: Annotated[Path | None, typer.Option("--authority", help="authority.pem; beside the key.")] = None,
+    patience: Annotated[float, typer.Option("--patience", help="Seconds to try to get in.")] = 90.0,
+    as_json: Json = False,
+) -> None:
+    """Connect a site to the link: carries sealed envelopes to the guard and back, and runs no uploaded code."""
+    host, _, port = superlink.rpartition(":")
+    require(bool(host) and port.isdigit(), "--superlink", "be HOST:PORT", superlink)
+    link = Link(name="link", host=host, port=int(port), authority=authority or key.parent / "authority.pem")
+    for path in (key, link.authority):
+        require(path.exists(), "The node", f"find {path.name}", str(path))
+    stopped = _until_signalled()
+    run_node(link, key, socket.absolute(), patience, lambda: bool(stopped), _say)
+    show({"stopped": True}, as_json, lambda: None)
+
+
+def _until_signalled() -> list[int]:
+    """A list that fills when this process is asked to stop."""
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, _: stopped.append(signum))
+    return stopped
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _page(plan: Plan) -> str:
+    """What the operator sees before the first update: what will run, and what it would promise and cost."""
+    data, target = plan.data, plan.target
+    facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(data, target))
+    trust = plan.trust
+    lines = [
+        f"plan {plan.hash}",
+        f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
+        f"  {data.records} records of {data.clients} clients",
+        f"  {plan.method.kind}: {facts}",
+        f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders" if trust else "",
+        f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:",
+    ]
+    for adversary in ADVERSARIES:
+        epsilon = float("inf") if plan.unprotected else promise(plan, adversary).epsilon
+        value = "nothing is promised" if finite_or_none(epsilon) is None else f"epsilon {rounded_up(epsilon)}"
+        lines.append(f"    {adversary}: {value}")
+    lines.append("  accept it with: --accept " + plan.hash)
+    return "\n".join(line for line in lines if line)
+
+
+def _certified(folder: Path) -> None:
+    """The certificate, from the site's own record."""
+    write_atomically(folder / "certificate.json", certify(folder, __version__).text().encode(), mode=PUBLIC)
+    _say(f"the run has ended; its record: {folder}")
+
+
+def _cap(text: str) -> tuple[Any, float, float]:
+    name, _, pair = text.partition("=")
+    values = pair.split(",")
+    require(len(values) == 2 and name in ADVERSARIES, "--cap", "be ADVERSARY=EPSILON,DELTA", text)
+    try:
+        return name, float(values[0]), float(values[1])
+    except ValueError:
+        require(False, "--cap", "be ADVERSARY=EPSILON,DELTA", text)
+        raise
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command(epilog="Example: fedveil site --data data.toml --key site/identity.key --records records")(site)
+    app.command(epilog="Example: fedveil node --superlink HOST:9092 --key node.key --socket guard.sock")(node)

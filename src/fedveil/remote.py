@@ -1,0 +1,150 @@
+"""The main job across machines: the same study, carried by Flower, in a deployment or on this machine for trial."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from fedveil.data.load import Loaded
+from fedveil.job import Result, Wanted, concluded, open_study
+from fedveil.run.conduct import Progress, System
+from fedveil.run.deployment import Deployment, read_deployment
+from fedveil.run.federate import Federation, Held, begin
+from fedveil.run.files import private_folder
+from fedveil.run.flower.app_folder import write_app
+from fedveil.run.flower.local import LocalNetwork, local_network
+from fedveil.run.flower.network import FlowerFailed, Link, register, submit, write_connection
+from fedveil.run.post import Carrier, Clock, Post
+from fedveil.run.relay_carrier import RelayCarrier
+from fedveil.run.site_socket import listening
+from fedveil.study import Study, read_study_without_data
+
+Watch = Callable[[Progress], None] | None
+Tell = Callable[[str, str], None]
+
+
+def _silent(site: str, state: str) -> None:
+    """Nobody listens."""
+
+
+def federated(
+    study: Study,
+    folder: Path,
+    deployment: Deployment,
+    carrier: Carrier,
+    held: Held,
+    *,
+    resume: bool = False,
+    watch: Watch = None,
+    tell: Tell = _silent,
+    system: System | None = None,
+) -> Result:
+    """Train across the sites that the carrier reaches; certify and report."""
+    system = system or System()
+    begun = begin(folder, resume, system.random)
+    post = Post(
+        identity=deployment.identity,
+        cards=deployment.cards,
+        run=begun.run,
+        number=begun.number,
+        carrier=carrier,
+        clock=Clock(time.monotonic, time.sleep),
+        random=os.urandom,
+        watch=tell,
+    )
+    metrics = Federation(
+        study=study,
+        folder=folder,
+        cards=deployment.cards,
+        post=post,
+        begun=begun,
+        held=held,
+        system=system,
+        watch=watch,
+    ).conduct()
+    return concluded(folder, metrics)
+
+
+def run_on(
+    study: str | Path,
+    out: str | Path,
+    on: str | Path,
+    *,
+    resume: bool = False,
+    watch: Watch = None,
+    tell: Tell = _silent,
+) -> Result:
+    """Submit a study to a deployment, ``on`` being the aggregator's folder; this process is the aggregator."""
+    wanted, deployment, folder = read_study_without_data(Path(study)), read_deployment(Path(on)), Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _deployed(deployment, folder) as carrier:
+        return federated(wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell)
+
+
+@contextmanager
+def _deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
+    """A relay at the deployment's link."""
+    link = Link(name="fedveil", host=deployment.host, port=deployment.port, authority=deployment.authority)
+    home, path = (folder / "private" / name for name in ("flower", "relay.sock"))
+    home.mkdir(parents=True, exist_ok=True)
+    (folder / "private").chmod(0o700)
+    write_connection(home, link)
+    for site in deployment.cards:
+        try:
+            register(home, link, site, deployment.node_key(site))
+        except FlowerFailed as error:
+            if "already" not in str(error):
+                raise
+    app = write_app(home / "app")
+    with listening(path) as door:
+        carrier = RelayCarrier(door, lambda: submit(home, link, app, path))
+        try:
+            yield carrier
+        finally:
+            carrier.close()
+
+
+def run_local(
+    study: Wanted,
+    out: str | Path,
+    sites: int,
+    *,
+    resume: bool = False,
+    watch: Watch = None,
+    tell: Tell = _silent,
+    system: System | None = None,
+) -> Result:
+    """The study on real processes of this machine; its sites' own records are left in ``out``/sites."""
+    found, loaded = open_study(study)
+    folder, system = Path(out), system or System()
+    held = Held(records=loaded.test, public=loaded.test_public if loaded.test is not None else True)
+    with trial(loaded, folder, sites, system) as network, network.carrier() as carrier:
+        return federated(
+            replace(found, baselines=False),
+            folder,
+            network.deployment,
+            carrier,
+            held,
+            resume=resume,
+            watch=watch,
+            tell=tell,
+            system=system,
+        )
+
+
+@contextmanager
+def trial(loaded: Loaded, folder: Path, sites: int, system: System) -> Iterator[LocalNetwork]:
+    """The processes of a trial; its guards accept any plan, since one person is all the operators.
+
+    The sites' keys and data lie in the private folder until the run has ended.
+    """
+    records = (folder / "sites").absolute()
+    records.mkdir(parents=True, exist_ok=True)
+    files = private_folder(folder / "private") / "deployment"
+    with local_network(loaded.train, sites, files, records, system.now(), ["--accept", "any", "--trials"]) as network:
+        yield network
+    if (folder / "model.npz").exists() and not (folder / "private" / "released").exists():
+        shutil.rmtree(files)

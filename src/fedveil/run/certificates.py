@@ -1,0 +1,121 @@
+"""The consortium's own certificate authority, the server's certificate, and node keys, as PEM and SSH bytes.
+
+Validity and names come in as arguments; the keys are made by the cryptography library from the system's entropy.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedveil.checks import require
+
+_CURVE: Final = ec.SECP384R1  # what Flower's node authentication takes
+_SKEW: Final = timedelta(minutes=5)  # clocks of other machines may be behind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Certified:
+    """An authority's certificate, and a server's certificate and key; the authority's own key is not kept.
+
+    Without that key nobody can make another server that the sites would take for theirs; a new certificate needs a
+    new authority, and the sites a new file.
+    """
+
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class NodeKey:
+    """The key pair with which a site's node proves itself to the link."""
+
+    private: bytes
+    public: bytes
+
+
+def make_certificates(hosts: Sequence[str], now: datetime, days: int) -> Certified:
+    """An authority of one certificate, for a server that answers to these names and addresses."""
+    require(len(hosts) >= 1, "hosts", "name the server at least once", hosts)
+    require(1 <= days <= 3650, "days", "lie between 1 and 3650", days)
+    root, server = ec.generate_private_key(_CURVE()), ec.generate_private_key(_CURVE())
+    issuer = _name("fedveil consortium authority")
+    end = now + timedelta(days=days)
+    authority = (
+        _builder(issuer, issuer, root.public_key(), now, end)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signing=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(root.public_key()), critical=False)
+        .sign(root, hashes.SHA384())
+    )
+    certificate = (
+        _builder(_name(hosts[0]), issuer, server.public_key(), now, end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(_usage(signing=False), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(server.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(root.public_key()), critical=False)
+        .sign(root, hashes.SHA384())
+    )
+    return Certified(
+        authority=authority.public_bytes(Encoding.PEM),
+        certificate=certificate.public_bytes(Encoding.PEM),
+        key=server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+
+
+def make_node_key() -> NodeKey:
+    """A new pair in the form that Flower reads."""
+    key = ec.generate_private_key(_CURVE())
+    return NodeKey(
+        private=key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
+        public=key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n",
+    )
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(end)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _usage(*, signing: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signing,
+        key_cert_sign=signing,
+        crl_sign=signing,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=not signing,
+        encipher_only=False,
+        decipher_only=False,
+    )

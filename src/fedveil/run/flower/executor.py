@@ -1,0 +1,81 @@
+"""A site's own executor: takes tasks from its node and relays them; code that was uploaded is never loaded here.
+
+Flower's executor would install the uploaded app and start a process for every message. This one belongs to the site's
+installation, does the one thing that the app does, and stays. It uses the parts of Flower 1.41 and 1.42 that its own
+client process is made of.
+"""
+
+import time
+from collections.abc import Callable
+from logging import getLogger
+from pathlib import Path
+from typing import Any, Final, final
+
+from flwr.app import Context, Error, Message
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from fedveil.run.flower.client_app import relay
+
+_PAUSE: Final = 0.1  # seconds between looks for a task
+_ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+
+
+@final
+class Executor:
+    """Takes tasks of one node, one after another."""
+
+    def __init__(self, address: str, secret: bytes, guard: Path) -> None:
+        self.address, self.guard = address, guard
+        self._client = self._connected(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE))
+
+    def serve(self, stop: Callable[[], bool]) -> None:
+        """Until told to stop."""
+        for name in ("httpx", "httpcore"):
+            getLogger(name).setLevel("WARNING")
+        while not stop():
+            found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+            if found.HasField("task") and found.token:
+                self._one(found.token)
+            else:
+                time.sleep(_PAUSE)
+
+    def _one(self, token: str) -> None:
+        """One message in, one out; whatever fails is reported by its kind alone."""
+        client = self._connected(RuntimeTokenHttpInterceptor(token))
+        beating = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        beating.start()
+        context: Context | None = None
+        status, details = SubStatus.COMPLETED, ""
+        try:
+            message, context, _, _ = pull_task_input(client)
+            context.node_config["guard"] = str(self.guard)
+            try:
+                reply = relay(message, context)
+            except Exception as error:
+                status, details = SubStatus.FAILED, type(error).__name__
+                reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
+            push_message(client, reply, context)
+        finally:
+            push_task_output(client, context, status, details)
+            beating.stop()
+            client.close()
+
+    def _connected(self, credentials: Any) -> RuntimeHttpClient:
+        return RuntimeHttpClient.from_server_address(
+            server_address=self.address,
+            insecure=True,  # on this machine's loopback interface, between two processes of one user
+            root_certificates=None,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), credentials],
+            retry_invoker=make_simple_http_retry_invoker(),
+        )

@@ -1,0 +1,131 @@
+"""A whole deployment on this machine, for trial: real processes, TLS, registered nodes; nothing is left behind."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.data.records import Records
+from fedveil.run.deployment import Deployment, Wanted, read_deployment, site_folders, write_deployment
+from fedveil.run.flower.app_folder import write_app
+from fedveil.run.flower.network import Link, register, start_link, start_node, submit, write_connection
+from fedveil.run.flower.processes import Processes, Started, free_port
+from fedveil.run.relay_carrier import RelayCarrier
+from fedveil.run.site_data import write_dealt
+from fedveil.run.site_socket import listening
+
+_READY = "listening"
+
+
+def site_names(count: int) -> tuple[str, ...]:
+    """Names for the sites of a trial."""
+    require(1 <= count <= 100, "--sites", "lie between 1 and 100", count)
+    return tuple(f"site-{index + 1}" for index in range(count))
+
+
+def deal_clients(clients: int, sites: Sequence[str]) -> dict[str, "np.ndarray[tuple[int], np.dtype[np.int64]]"]:
+    """Every client goes to one site, as evenly as can be."""
+    hint = "Take fewer sites."
+    require(clients >= len(sites), "--sites", f"not exceed the study's {clients} clients", len(sites), hint)
+    parts = np.array_split(np.arange(clients, dtype=np.int64), len(sites))
+    return dict(zip(sites, parts, strict=True))
+
+
+@final
+@dataclass(slots=True)
+class LocalNetwork:
+    """A link and its sites on the loopback interface; every process can be stopped and started again by a trial."""
+
+    folder: Path
+    processes: Processes
+    files: Path
+    deployment: Deployment
+    link: Link
+    records: Path
+    guards: dict[str, Started]
+    nodes: dict[str, Started]
+    center: list[Started]
+
+    def place(self, site: str) -> Path:
+        """A site's own folder."""
+        return site_folders(self.files, [site])[site]
+
+    def door(self, site: str) -> Path:
+        """A site's socket."""
+        return self.folder / f"{site}.sock"
+
+    def start_center(self) -> None:
+        """The link, with the sites' nodes registered."""
+        here = self.deployment.folder
+        self.center[:] = start_link(
+            self.processes, self.link, here / "server.pem", here / "server.key", here / "superexec.secret"
+        )
+        write_connection(self.processes.home, self.link)
+        for site in self.deployment.cards:
+            register(self.processes.home, self.link, site, self.deployment.node_key(site))
+
+    def start_guard(self, site: str, options: Sequence[str]) -> None:
+        """A site's guard, as its operator would start it."""
+        place = self.place(site)
+        words = [sys.executable, "-m", "fedveil", "site", "--data", str(place / "data.npz")]
+        words += ["--key", str(place / "identity.key"), "--records", str(self.records / site)]
+        words += ["--socket", str(self.door(site)), *options]
+        self.guards[site] = self.processes.start(f"guard-{site}", words)
+
+    def start_node(self, site: str) -> None:
+        """A site's node."""
+        place = self.place(site)
+        self.nodes[site] = start_node(self.processes, self.link, site, place / "node.key", self.door(site))
+
+    @contextmanager
+    def carrier(self) -> Iterator[RelayCarrier]:
+        """The aggregator's way to the sites."""
+        path, app = self.folder / "relay.sock", write_app(self.folder / "app")
+        with listening(path) as door:
+            carrier = RelayCarrier(door, lambda: submit(self.processes.home, self.link, app, path))
+            try:
+                yield carrier
+            finally:
+                carrier.close()
+
+
+@contextmanager
+def local_network(
+    records: Records, sites: int, files: Path, keep: Path, now: datetime, options: Sequence[str]
+) -> Iterator[LocalNetwork]:
+    """Link, guards (started with ``options``) and nodes; the sites' own records are left in ``keep``.
+
+    ``files``: the deployment's keys and the sites' data, made if absent, found again when a trial is resumed.
+    """
+    names = site_names(sites)
+    dealt = deal_clients(records.clients, names)
+    folder = Path(tempfile.mkdtemp(prefix="fedveil-"))  # short: the names of sockets must be
+    try:
+        port = free_port()
+        if not files.exists():
+            write_deployment(files, Wanted(sites=names, host="127.0.0.1", port=port, days=2), now)
+        deployment = read_deployment(files)
+        same = set(deployment.cards) == set(names)
+        require(same, "--sites", f"be as when the run began, {len(deployment.cards)}", sites)
+        link = Link(name="local", host="127.0.0.1", port=port, authority=deployment.authority)
+        with Processes(folder / "flower", folder / "logs") as processes:
+            network = LocalNetwork(folder, processes, files, deployment, link, keep, {}, {}, [])
+            for site in names:
+                write_dealt(network.place(site) / "data.npz", records, dealt[site])
+                network.start_guard(site, options)
+            network.start_center()
+            for site in names:
+                network.start_node(site)
+            for site in names:
+                network.guards[site].wait_for(_READY, 60.0)
+            yield network
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

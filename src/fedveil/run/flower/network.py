@@ -1,0 +1,125 @@
+"""Flower's own programs with safe flags: the link, its executor, the nodes, registration and submission.
+
+One port carries all that the link does. Whoever reaches it may ask for tasks, so tasks need a secret (which Flower
+heeds only when its executor is a process of its own), nodes must be registered, and nothing is installed at run time.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fedveil.errors import FedveilError
+from fedveil.run.flower.processes import Processes, Started, environment
+from fedveil.tables import write_tables
+
+_READY: Final = "Uvicorn running on"
+_QUICK: Final = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+
+
+class FlowerFailed(FedveilError):
+    """A command of Flower's was refused; the sentence holds what it wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Where a SuperLink is, and what proves it; ``name`` is how Flower's configuration calls it."""
+
+    name: str
+    host: str
+    port: int
+    authority: Path
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"{self.host}:{self.port}"
+
+
+def superlink_command(link: Link, certificate: Path, key: Path, secret: Path, listen: str) -> list[str]:
+    """Start the link: TLS, registered nodes only, tasks by secret, nothing kept on the disk, nothing installed."""
+    return [
+        *("flower-superlink", "--host", listen, "--port", str(link.port)),
+        *("--ssl-ca-certfile", str(link.authority), "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)),
+        *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+    ]
+
+
+def superexec_command(link: Link, secret: Path) -> list[str]:
+    """Start the link's executor, which starts the relay."""
+    return [
+        *("flower-superexec", "--runtime-api-address", link.address, "--root-certificates", str(link.authority)),
+        *("--superexec-auth-secret-file", str(secret)),
+    ]
+
+
+def supernode_command(link: Link, key: Path, guard: Path, port: int, secret: Path | None = None) -> list[str]:
+    """Start a node; ``port`` is for its executor, on the loopback interface.
+
+    With a ``secret`` the executor is the site's own process and no uploaded code is run; without one, Flower starts its
+    own executor, which runs the uploaded relay.
+    """
+    own = [] if secret is None else ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    return [
+        *("flower-supernode", "--root-certificates", str(link.authority), "--superlink", link.address),
+        *("--auth-supernode-private-key", str(key), "--node-config", f'guard="{guard}"'),
+        *("--host", "127.0.0.1", "--port", str(port), *own),
+    ]
+
+
+def start_link(
+    processes: Processes, link: Link, certificate: Path, key: Path, secret: Path, patience: float = 60.0
+) -> tuple[Started, Started]:
+    """The link and its executor, ready."""
+    started = processes.start("superlink", superlink_command(link, certificate, key, secret, link.host))
+    started.wait_for(_READY, patience)
+    return started, processes.start("superexec", superexec_command(link, secret), _QUICK)
+
+
+def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 90.0) -> Started:
+    """A site's node, as its operator would start it."""
+    words = [sys.executable, "-m", "fedveil", "node", "--superlink", link.address, "--key", str(key)]
+    words += ["--authority", str(link.authority), "--socket", str(guard), "--patience", str(patience)]
+    return processes.start(f"node-{site}", words)
+
+
+def write_connection(home: Path, link: Link) -> None:
+    """Tell Flower's commands in this home where the link is."""
+    home.mkdir(parents=True, exist_ok=True)
+    where = {"address": link.address, "root-certificates": str(link.authority)}
+    text = write_tables({"superlink": {"default": link.name}, f"superlink.{link.name}": where})
+    (home / "config.toml").write_text(text, encoding="utf-8")
+
+
+def register(home: Path, link: Link, site: str, public: Path) -> None:
+    """Make a site's node known to the link."""
+    flwr(home, ["supernode", "register", str(public), link.name, "--name", site])
+
+
+def submit(home: Path, link: Link, app: Path, socket: Path) -> str:
+    """Upload the relay and start it; what Flower calls the run."""
+    return flwr(home, ["run", str(app), link.name, "--run-config", f'socket="{socket}"'])
+
+
+def flwr(home: Path, words: Sequence[str], extra: Mapping[str, str] | None = None, patience: float = 120.0) -> str:
+    """A command of Flower's own; what it wrote."""
+    try:
+        done: Any = subprocess.run(  # noqa: S603  the words are our own
+            ["flwr", *words],  # noqa: S607  from this Python's programs
+            env=environment(home, extra),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=patience,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise FlowerFailed("Flower is not installed here; install it with: pip install 'fedveil[flower]'.") from error
+    except subprocess.TimeoutExpired as error:
+        raise FlowerFailed(f"flwr {words[0]} did not answer within {patience:.0f} seconds.") from error
+    if done.returncode != 0:
+        raise FlowerFailed(f"flwr {' '.join(words[:2])} failed: {' '.join((done.stdout + done.stderr).split())}")
+    return str(done.stdout)

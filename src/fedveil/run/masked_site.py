@@ -1,0 +1,70 @@
+"""A site's part of masked rounds: one machine for each of its clients, kept in memory for one round and one use.
+
+With the same noise, two sums over different survivors would show a single client's update. So a round that was begun
+is never begun again: a guard that lost its machines is missing from the round.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import final
+
+from fedveil.plan import Plan
+from fedveil.run.masked_setting import STAGES, setting_of
+from fedveil.secure.client import ClientRound
+from fedveil.secure.refusals import Refused as Ended
+from fedveil.summing import Whole
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Refused
+
+
+@final
+@dataclass(slots=True)
+class MaskedSite:
+    """The machines of the last round; the last answer, which is given again to the very same question."""
+
+    plan: Plan
+    run: str
+    random: Callable[[int], bytes]
+    turn: int = -1
+    machines: dict[int, ClientRound] = field(default_factory=dict)
+    stage: int = 0
+    said: tuple[str, Content] | None = None
+
+    def repeated(self, turn: int, body: bytes) -> Content | None:
+        """The last answer, if this is the last question again."""
+        if self.said is not None and turn == self.turn and self.said[0] == sha256(body).hexdigest():
+            return self.said[1]
+        return None
+
+    def begin(self, turn: int, asked: Content, body: bytes, parts: dict[int, Whole], cohort: int) -> Content:
+        """The first messages of a new round, of all of the site's clients in it."""
+        listed = asked.rows.get("cohort")
+        clients = () if listed is None else tuple(int(client) for client in listed)
+        if len(clients) != cohort or not set(parts) <= set(clients):
+            raise Refused("other-cohort")
+        setting = setting_of(self.plan, self.run, turn, clients)
+        self.turn, self.stage, self.said = turn, 0, None
+        self.machines = {client: ClientRound(setting, client, self.random(32), part) for client, part in parts.items()}
+        return self._kept(body, {client: machine.open() for client, machine in self.machines.items()})
+
+    def go_on(self, turn: int, asked: Content, body: bytes) -> Content:
+        """The next messages; a client that refuses what it is told has left the round."""
+        if turn != self.turn or asked.values.get("stage") != STAGES[min(self.stage + 1, len(STAGES) - 1)]:
+            raise Refused("out-of-turn")
+        self.stage += 1
+        found: dict[int, bytes] = {}
+        for client, machine in self.machines.items():
+            message = asked.blocks.get(str(client))
+            if message is None:
+                continue
+            try:
+                found[client] = machine.handle(message)
+            except Ended:
+                continue
+        return self._kept(body, found)
+
+    def _kept(self, body: bytes, found: dict[int, bytes]) -> Content:
+        answer = Content(blocks={str(client): message for client, message in found.items()})
+        self.said = (sha256(body).hexdigest(), answer)
+        return answer

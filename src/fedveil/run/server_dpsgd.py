@@ -1,0 +1,102 @@
+"""The aggregator's part of DP-SGD in windows that wait for everybody."""
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import final
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.method.dpsgd import DpSgd
+from fedveil.plan import Plan
+from fedveil.run.consortium import Consortium
+from fedveil.run.serving import LOOSE, TAIL, Indices, Standing, Vector
+from fedveil.summing import Whole
+from fedveil.train.dpsgd_parts import advance, unit_of
+from fedveil.train.entropy import Entropy
+from fedveil.wire.content import Content
+
+
+def dpsgd_of(plan: Plan) -> DpSgd:
+    """The method, if it can run across sites."""
+    method = plan.method
+    if not isinstance(method, DpSgd):
+        raise TypeError("a dpsgd method was expected")
+    hint = "Leave speeds, jitter, delay and loss out: a real network has its own."
+    require(method.network.together, "algorithm", "let clients wait for each other across sites", "a network", hint)
+    return method
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class DpSgdServer:
+    """See fedveil.run.serving.Serving; a round here is a window of the method's rounds, and the row is the model."""
+
+    plan: Plan
+    method: DpSgd
+    members: Consortium
+    unit: float
+
+    @classmethod
+    def make(cls, plan: Plan, members: Consortium, entropy: Entropy) -> "DpSgdServer":
+        """Nothing is drawn here: every client has its own noise."""
+        return cls(plan, dpsgd_of(plan), members, unit_of(plan))
+
+    @property
+    def width(self) -> int:
+        """Rounds in a window."""
+        return int(self.method.network.window)
+
+    @property
+    def last(self) -> int:
+        """Windows."""
+        return -(-self.method.total // self.width)
+
+    def begin(self) -> Standing:
+        """Zero."""
+        return Standing(0, np.zeros(self.plan.dimension))
+
+    def model(self, standing: Standing) -> Vector:
+        """The row."""
+        return standing.row
+
+    def proposal(self, site: str) -> dict[str, Indices]:
+        """Its clients' numbers."""
+        return {"numbers": self.members.members[site].clients}
+
+    def questions(self, standing: Standing) -> dict[str, Content]:
+        """The model goes to the sites whose clients have rounds left."""
+        turn = standing.round
+        return {
+            site: Content(rows={"model": standing.row}) for site in self.members.members if self.clients(turn, site)
+        }
+
+    def cohort(self, turn: int) -> int:
+        """Clients with rounds left."""
+        return sum(self.method.posture(client).rounds > turn * self.width for client in range(self.plan.data.clients))
+
+    def clients(self, turn: int, site: str) -> set[int]:
+        """Clients of a site with rounds left."""
+        own = self.members.members[site].clients.tolist()
+        return {client for client in own if self.method.posture(client).rounds > turn * self.width}
+
+    def limit(self, turn: int, site: str, clients: list[int]) -> int:
+        """For every round of the window: all records clipped, the noise, and the penalty, times the step."""
+        size, sizes = self.plan.dimension, np.bincount(self.members.owner, minlength=self.plan.data.clients)
+        total = 0.0
+        for client in clients:
+            posture, records = self.method.posture(client), int(sizes[client])
+            divisor = self.method.divisor(posture, records)
+            individual = self.method.clipping == "individual"
+            data = posture.clip * (records / divisor if individual else 1.0)
+            noise = posture.noise * posture.clip * (sqrt(size) + TAIL) / (divisor if individual else 1.0)
+            each = data + noise + self.plan.model.l2 * self.plan.radius
+            first = turn * self.width
+            steps = sum(posture.step(k) for k in range(first, min(first + self.width, posture.rounds)))
+            weight = self.method.weights[client] if self.method.weights else records / self.plan.data.records
+            total += weight * steps * each / self.unit
+        return ceil(total * LOOSE + 2 * len(clients) * sqrt(size))
+
+    def advance(self, standing: Standing, total: Whole) -> Standing:
+        """One window on."""
+        return Standing(standing.round + 1, advance(standing.row, total, self.unit, self.plan.radius))

@@ -1,0 +1,253 @@
+"""The site's guard: owns the data, the noise and the ledger; answers what the plan names, and nothing else.
+
+It is started by the site from its own installation. Whatever carries messages to it is not trusted: an instruction
+must be signed by the aggregator, be new, and belong to a plan that the site's operator has agreed to.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from fedveil.data.records import Records
+from fedveil.errors import BadValue, FedveilError
+from fedveil.ledger import Cap, CapExceeded
+from fedveil.plan import Plan, read_plan
+from fedveil.run.files import private_folder
+from fedveil.run.masked_setting import STAGES
+from fedveil.run.masked_site import MaskedSite
+from fedveil.run.site_data import SiteData
+from fedveil.run.site_record import Record, World
+from fedveil.run.site_state import SiteState, load_state, save_state
+from fedveil.run.site_work import SiteWork, check_proposal, site_work
+from fedveil.run.summing import floors_of
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Head, Opened, Refused, seal, unseal
+from fedveil.wire.keys import Card, Identity
+
+ANY: Final = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the operator allows: plans by their hash, or any that fits the caps; trials without privacy, or none."""
+
+    accept: frozenset[str] = frozenset()
+    caps: tuple[tuple[Any, float, float], ...] = ()
+    trials: bool = False
+
+    def __post_init__(self) -> None:
+        bounded = ANY not in self.accept or self.caps or self.trials
+        if not bounded:
+            raise BadValue("A guard that accepts any plan must have a cap; give one, or name the plan by its hash.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """Who and where a site is, and its data."""
+
+    identity: Identity
+    aggregator: Card
+    data: SiteData
+    folder: Path
+
+    @property
+    def records(self) -> Records:
+        """The site's records."""
+        return self.data.records
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class Guard:
+    """One envelope in, one out. ``show`` puts a page before the operator; ``finished`` is told a run's folder."""
+
+    site: Site
+    terms: Terms
+    world: World
+    show: Callable[[Plan], None]
+    finished: Callable[[Path], None]
+    _works: dict[str, SiteWork] = field(default_factory=dict)
+    _machines: dict[str, MaskedSite] = field(default_factory=dict)
+
+    def handle(self, data: bytes) -> bytes:
+        """The sealed answer; :class:`Refused` if the envelope itself is not in order, and then nothing is said."""
+        opened = unseal(data, self.site.identity, self.site.aggregator)
+        record = self._record(opened.head.run)
+        path = record.private / "state"
+        state = load_state(path).numbered(opened.head.number)
+        save_state(path, state)
+        try:
+            kind, content = self._answer(opened, record, state)
+        except Refused as refusal:
+            kind, content = "refused", Content(values={"code": refusal.code})
+        return self._sealed(opened, kind, content)
+
+    def _answer(self, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        asked = Content.read(opened.body)
+        match opened.head.kind:
+            case "hello":
+                return "here", self._description()
+            case "propose":
+                return self._propose(asked, opened.body, record, state)
+            case "step":
+                return self._step(asked, opened, record, state)
+            case "masked":
+                return self._masked(asked, opened, record, state)
+            case "finish":
+                return self._finish(asked, record, state)
+            case _:
+                raise Refused("unknown-kind")
+
+    def _description(self) -> Content:
+        """Counts and the bound: what a plan is made from. No value of a record."""
+        records = self.site.records
+        values = {"features": int(records.features.shape[1]), "classes": records.classes, "bound": records.bound}
+        rows: dict[str, Any] = {"sizes": records.sizes.astype(np.int64)}
+        if self.site.data.fixed is not None:
+            rows |= {"numbers": self.site.data.fixed.clients, "positions": self.site.data.fixed.records}
+            rows |= {"owner": records.owner.astype(np.int64)}
+        return Content(values=values, rows=rows)
+
+    def _propose(self, asked: Content, body: bytes, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Look at the plan, show it, and charge it; or say by a word why not."""
+        plan = _plan_of(asked)
+        _fits(plan, self.site.records)
+        check_proposal(plan, asked, self.site.records)
+        agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
+        self.show(plan)
+        if not (plan.hash in self.terms.accept or ANY in self.terms.accept):
+            raise Refused("not-accepted")
+        if plan.unprotected and not self.terms.trials:
+            raise Refused("not-private")
+        target = plan.target
+        caps = tuple(
+            Cap(adversary=who, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=delta)
+            for who, epsilon, delta in self.terms.caps
+        )
+        try:
+            record.charge(plan, self.site.records, caps)
+        except CapExceeded as error:
+            raise Refused("over-cap") from error
+        except FedveilError as error:
+            raise Refused("cannot-charge") from error
+        (record.private / "proposal").write_bytes(body)
+        save_state(record.private / "state", agreed)
+        return "accepted", Content(values={"plan": plan.hash})
+
+    def _step(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        if not state.plan:
+            raise Refused("not-accepted")
+        if self._server(record, state) != "trusted":
+            raise Refused("not-in-the-open")
+        turn = opened.head.round
+        stepped = state.stepped(turn, hashlib.sha256(opened.body).hexdigest())
+        parts = self._work(record, state).parts(turn, asked)
+        if not parts:
+            raise Refused("nothing-to-send")
+        save_state(record.private / "state", stepped)  # before the answer leaves: this round is spent
+        total = np.zeros_like(next(iter(parts.values())))
+        for part in parts.values():
+            total += part
+        return "update", Content(values={"clients": sorted(parts)}, rows={"total": total})
+
+    def _masked(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """One stage of a masked round; nothing but masked numbers, and shares that open their sum, leaves."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        if self._server(record, state) != "secure-aggregation":
+            raise Refused("unknown-kind")
+        plan, _ = self._agreed(record, state)
+        turn, body = opened.head.round, opened.body
+        machines = self._machines.setdefault(record.run, MaskedSite(plan, record.run, self.world.random))
+        again = machines.repeated(turn, body)
+        if again is not None:
+            return "masked", again
+        if asked.values.get("stage") != STAGES[0]:
+            return "masked", machines.go_on(turn, asked, body)
+        begun = state.begun(turn, hashlib.sha256(body).hexdigest())
+        parts = self._work(record, state).parts(turn, asked)
+        if not parts:
+            raise Refused("nothing-to-send")
+        save_state(record.private / "state", begun)  # before anything leaves: this round is spent
+        return "masked", machines.begin(turn, asked, body, parts, floors_of(plan)[turn][0])
+
+    def _server(self, record: Record, state: SiteState) -> str:
+        plan, _ = self._agreed(record, state)
+        return "" if plan.trust is None else plan.trust.server
+
+    def _finish(self, asked: Content, record: Record, state: SiteState) -> tuple[str, Content]:
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, _ = self._agreed(record, state)
+        record.release(plan, self.site.records, asked.blocks.get("model", b""))
+        save_state(record.private / "state", replace(state, finished=True))
+        self._works.pop(record.run, None)
+        self._machines.pop(record.run, None)
+        self.finished(record.folder)
+        return "recorded", Content()
+
+    def _work(self, record: Record, state: SiteState) -> SiteWork:
+        """What was agreed, set up once in a process."""
+        if record.run not in self._works:
+            plan, proposal = self._agreed(record, state)
+            seed = proposal.values.get("seed") if plan.seeded else None
+            entropy = record.entropy(plan, self.site.records, seed)
+            memory = record.private / "memory"
+            self._works[record.run] = site_work(plan, self.site.records, proposal, entropy, memory)
+        return self._works[record.run]
+
+    def _agreed(self, record: Record, state: SiteState) -> tuple[Plan, Content]:
+        """The proposal as it was agreed to; another is refused."""
+        body = (record.private / "proposal").read_bytes()
+        if hashlib.sha256(body).hexdigest() != state.proposal:
+            raise Refused("other-plan")
+        proposal = Content.read(body)
+        plan = _plan_of(proposal)
+        if plan.hash != state.plan:
+            raise Refused("other-plan")
+        return plan, proposal
+
+    def _record(self, run: str) -> Record:
+        folder = self.site.folder / "runs" / run
+        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder / "private")
+        return Record(folder, self.site.folder / "ledger.sqlite", run, self.world)
+
+    def _sealed(self, opened: Opened, kind: str, content: Content) -> bytes:
+        asked, me = opened.head, self.site.identity
+        head = Head(
+            run=asked.run,
+            sender=me.name,
+            receiver=asked.sender,
+            kind=kind,
+            round=asked.round,
+            number=asked.number,
+            answers=opened.digest,
+        )
+        return seal(head, content.write(), me, self.site.aggregator, self.world.random(32))
+
+
+def _plan_of(proposal: Content) -> Plan:
+    """The plan in a proposal; its text must be the one way to write it, and its name what was said."""
+    try:
+        plan = read_plan(proposal.blocks["plan"].decode("utf-8"))
+    except (BadValue, KeyError, UnicodeDecodeError, ValueError) as error:
+        raise Refused("malformed") from error
+    if plan.hash != proposal.values.get("plan"):
+        raise Refused("other-plan")
+    if plan.trust is None:
+        raise Refused("not-by-parts")
+    return plan
+
+
+def _fits(plan: Plan, records: Records) -> None:
+    """Whether the plan was made for data like these."""
+    said, mine = plan.data, records.shape
+    same = (said.features, said.classes, said.bound) == (mine.features, mine.classes, mine.bound)
+    within = said.smallest_client <= mine.smallest_client and mine.largest_client <= said.largest_client
+    if not (same and within and mine.clients <= said.clients and mine.records <= said.records):
+        raise Refused("other-data")

@@ -1,0 +1,83 @@
+"""The guard's door: a socket on this machine that only its owner, or one group, may open; one envelope at a time."""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from fedveil.checks import require
+from fedveil.errors import FedveilError
+from fedveil.wire import frames
+from fedveil.wire.envelope import LARGEST
+
+_LONGEST_PATH: Final = 100  # bytes that a socket's name may have on every system
+_PATIENCE: Final = 60.0  # seconds for whoever has knocked to say something
+
+
+class Handler(Protocol):
+    """One envelope in, one out."""
+
+    def handle(self, data: bytes, /) -> bytes:
+        """The answer, or an exception: then nothing is said."""
+
+
+def check_path(path: Path) -> Path:
+    """A socket's name, which must be short."""
+    size = len(os.fsencode(path.absolute()))
+    require(
+        size <= _LONGEST_PATH, "The socket's path", f"have at most {_LONGEST_PATH} bytes", size, "Take a shorter one."
+    )
+    return path.absolute()
+
+
+@contextmanager
+def listening(path: Path, group: str | None = None) -> Iterator[socket.socket]:
+    """A socket at ``path``, mode 600, or 660 for one group; a dead one of before is replaced, and none is left."""
+    path = check_path(path)
+    with suppress(FileNotFoundError):
+        path.unlink()
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)  # closed to others from its first moment
+    try:
+        door.bind(str(path))
+    finally:
+        os.umask(before)
+    try:
+        if group is not None:
+            shutil.chown(path, group=group)
+            path.chmod(0o660)
+        door.listen(4)
+        yield door
+    finally:
+        door.close()
+        path.unlink(missing_ok=True)
+
+
+def serve(door: socket.socket, handler: Handler, tell: Callable[[str], None], stop: Callable[[], bool]) -> None:
+    """Answer until told to stop. Nothing that comes in can end this; what goes wrong is told here, never outside."""
+    door.settimeout(0.5)
+    while not stop():
+        try:
+            connection, _ = door.accept()
+        except TimeoutError:
+            continue
+        with connection:
+            connection.settimeout(_PATIENCE)
+            try:
+                answer_one(connection, handler)
+            except FedveilError as error:
+                tell(str(error))
+            except OSError as error:  # the relay went away
+                tell(f"The relay was lost: {error}.")
+            except Exception as error:  # a fault of ours must not stop the guard, nor leave it in words
+                tell(f"An instruction could not be carried out ({type(error).__name__}).")
+
+
+def answer_one(connection: socket.socket, handler: Handler) -> None:
+    """One envelope, one answer; without an answer the connection is closed, which the relay reports as a failure."""
+    blocks = frames.receive(connection)
+    require(len(blocks) == 1 and len(blocks[0][1]) <= LARGEST, "A message", "be one envelope", len(blocks))
+    frames.send(connection, [("envelope", handler.handle(blocks[0][1]))])

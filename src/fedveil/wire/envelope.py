@@ -1,0 +1,138 @@
+"""A sealed envelope: only its receiver can read it, and it proves who sent it, in which run, for which round.
+
+The head is readable (the relay may count rounds) and is bound to the rest. The body is encrypted to the receiver's
+X25519 key by a key of one use (HKDF-SHA256, ChaCha20-Poly1305) and everything is signed by the sender's Ed25519 key.
+The signature is checked before anything is decrypted. Both names are in the signed head, so an envelope cannot be
+signed over by another party nor passed on to another receiver. What is not exactly so is refused.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedveil.checks import require
+from fedveil.errors import FedveilError
+from fedveil.wire.keys import Card, Identity, check_name
+
+MAGIC: Final = b"fedveil envelope 1\n"
+RUN: Final = re.compile(r"[0-9a-f]{32}")
+_HASH: Final = re.compile(r"([0-9a-f]{64})?")
+_KIND: Final = re.compile(r"[a-z][a-z-]{0,31}")
+_LARGEST_HEAD: Final = 1024
+LARGEST: Final = 2**31  # bytes of an envelope
+
+
+class Refused(FedveilError):
+    """An envelope that is not what it must be; the code says why, and no more."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(f"The message is refused: {code}.")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Who sends what to whom; ``number`` rises from instruction to instruction; ``answers``: what is answered."""
+
+    run: str
+    sender: str
+    receiver: str
+    kind: str
+    round: int
+    number: int
+    answers: str = ""
+
+    def __post_init__(self) -> None:
+        check_name(self.sender)
+        check_name(self.receiver)
+        for field, pattern in (("run", RUN), ("kind", _KIND), ("answers", _HASH)):
+            value = getattr(self, field)
+            require(isinstance(value, str) and pattern.fullmatch(value), f"Head.{field}", "be plain", str(value)[:80])
+        for field in ("round", "number"):
+            value = getattr(self, field)
+            require(type(value) is int and 0 <= value < 2**63, f"Head.{field}", "be a whole number", value)
+
+    def text(self) -> bytes:
+        """The one way to write it."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode("ascii")
+
+    @classmethod
+    def read(cls, data: bytes) -> "Head":
+        """Exactly what :meth:`text` wrote, or a refusal."""
+        try:
+            head = cls(**json.loads(data))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise Refused("malformed") from error
+        if head.text() != data:  # two ways to write one head would be two things to sign
+            raise Refused("malformed")
+        return head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """An envelope that was in order; ``digest`` names it in the answer."""
+
+    head: Head
+    body: bytes
+    digest: str
+
+
+def seal(head: Head, body: bytes, sender: Identity, receiver: Card, once: bytes) -> bytes:
+    """The envelope; ``once``: 32 random bytes that are used for nothing else."""
+    require(head.sender == sender.name, "Head.sender", f"be {sender.name}", head.sender)
+    require(head.receiver == receiver.name, "Head.receiver", f"be {receiver.name}", head.receiver)
+    require(isinstance(once, bytes) and len(once) == 32, "once", "be 32 random bytes", type(once).__name__)
+    passing = X25519PrivateKey.from_private_bytes(once)
+    public, text = passing.public_key().public_bytes_raw(), head.text()
+    key = _key(passing.exchange(receiver.sealer), public, receiver.seal, text)
+    # The nonce may be constant: the key is derived from bytes of one use.
+    sealed = ChaCha20Poly1305(key).encrypt(bytes(12), body, text)
+    signed = MAGIC + len(text).to_bytes(2, "big") + text + public + sealed
+    return signed + sender.signer.sign(signed)
+
+
+def peek(data: bytes) -> Head:
+    """The readable head, not yet proved; for sorting only."""
+    return _parts(data)[0]
+
+
+def unseal(data: bytes, receiver: Identity, sender: Card) -> Opened:
+    """What the sender wrote, or a refusal."""
+    head, signed, signature, public, sealed, text = _parts(data)
+    if head.sender != sender.name or head.receiver != receiver.name:
+        raise Refused("wrong-party")
+    try:
+        sender.verifier.verify(signature, signed)
+    except InvalidSignature as error:
+        raise Refused("bad-signature") from error
+    try:
+        secret = receiver.opener.exchange(X25519PublicKey.from_public_bytes(public))
+        body = ChaCha20Poly1305(_key(secret, public, receiver.card.seal, text)).decrypt(bytes(12), sealed, text)
+    except (InvalidTag, ValueError) as error:
+        raise Refused("not-for-me") from error
+    return Opened(head=head, body=body, digest=hashlib.sha256(data).hexdigest())
+
+
+def _parts(data: Any) -> tuple[Head, bytes, bytes, bytes, bytes, bytes]:
+    start = len(MAGIC) + 2
+    if not isinstance(data, bytes) or len(data) > LARGEST or not data.startswith(MAGIC):
+        raise Refused("malformed")
+    size = int.from_bytes(data[len(MAGIC) : start], "big")
+    if size > _LARGEST_HEAD or len(data) < start + size + 32 + 16 + 64:
+        raise Refused("malformed")
+    text, rest = data[start : start + size], data[start + size : -64]
+    return Head.read(text), data[:-64], data[-64:], rest[:32], rest[32:], text
+
+
+def _key(shared: bytes, passing: bytes, receiver: bytes, head: bytes) -> bytes:
+    """Bound to both public keys and to the head."""
+    info = b"fedveil envelope key" + passing + receiver + hashlib.sha256(head).digest()
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(shared)

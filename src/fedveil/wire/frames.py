@@ -1,0 +1,63 @@
+"""Named blocks of bytes in one frame, for a socket between two processes of one machine.
+
+Only the standard library is needed here: the relay loads this for every message that it carries.
+"""
+
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+LARGEST: Final = 2**32
+_COUNT: Final = 4
+_SIZE: Final = 8
+
+Blocks = list[tuple[str, bytes]]
+
+
+class Closed(ConnectionError):
+    """The other side is gone, or sent what is no frame."""
+
+
+def send(connection: socket.socket, blocks: Sequence[tuple[str, bytes]]) -> None:
+    """One frame on its way."""
+    parts = [len(blocks).to_bytes(_COUNT, "big")]
+    for name, data in blocks:
+        text = name.encode("utf-8")
+        parts += [len(text).to_bytes(_COUNT, "big"), text, len(data).to_bytes(_SIZE, "big"), data]
+    frame = b"".join(parts)
+    connection.sendall(len(frame).to_bytes(_SIZE, "big") + frame)
+
+
+def receive(connection: socket.socket) -> Blocks:
+    """The next frame; :class:`Closed` if there is none."""
+    size = int.from_bytes(_exactly(connection, _SIZE), "big")
+    if size > LARGEST:
+        raise Closed("a frame is too large")
+    frame = _exactly(connection, size)
+    count, place = int.from_bytes(frame[:_COUNT], "big"), _COUNT
+    blocks: Blocks = []
+    for _ in range(count):
+        text, place = _block(frame, place, _COUNT)
+        data, place = _block(frame, place, _SIZE)
+        blocks.append((text.decode("utf-8", "replace"), data))
+    if place != size:
+        raise Closed("a frame has another size than it says")
+    return blocks
+
+
+def _block(frame: bytes, place: int, width: int) -> tuple[bytes, int]:
+    start = place + width
+    end = start + int.from_bytes(frame[place:start], "big")
+    if start > len(frame) or end > len(frame):
+        raise Closed("a frame is cut short")
+    return frame[start:end], end
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(min(size - len(data), 2**20))
+        if not part:
+            raise Closed("the other side has closed")
+        data += part
+    return bytes(data)

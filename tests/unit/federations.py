@@ -1,0 +1,171 @@
+"""A consortium in one process, for trials: real guards and a real aggregator; only the carrier is a dictionary."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedveil.certify import certify
+from fedveil.data.records import Records
+from fedveil.plan import Plan
+from fedveil.promises import promise
+from fedveil.run.conduct import Progress, System
+from fedveil.run.federate import Federation, Held, begin
+from fedveil.run.post import Clock, Post
+from fedveil.run.site_data import read_site_data, write_dealt
+from fedveil.run.site_guard import Guard, Site, Terms
+from fedveil.run.site_record import World
+from fedveil.study import Study, study_of
+from fedveil.wire.keys import Card, Identity
+
+SITES = ("east", "north", "south")
+TRIALS = Terms(accept=frozenset({"any"}), trials=True)
+
+
+class Killed(BaseException):
+    """As if the process had ended here."""
+
+
+def tables(**parts: Mapping[str, Any]) -> dict[str, Any]:
+    """A small seeded study by parts, as its tables."""
+    found: dict[str, Any] = {
+        "study": {"seed": 3},
+        "model": {"kind": "logistic", "radius": 5.0},
+        "privacy": {"epsilon": 5.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "every-model"},
+        "schedule": {"rounds": 3, "passes": 1, "batch": 20, "step_size": 0.5, "noise_std": 8.0},
+        "trust": {"server": "trusted", "dropouts": 2, "timeout": 60.0},
+    }
+    return {**found, **{name: dict(values) for name, values in parts.items()}}
+
+
+def study(**parts: Mapping[str, Any]) -> Study:
+    return study_of(tables(**parts), base=Path(), name="trial", data_given=True)
+
+
+def made_up(name: str, count: int = 64) -> bytes:
+    """Bytes that are the same every time."""
+    return b"".join(sha256(f"{name} {k}".encode()).digest() for k in range(-(-count // 32)))[:count]
+
+
+@dataclass
+class Direct:
+    """Carries envelopes within the process. ``down``: sites that are away; ``meddle`` may change what passes."""
+
+    guards: dict[str, Guard]
+    down: set[str] = field(default_factory=set)
+    meddle: Callable[[str, str, bytes], bytes | None] = lambda way, site, envelope: envelope
+    sent: list[tuple[str, bytes]] = field(default_factory=list)
+    back: list[tuple[str, bytes]] = field(default_factory=list)
+    _answers: dict[str, bytes] = field(default_factory=dict)
+    _count: int = 0
+
+    def online(self) -> Mapping[str, str]:
+        return {site: site for site in self.guards if site not in self.down}
+
+    def push(self, address: str, envelope: bytes, seconds: float) -> str:
+        self._count += 1
+        self.sent.append((address, envelope))
+        passed = self.meddle("down", address, envelope)
+        answer: bytes | None = b""
+        if passed is not None:
+            try:
+                answer = self.meddle("up", address, self.guards[address].handle(passed))
+            except Exception:
+                answer = b""
+        self.back.append((address, answer or b""))
+        self._answers[str(self._count)] = answer or b""
+        return str(self._count)
+
+    def pull(self, names: list[str]) -> Mapping[str, bytes]:
+        return {name: self._answers.pop(name) for name in names if name in self._answers}
+
+
+@dataclass
+class Trial:
+    """Three guards with the clients of some records, and an aggregator that can be started again and again."""
+
+    folder: Path
+    records: Records
+    terms: Terms = TRIALS
+    plans: list[Plan] = field(default_factory=list)
+    now: float = 0.0
+    carrier: Direct = field(init=False)
+    aggregator: Identity = field(init=False)
+    identities: dict[str, Identity] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.aggregator = Identity.make("aggregator", made_up("aggregator"))
+        self.identities = {site: Identity.make(site, made_up(site)) for site in SITES}
+        for index, site in enumerate(SITES):
+            (self.folder / site).mkdir()
+            clients = np.arange(index, self.records.clients, len(SITES), dtype=np.int64)
+            write_dealt(self.folder / f"{site}.npz", self.records, clients)
+        self.carrier = Direct({})
+        self.restart_guards()
+
+    @staticmethod
+    def costs(records: Records, wanted: Study) -> float:
+        """What one run is charged for whoever sees the last model."""
+        return promise(wanted.planned(records.shape).plan, "final-model").epsilon
+
+    def restart_guards(self, terms: Terms | None = None) -> None:
+        """As their processes would be: with nothing in memory."""
+        for site in SITES:
+            self.carrier.guards[site] = self.guard(site, terms or self.terms)
+
+    def guard(self, site: str, terms: Terms) -> Guard:
+        counter = iter(range(10**9))
+        place = Site(
+            identity=self.identities[site],
+            aggregator=self.aggregator.card,
+            data=read_site_data(self.folder / f"{site}.npz"),
+            folder=self.folder / site,
+        )
+        return Guard(
+            site=place,
+            terms=terms,
+            world=World(
+                lambda size: made_up(f"{site} {next(counter)}", size), lambda: datetime(2026, 1, 1, tzinfo=UTC)
+            ),
+            show=self.plans.append,
+            finished=lambda folder: (folder / "certificate.json").write_text(certify(folder, "0").text()) and None,
+        )
+
+    def time(self) -> float:
+        """Of a clock that goes only while somebody waits."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    @property
+    def cards(self) -> dict[str, Card]:
+        return {site: identity.card for site, identity in self.identities.items()}
+
+    def run(self, wanted: Study, resume: bool = False, watch: Callable[[Progress], None] | None = None) -> Path:
+        """One start of the aggregator; where it wrote."""
+        out = self.folder / "out"
+        begun = begin(out, resume, lambda size: made_up(f"run {wanted.name}", size))
+        counter = iter(range(10**9))
+        post = Post(
+            identity=self.aggregator,
+            cards=self.cards,
+            run=begun.run,
+            number=begun.number,
+            carrier=self.carrier,
+            clock=Clock(self.time, self.sleep),
+            random=lambda size: made_up(f"post {begun.number} {next(counter)}", size),
+        )
+        system = System(now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+        Federation(
+            study=wanted, folder=out, cards=self.cards, post=post, begun=begun, held=Held(), system=system, watch=watch
+        ).conduct()
+        return out
+
+    def model(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        with np.load(self.folder / "out" / "model.npz") as arrays:
+            return np.array(arrays["parameters"])
