@@ -83,7 +83,8 @@ def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Pa
     """A site's node, as its operator would start it."""
     words = [sys.executable, "-m", "fedveil", "node", "--superlink", link.address, "--key", str(key)]
     words += ["--authority", str(link.authority), "--socket", str(guard), "--patience", str(patience)]
-    return processes.start(f"node-{site}", words)
+    # What a killed node leaves lies among the logs, and goes with them.
+    return processes.start(f"node-{site}", words, {"TMPDIR": str(processes.logs)})
 
 
 def write_connection(home: Path, link: Link) -> None:
