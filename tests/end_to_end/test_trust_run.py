@@ -99,6 +99,43 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> Non
     assert model(tmp_path / "parts") == model(tmp_path / "whole")
 
 
+class Crash(Exception):
+    """A process that ends without saving anything."""
+
+
+@pytest.mark.parametrize("kind", ["hidden", "fedavg", "dpsgd"])
+def test_a_round_that_was_added_up_has_the_same_answers_when_it_is_computed_again(kind: str, tmp_path: Path) -> None:
+    """Its noise is the same, so its clients must be: two sums over different clients would give messages away."""
+    more: dict[str, Any] = {"algorithm": {"kind": kind}}
+    if kind == "fedavg":
+        more = {"algorithm": {"kind": kind, "noise": "shared"}, "schedule": {"rounds": 5}}
+        more["privacy"] = {"epsilon": 3.0, "delta": 1e-4, "unit": "client"}
+    if kind == "dpsgd":
+        more = {"algorithm": {"kind": kind, "rate": 0.5, "rounds": 5}, "schedule": {}}
+
+    def first_two(turn: int, client: int) -> bool:
+        return turn < 2 and client == turn + 4
+
+    def then_refused(turn: int, client: int) -> bool:
+        return first_two(turn, client) or (turn == 3 and client < 3)
+
+    def crash(progress: Progress) -> None:
+        if progress.round == 2:
+            raise Crash
+
+    run_study(tables(**more), out=tmp_path / "whole", data=records(), system=system(first_two))
+    with pytest.raises(Crash):
+        run_study(tables(**more), out=tmp_path / "crashed", data=records(), watch=crash, system=system(first_two))
+    with pytest.raises(TooFewSurvivors):
+        run_study(tables(**more), out=tmp_path / "refused", data=records(), system=system(then_refused))
+    for name in ("crashed", "refused"):
+        run_study(tables(**more), out=tmp_path / name, data=records(), resume=True, system=system(nobody))
+        assert model(tmp_path / name) == model(tmp_path / "whole")
+        assert not (tmp_path / name / "private" / "answers").exists()
+    run_study(tables(**more), out=tmp_path / "all", data=records(), system=system(nobody))
+    assert model(tmp_path / "all") != model(tmp_path / "whole")  # who is missing matters
+
+
 def test_the_certificate_follows_from_the_records_and_names_what_is_kept(tmp_path: Path) -> None:
     result = run_study(tables(), out=tmp_path / "run", data=records(), system=system(nobody))
     text = (tmp_path / "run" / "certificate.json").read_text()
