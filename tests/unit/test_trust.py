@@ -238,6 +238,18 @@ class TestPromises:
         finer = grid_of(replace(plan, grid=-44, trust=Trust()))
         assert finer.distance < parts.distance / 10
 
+    def test_masks_that_may_fail_by_bad_luck_are_in_delta(self) -> None:
+        """The ring shows more than sums with a chance of up to 2**-40 a round: below that, masks promise nothing."""
+        seen: Adversary = "server-with-secure-aggregation"
+        for plain in (some_plan(RECORDS, noise_std=9.0), fedavg()):
+            open_, masked = (replace(plain, trust=Trust(server=word)) for word in ("trusted", "secure-aggregation"))
+            more = grid_of(masked, seen).total_variation - grid_of(open_, seen).total_variation
+            assert more == pytest.approx(plain.method.total * 2.0**-40)
+            assert grid_of(masked, "every-model") == grid_of(open_, "every-model")
+            assert promise(open_, seen, 1e-14).epsilon < math.inf
+            assert promise(masked, seen, 1e-14).epsilon == math.inf
+            assert promise(masked, seen).epsilon == pytest.approx(promise(open_, seen).epsilon, rel=2e-3)
+
     def test_calibration_leaves_no_candidate_without_honest_clients(self) -> None:
         tables = TABLES | {"privacy": {"epsilon": 4.0, "delta": 1e-4, "unit": "client"}, "trust": {"dropouts": 3}}
         tables["schedule"] = {"rounds": 6, "passes": 1}
