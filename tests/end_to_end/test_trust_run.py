@@ -1,6 +1,7 @@
 """Studies with a [trust] table, in real folders: refused rounds, interruptions, certificates."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from fedveil import run_study
 from fedveil.certify import certify, differences
 from fedveil.data.records import Records
-from fedveil.errors import NotAvailable, TooFewSurvivors
+from fedveil.errors import BadValue, NotAvailable, TooFewSurvivors
 from fedveil.ledger import Ledger
 from fedveil.run.conduct import Interrupted, Progress, System
+from fedveil.secure.he_library import tenseal
 
 CLIENTS = 10
 
@@ -161,6 +163,18 @@ def test_a_run_cannot_go_on_under_another_trust(tmp_path: Path) -> None:
         changed = {key: value for key, value in tables().items() if key != "trust"} | trust
         with pytest.raises(ValueError, match=r"\[trust\] must be as it was"):
             run_study(changed, out=tmp_path, data=records(), resume=True, system=system(nobody))
+
+
+def test_what_cannot_be_added_up_here_is_refused_before_it_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenseal.cache_clear()
+    monkeypatch.setitem(sys.modules, "tenseal", None)  # as if it were not installed
+    wanted = tables() | {"trust": {"server": "homomorphic", "dropouts": 2}}
+    with pytest.raises(BadValue, match="TenSEAL"):
+        run_study(wanted, out=tmp_path / "a", data=records(), system=system(nobody))
+    assert not (tmp_path / "a" / "private" / "ledger.sqlite").exists()
+    run_study(tables(), out=tmp_path / "a", data=records(), system=system(nobody))  # nothing is in the way
 
 
 @pytest.mark.parametrize("server", ["secure-aggregation", "homomorphic"])

@@ -37,7 +37,7 @@ from fedveil.run.coins import Kept, check_commitment, settle_coins
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.simulate import simulate
-from fedveil.run.summing import summing_of
+from fedveil.run.summing import check_ready, summing_of
 from fedveil.run.trainers import train_plan
 from fedveil.study import Books, Study
 from fedveil.tables import write_tables
@@ -109,6 +109,7 @@ def _settle_plan(study: Study, loaded: Loaded, shape: DataShape, folder: Path, r
         held = 0 if loaded.test is None else loaded.test.targets.size
         write_atomically(folder / "private" / "study", _wished(study))
         plan = study.planned(shape, held, loaded.test_public if held else True).plan
+        check_ready(plan)
         write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
         return plan
     try:

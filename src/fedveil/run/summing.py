@@ -20,6 +20,12 @@ def summing_of(plan: Plan, entropy: Entropy) -> Summing:
     return SERVERS[trust.server](plan, entropy)
 
 
+def check_ready(plan: Plan) -> None:
+    """Refuse a plan whose rounds cannot be added up here (a library, a number of clients) before it is charged."""
+    if plan.trust is not None:
+        summing_of(plan, Entropy.from_system())
+
+
 def _trusted(plan: Plan, entropy: Entropy) -> Summing:
     return plain_sum
 
