@@ -304,6 +304,14 @@ class TestSumming:
         assert summing.summing_of(plan, Entropy.from_seed(0)) is plain_sum
         assert summing.floors_of(plan) == [(12, 10)] * 6
 
+    def test_nobody_knows_the_ring_of_masks_before_the_run(self) -> None:
+        """Colluders who knew it could stand around a victim; the same run finds the same ring again."""
+        plan = replace(some_plan(RECORDS), trust=Trust(server="secure-aggregation"))
+        first, again, other = (summing._name(plan, Entropy.from_key(bytes([key] * 32))) for key in (1, 1, 2))
+        assert len(first) == 32
+        assert first == again != other != bytes.fromhex(plan.hash)
+        assert first != summing._name(replace(plan, name="another"), Entropy.from_key(bytes([1] * 32)))
+
     def test_every_sum_has_a_floor_of_its_own(self) -> None:
         uneven = some_plan(RECORDS, deal="clients", unit="client", batch=(5, 4, 3), rounds=3, passes=2)
         floors = summing.floors_of(replace(uneven, trust=Trust(dropouts=1)))
