@@ -75,7 +75,8 @@ def _sums_row(trust: Trust) -> Assumption:
     match trust.server:
         case "secure-aggregation":
             how = "masks that cancel in the sum alone, for a server that keeps to the protocol (one that lies: where "
-            how += "clients have identity keys); the clients open no sum of fewer answers than stated here"
+            how += "clients have identity keys); the clients open no sum of fewer answers than stated here; "
+            how += "the chance that the ring of masks betrays more, below 2^-40 a round, is in delta"
             return Assumption(name, "secure aggregation", how)
         case "homomorphic" if trust.key_holder == "clients":
             how = "the server adds what it cannot open: the clients hold the decryption key, and give it to nobody"

@@ -1,6 +1,7 @@
 """Studies with a [trust] table, in real folders: refused rounds, interruptions, certificates."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from fedveil import run_study
 from fedveil.certify import certify, differences
 from fedveil.data.records import Records
-from fedveil.errors import NotAvailable, TooFewSurvivors
+from fedveil.errors import BadValue, NotAvailable, TooFewSurvivors
 from fedveil.ledger import Ledger
 from fedveil.run.conduct import Interrupted, Progress, System
+from fedveil.secure.he_library import tenseal
 
 CLIENTS = 10
 
@@ -99,6 +101,43 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> Non
     assert model(tmp_path / "parts") == model(tmp_path / "whole")
 
 
+class Crash(Exception):
+    """A process that ends without saving anything."""
+
+
+@pytest.mark.parametrize("kind", ["hidden", "fedavg", "dpsgd"])
+def test_a_round_that_was_added_up_has_the_same_answers_when_it_is_computed_again(kind: str, tmp_path: Path) -> None:
+    """Its noise is the same, so its clients must be: two sums over different clients would give messages away."""
+    more: dict[str, Any] = {"algorithm": {"kind": kind}}
+    if kind == "fedavg":
+        more = {"algorithm": {"kind": kind, "noise": "shared"}, "schedule": {"rounds": 5}}
+        more["privacy"] = {"epsilon": 3.0, "delta": 1e-4, "unit": "client"}
+    if kind == "dpsgd":
+        more = {"algorithm": {"kind": kind, "rate": 0.5, "rounds": 5}, "schedule": {}}
+
+    def first_two(turn: int, client: int) -> bool:
+        return turn < 2 and client == turn + 4
+
+    def then_refused(turn: int, client: int) -> bool:
+        return first_two(turn, client) or (turn == 3 and client < 3)
+
+    def crash(progress: Progress) -> None:
+        if progress.round == 2:
+            raise Crash
+
+    run_study(tables(**more), out=tmp_path / "whole", data=records(), system=system(first_two))
+    with pytest.raises(Crash):
+        run_study(tables(**more), out=tmp_path / "crashed", data=records(), watch=crash, system=system(first_two))
+    with pytest.raises(TooFewSurvivors):
+        run_study(tables(**more), out=tmp_path / "refused", data=records(), system=system(then_refused))
+    for name in ("crashed", "refused"):
+        run_study(tables(**more), out=tmp_path / name, data=records(), resume=True, system=system(nobody))
+        assert model(tmp_path / name) == model(tmp_path / "whole")
+        assert not (tmp_path / name / "private" / "answers").exists()
+    run_study(tables(**more), out=tmp_path / "all", data=records(), system=system(nobody))
+    assert model(tmp_path / "all") != model(tmp_path / "whole")  # who is missing matters
+
+
 def test_the_certificate_follows_from_the_records_and_names_what_is_kept(tmp_path: Path) -> None:
     result = run_study(tables(), out=tmp_path / "run", data=records(), system=system(nobody))
     text = (tmp_path / "run" / "certificate.json").read_text()
@@ -124,6 +163,18 @@ def test_a_run_cannot_go_on_under_another_trust(tmp_path: Path) -> None:
         changed = {key: value for key, value in tables().items() if key != "trust"} | trust
         with pytest.raises(ValueError, match=r"\[trust\] must be as it was"):
             run_study(changed, out=tmp_path, data=records(), resume=True, system=system(nobody))
+
+
+def test_what_cannot_be_added_up_here_is_refused_before_it_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenseal.cache_clear()
+    monkeypatch.setitem(sys.modules, "tenseal", None)  # as if it were not installed
+    wanted = tables() | {"trust": {"server": "homomorphic", "dropouts": 2}}
+    with pytest.raises(BadValue, match="TenSEAL"):
+        run_study(wanted, out=tmp_path / "a", data=records(), system=system(nobody))
+    assert not (tmp_path / "a" / "private" / "ledger.sqlite").exists()
+    run_study(tables(), out=tmp_path / "a", data=records(), system=system(nobody))  # nothing is in the way
 
 
 @pytest.mark.parametrize("server", ["secure-aggregation", "homomorphic"])

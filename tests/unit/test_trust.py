@@ -238,6 +238,18 @@ class TestPromises:
         finer = grid_of(replace(plan, grid=-44, trust=Trust()))
         assert finer.distance < parts.distance / 10
 
+    def test_masks_that_may_fail_by_bad_luck_are_in_delta(self) -> None:
+        """The ring shows more than sums with a chance of up to 2**-40 a round: below that, masks promise nothing."""
+        seen: Adversary = "server-with-secure-aggregation"
+        for plain in (some_plan(RECORDS, noise_std=9.0), fedavg()):
+            open_, masked = (replace(plain, trust=Trust(server=word)) for word in ("trusted", "secure-aggregation"))
+            more = grid_of(masked, seen).total_variation - grid_of(open_, seen).total_variation
+            assert more == pytest.approx(plain.method.total * 2.0**-40)
+            assert grid_of(masked, "every-model") == grid_of(open_, "every-model")
+            assert promise(open_, seen, 1e-14).epsilon < math.inf
+            assert promise(masked, seen, 1e-14).epsilon == math.inf
+            assert promise(masked, seen).epsilon == pytest.approx(promise(open_, seen).epsilon, rel=2e-3)
+
     def test_calibration_leaves_no_candidate_without_honest_clients(self) -> None:
         tables = TABLES | {"privacy": {"epsilon": 4.0, "delta": 1e-4, "unit": "client"}, "trust": {"dropouts": 3}}
         tables["schedule"] = {"rounds": 6, "passes": 1}
@@ -291,6 +303,14 @@ class TestSumming:
         plan = replace(some_plan(RECORDS), trust=Trust(dropouts=2))
         assert summing.summing_of(plan, Entropy.from_seed(0)) is plain_sum
         assert summing.floors_of(plan) == [(12, 10)] * 6
+
+    def test_nobody_knows_the_ring_of_masks_before_the_run(self) -> None:
+        """Colluders who knew it could stand around a victim; the same run finds the same ring again."""
+        plan = replace(some_plan(RECORDS), trust=Trust(server="secure-aggregation"))
+        first, again, other = (summing._name(plan, Entropy.from_key(bytes([key] * 32))) for key in (1, 1, 2))
+        assert len(first) == 32
+        assert first == again != other != bytes.fromhex(plan.hash)
+        assert first != summing._name(replace(plan, name="another"), Entropy.from_key(bytes([1] * 32)))
 
     def test_every_sum_has_a_floor_of_its_own(self) -> None:
         uneven = some_plan(RECORDS, deal="clients", unit="client", batch=(5, 4, 3), rounds=3, passes=2)

@@ -28,6 +28,7 @@ from fedveil.method.parts import cohorts, share_deviation
 from fedveil.model.spec import ModelPlan
 from fedveil.target import Target
 from fedveil.theory.grid import LARGEST_STATE, LEAST_SHARE, MOST_STEPS, SAMPLER_DISTANCE, halves_of, log_aliasing
+from fedveil.theory.neighbours import SAFE
 from fedveil.theory.numerics import Vector
 from fedveil.trust import Trust
 
@@ -178,13 +179,17 @@ def grid(
     """What the grid costs against this observer: more samples, and more that is rounded."""
     match method:
         case Hidden():
-            return _hidden_grid(method, trust, exponent, adversary, data, model, target)
+            found = _hidden_grid(method, trust, exponent, adversary, data, model, target)
         case FedAvg():
             found = method.grid(exponent, adversary, data, model, target)
             noise = np.full(method.total, method.noise_std)
-            return replace(found, total_variation=_variation(noise, method, trust, found, data, target))
+            found = replace(found, total_variation=_variation(noise, method, trust, found, data, target))
         case _:
             return method.grid(exponent, adversary, data, model, target)
+    if adversary == "server-with-secure-aggregation" and trust.server == "secure-aggregation":
+        # The ring of neighbours may, by bad luck, show the server more than sums (docs/theory/secure-aggregation.md).
+        return replace(found, total_variation=min(1.0, found.total_variation + SAFE * method.total))
+    return found
 
 
 def _variation(noise: Vector, method: Method, trust: Trust, found: Grid, data: DataShape, target: Target) -> float:

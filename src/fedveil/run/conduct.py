@@ -30,12 +30,14 @@ from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.planning import settled_model
 from fedveil.promises import ADVERSARIES, promise
-from fedveil.run import coins
+from fedveil.run import answers, coins
+from fedveil.run.answers import Answers
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.coins import Kept, check_commitment, settle_coins
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.simulate import simulate
+from fedveil.run.summing import check_ready, summing_of
 from fedveil.run.trainers import train_plan
 from fedveil.study import Books, Study
 from fedveil.tables import write_tables
@@ -107,6 +109,7 @@ def _settle_plan(study: Study, loaded: Loaded, shape: DataShape, folder: Path, r
         held = 0 if loaded.test is None else loaded.test.targets.size
         write_atomically(folder / "private" / "study", _wished(study))
         plan = study.planned(shape, held, loaded.test_public if held else True).plan
+        check_ready(plan)
         write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
         return plan
     try:
@@ -244,13 +247,22 @@ def _train(
             passed = system.seconds() - began
             watch(Progress(done, plan.method.total, (done - first) / passed if passed > 0 else 0.0, charged))
 
+    asked = _asked(plan, name, entropy, folder, system)
     if isinstance(plan.method, Hidden):
-        state = _hidden(plan, train, name, entropy, folder / "private" / "checkpoint", system, tick)
+        state = _hidden(plan, train, name, entropy, folder / "private" / "checkpoint", system, tick, asked)
         return model_of(Rule.of(plan), state)
     try:
-        return train_plan(plan, train, entropy, tick, fails=system.fails).model
+        add_up, fails = (None, nobody_fails) if asked is None else (asked.add_up, asked.fails)
+        return train_plan(plan, train, entropy, tick, add_up=add_up, fails=fails).model
     except KeyboardInterrupt as error:
         raise Interrupted("Stopped; begin again with the same command and --resume.") from error
+
+
+def _asked(plan: Plan, name: str, entropy: Entropy, folder: Path, system: System) -> Answers | None:
+    """Who answers, and what adds up the answers, where the plan goes by parts."""
+    if plan.trust is None:
+        return None
+    return Answers.open(folder / "private" / answers.NAME, name, system.fails, summing_of(plan, entropy))
 
 
 def _hidden(
@@ -261,6 +273,7 @@ def _hidden(
     path: Path,
     system: System,
     tick: Callable[[int, int], None],
+    asked: Answers | None,
 ) -> State:
     """The last state; on Ctrl-C the last finished round is kept, privately."""
     mark = sha256((plan.hash + train.fingerprint(name.encode())).encode()).hexdigest()  # of plan and data
@@ -283,7 +296,8 @@ def _hidden(
         tick(state.round, first)
 
     try:
-        last = simulate(plan, train, entropy, resume=begun, watch=after, fails=system.fails)[1]
+        add_up, fails = (None, nobody_fails) if asked is None else (asked.add_up, asked.fails)
+        last = simulate(plan, train, entropy, resume=begun, watch=after, add_up=add_up, fails=fails)[1]
         save(last)  # a crash during the release need not compute it again
         return last
     except FedveilError:
@@ -315,7 +329,7 @@ def _release(
     text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
     write_atomically(folder / "metrics.json", text.encode(), mode=PUBLIC)
     write_atomically(folder / "ledger.jsonl", ledger.export(name), mode=PUBLIC)
-    for secret in ("checkpoint", "key"):
+    for secret in ("checkpoint", "key", answers.NAME):
         (folder / "private" / secret).unlink(missing_ok=True)
     return metrics
 

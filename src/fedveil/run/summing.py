@@ -1,6 +1,7 @@
 """Which way of adding up goes with which server: the open sum, masked sums, homomorphic encryption."""
 
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from importlib import import_module
 from typing import Any
 
@@ -20,6 +21,12 @@ def summing_of(plan: Plan, entropy: Entropy) -> Summing:
     return SERVERS[trust.server](plan, entropy)
 
 
+def check_ready(plan: Plan) -> None:
+    """Refuse a plan whose rounds cannot be added up here (a library, a number of clients) before it is charged."""
+    if plan.trust is not None:
+        summing_of(plan, Entropy.from_system())
+
+
 def _trusted(plan: Plan, entropy: Entropy) -> Summing:
     return plain_sum
 
@@ -28,7 +35,9 @@ def _secure(plan: Plan, entropy: Entropy) -> Summing:
     part = _part("fedveil.secure.rounds", plan)
     seed = entropy.words("secure aggregation", 0, 4).tobytes()
     told = (plan.trust or Trust()).colluders
-    return _by_floor(plan, lambda most, least: part.SecureSumming(_name(plan), seed, least=least, colluders=told))
+    return _by_floor(
+        plan, lambda most, least: part.SecureSumming(_name(plan, entropy), seed, least=least, colluders=told)
+    )
 
 
 def _homomorphic(plan: Plan, entropy: Entropy) -> Summing:
@@ -36,9 +45,13 @@ def _homomorphic(plan: Plan, entropy: Entropy) -> Summing:
     return _by_floor(plan, lambda most, least: part.HomomorphicSumming(most, least=least))
 
 
-def _name(plan: Plan) -> bytes:
-    """32 public bytes that name the run's sums."""
-    return bytes.fromhex(plan.hash)
+def _name(plan: Plan, entropy: Entropy) -> bytes:
+    """32 public bytes that name the run's sums and order its rings.
+
+    Salted for each run: a plan is known long before, and colluders who know the ring could stand around a victim.
+    """
+    salt = entropy.words("secure aggregation's salt", 0, 4).tobytes()
+    return sha256(bytes.fromhex(plan.hash) + salt).digest()
 
 
 def _by_floor(plan: Plan, make: Callable[[int, int], Summing]) -> Summing:
