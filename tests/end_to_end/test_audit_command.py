@@ -110,6 +110,21 @@ def test_a_study_of_other_records_is_refused(run: Path) -> None:
     )
 
 
+def test_a_study_that_is_not_as_public_as_the_run_is_refused(run: Path) -> None:
+    """Or what is computed from one study's records would be published on the word of another's."""
+    (run / "public.toml").write_text(STUDY + "\n[report]\npublic_data = true\n")
+    refused(fedveil("audit", "results", "--study", "public.toml", "--runs", "600", cwd=run), "report.public_data must")
+
+
+def test_what_cannot_be_judged_is_not_called_consistent(run: Path) -> None:
+    (run / "random.toml").write_text(STUDY.replace('order = "public"', 'stopping = "random"'))
+    assert fedveil("run", "random.toml", "--out", "random", "--quiet", cwd=run).returncode == 0
+    done = fedveil("audit", "random", "--json", cwd=run)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) == (0, "not-judged")
+    assert "the distinguishing game: it is not known for random stopping" in found["skipped"]
+
+
 def test_a_folder_without_a_run_and_a_file_that_is_none_are_refused(run: Path) -> None:
     refused(fedveil("audit", ".", cwd=run), "plan.toml")
     refused(fedveil("audit", "nowhere", cwd=run), "run's folder or a mechanism file")

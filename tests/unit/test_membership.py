@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import binom, norm
+from scipy.stats import norm
 
 from fedveil.audit.canary_estimate import cosines, estimate, normal_delta, normal_epsilon
 from fedveil.audit.claim import Claim
 from fedveil.audit.membership import Shadows, lira_offline, lira_online, membership_finding
-from fedveil.audit.roc import clopper_pearson, roc
+from fedveil.audit.record import Audit
+from fedveil.audit.roc import roc
 from fedveil.errors import BadValue
+from fedveil.report.audit_view import audit_view
 from fedveil.theory.divergence import gaussian_delta
 
 
@@ -27,13 +29,6 @@ def test_the_curve_is_what_thresholds_give() -> None:
     assert roc(inside, inside).area == pytest.approx(0.5)
     with pytest.raises(ValueError, match="be numbers"):
         roc(np.array([np.nan]), outside)
-
-
-@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (7, 1000)])
-def test_intervals_are_inverted_tests(successes: int, trials: int) -> None:
-    low, high = clopper_pearson(successes, trials, 0.05)
-    assert low == 0.0 or binom.sf(successes - 1, trials, low) == pytest.approx(0.025)
-    assert high == 1.0 or binom.cdf(successes, trials, high) == pytest.approx(0.025)
 
 
 def test_a_summary_says_what_is_allowed() -> None:
@@ -116,3 +111,11 @@ def test_an_estimate_is_never_a_verdict() -> None:
 def test_the_largest_cosine_over_rounds_counts() -> None:
     seen = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     assert cosines(seen, np.array([[3.0, 4.0]])).tolist() == [0.8]
+
+
+def test_a_curve_beside_no_promise_can_be_shown() -> None:
+    found = membership_finding(
+        "loss threshold", np.arange(20.0), np.arange(20) % 2 == 0, Claim(()), delta=1e-5, alarm=0.05
+    )
+    shown = audit_view(Audit(plan="p", run="r", findings=(found,)))
+    assert set(shown.rocs[0].allowed) == {1.0}

@@ -5,12 +5,12 @@ leakage are computed from records without noise: they go into the public record 
 training records public; otherwise they are the data holder's alone.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedveil.attack.cost import most_runs
 from fedveil.attack.game import game, what_hiding_buys
 from fedveil.attack.leakage import LINEAR, leakage
 from fedveil.attack.membership import attacked, watched
@@ -18,10 +18,11 @@ from fedveil.attack.one_run import one_run
 from fedveil.attack.releases import SEEN_BY
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
-from fedveil.audit.game import runs_needed
+from fedveil.audit.game import FEWEST, MOST, runs_needed
 from fedveil.audit.record import Audit
 from fedveil.certify import Certificate, certify, differences
 from fedveil.checks import require
+from fedveil.data.canaries import Canaries
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.guarantee import finite_or_none
@@ -46,7 +47,7 @@ class Effort:
     canary_alarm: float = 0.05
 
     def __post_init__(self) -> None:
-        require(40 <= self.runs <= 10_000_000, "runs", "lie between 40 and 10000000", self.runs)
+        require(FEWEST <= self.runs <= MOST, "runs", f"lie between {FEWEST} and {MOST}", self.runs)
         require(self.shadows == 0 or 8 <= self.shadows <= 99_999, "shadows", "be 0 or at least 8", self.shadows)
         for name in ("alarm", "canary_alarm"):
             require(0 < getattr(self, name) < 0.5, name, "lie strictly between 0 and .5", getattr(self, name))
@@ -81,20 +82,17 @@ def audit_run(
     plan, tell, skipped = certificate.plan, watch or (lambda _: None), list[str]()
     findings: list[Finding] = []
     hidden_state = None
-    if _playable(plan):
-        _check_runs(plan, effort)
-        tell(f"playing the distinguishing game, {effort.runs:,} runs on each of two data sets")
-        findings += game(plan, effort.runs, entropy, alarm=effort.alarm)
-        if plan.method.kind == "hidden" and plan.run.stopping == "end":
+    canaries = _canaries(folder, plan, effort, tell, skipped)  # first: it may refuse, and takes no time
+    tell("working out what was promised")
+    runs, why = playable(plan, effort)
+    skipped += [f"the distinguishing game: {why}"] if why else []
+    if runs:
+        tell(f"playing the distinguishing game, {runs:,} runs on each of two data sets")
+        findings += game(plan, runs, entropy, alarm=effort.alarm)
+        if plan.method.kind == "hidden":
             tell("measuring what hiding buys")
-            hidden_state = _hiding(plan, effort, entropy)
-    else:
-        skipped.append("the distinguishing game knows linear models of hidden, dpsgd and fedavg training")
-    if getattr(plan, "canaries", None) is not None:
-        tell("scoring the canaries")
-        findings.append(one_run(folder, alarm=effort.canary_alarm))
-    else:
-        skipped.append("no canaries: add [audit] canaries = 100 to a study to audit a single run")
+            hidden_state = _hiding(plan, runs, effort.alarm, entropy)
+    findings += canaries
     named: dict[str, Any] = {"plan": plan.hash, "run": certificate.run}
     public = Audit(**named, findings=tuple(findings), hidden_state=hidden_state)
     if study is None and data is None:
@@ -106,6 +104,14 @@ def audit_run(
         return Audited(certificate=certificate, public=together, private=None, skipped=tuple(skipped))
     own = replace(more, plan=plan.hash, run=certificate.run)
     return Audited(certificate=certificate, public=public, private=own, skipped=tuple(skipped))
+
+
+def _canaries(folder: Path, plan: Plan, effort: Effort, tell: Watch, skipped: list[str]) -> list[Finding]:
+    if getattr(plan, "canaries", None) is None:
+        skipped.append("no canaries: add [audit] canaries = 100 to a study to audit a single run")
+        return []
+    tell("scoring the canaries")
+    return [one_run(folder, alarm=effort.canary_alarm)]
 
 
 def checked(folder: Path) -> Certificate:
@@ -122,38 +128,74 @@ def checked(folder: Path) -> Certificate:
     return found
 
 
-def _playable(plan: Plan) -> bool:
-    linear = plan.model.kind != "torch"
-    if plan.method.kind == "hidden":
-        return linear and plan.run.stopping == "end"
-    single = linear and plan.model.loss.outputs == 1 and getattr(plan.method, "sampling", "") != "fixed-size"
-    return plan.method.kind in SEEN_BY and single and getattr(plan.method, "clipping", "individual") == "individual"
+def playable(plan: Plan, effort: Effort) -> tuple[int, str]:
+    """How many runs of the game to make, none where it is not known or does not fit; and why not as many as wished.
 
-
-def _check_runs(plan: Plan, effort: Effort) -> None:
-    """Refuse a game that could not contradict what the plan promises to its own observer."""
+    Refuses a wish for so few that not even a perfect attack could contradict what the plan promises.
+    """
+    unknown = _unknown(plan)
+    if unknown:
+        return 0, unknown
     who = plan.target.adversary if plan.method.kind == "hidden" else SEEN_BY[plan.method.kind]
     needed = runs_needed(claim_of_plan(plan, who), effort.alarm)
-    if needed < math.inf:
-        hint = f"With fewer not even a perfect attack could contradict the promise at false alarm {effort.alarm:g}."
-        require(effort.runs >= needed, "runs", f"be at least {needed:.0f}", effort.runs, hint)
+    if needed > MOST:  # also where nothing is promised: there is nothing to contradict, only to measure
+        needed = FEWEST
+    hint = f"With fewer not even a perfect attack could contradict the promise at false alarm {effort.alarm:g}."
+    require(effort.runs >= needed, "runs", f"be at least {needed:.0f}", effort.runs, hint)
+    fitting = most_runs(plan)
+    if fitting < needed:
+        return 0, f"the plan is too large for the {needed:,.0f} runs it takes, {fitting:,} fit"
+    if fitting < effort.runs:
+        return fitting, f"{fitting:,} runs instead of {effort.runs:,}, as the plan is large"
+    return effort.runs, ""
 
 
-def _hiding(plan: Plan, effort: Effort, entropy: Entropy) -> dict[str, Any]:
-    rows = what_hiding_buys(plan, effort.runs, entropy, alarm=effort.alarm)
+def _unknown(plan: Plan) -> str:
+    """Why the game is not known for a plan; nothing where it is."""
+    kind, method = plan.method.kind, plan.method
+    if kind != "hidden" and kind not in SEEN_BY:
+        return f"it is not known for {kind} training"
+    if plan.model.kind == "torch":
+        return "it knows losses of linear scores, not torch models"
+    if kind == "hidden":
+        return "" if plan.run.stopping == "end" else "it is not known for random stopping"
+    if plan.unprotected and getattr(method, "noiseless", False):
+        return "nothing is hidden where no noise is added"
+    if plan.model.loss.outputs != 1:
+        return f"for {kind} it knows losses of one score, not {plan.model.kind}"
+    if getattr(method, "sampling", "") == "fixed-size":
+        return "it is not known for batches or cohorts of fixed size"
+    return "" if getattr(method, "clipping", "individual") == "individual" else "it is not known for clipped batches"
+
+
+def _hiding(plan: Plan, runs: int, alarm: float, entropy: Entropy) -> dict[str, Any]:
+    rows = what_hiding_buys(plan, runs, entropy, alarm=alarm)
     shown = [
         {"sees": sees, "certified": finite_or_none(found.certified), "measured": finite_or_none(found.measured)}
         for sees, found in rows
     ]
-    return {"runs": effort.runs, "delta": plan.target.delta, "rows": shown}
+    return {"runs": runs, "delta": plan.target.delta, "rows": shown}
 
 
 def _records(plan: Plan, study: Wanted | None, data: Given) -> Records:
-    """The records of the study, which must have the shape that the run had."""
-    records = open_study(study, data)[1].train if study is not None else _first(data)
-    counts = records.shape.records, records.shape.clients
-    wanted = plan.data.records - (getattr(plan, "canaries", None) or 0), plan.data.clients
-    require(counts == wanted, "The study's records", f"be those of the run, {wanted[0]} of {wanted[1]} clients", counts)
+    """The records of the study, which must have the shape that the run had and be as public as the run's.
+
+    What is computed from them is published where the run's plan says that its records are public: a study of other
+    records must not slip through on that word.
+    """
+    if study is None:
+        records = _first(data)
+    else:
+        found, loaded = open_study(study, data)
+        records = loaded.train
+        hint = "Give the study of this very run."
+        same = found.training_public == plan.training_public
+        require(same, "report.public_data", f"be {plan.training_public} as in the run", found.training_public, hint)
+    shape, count = records.shape, getattr(plan, "canaries", None)
+    if count is not None:
+        slots = Canaries(count=count, neighbours=plan.target.neighbours, unit=plan.target.unit)
+        shape = slots.blank(records).shape
+    require(shape == plan.data, "The study's records", f"be those of the run, {plan.data}", shape)
     return records
 
 
@@ -169,17 +211,23 @@ def _with_records(
     """Membership and leakage; what they find is as private as the records."""
     findings: tuple[Finding, ...] = ()
     shown = None
-    same = records.shape == plan.data
-    if not same:
+    if records.shape != plan.data:
         skipped.append("membership inference and leakage: the run had canaries, attack one without")
-    elif effort.shadows and plan.model.kind in LINEAR and plan.data.classes:
-        tell(f"training {effort.shadows} shadow models")
-        findings = attacked(plan, watched(plan, records, effort.shadows + 1, entropy), alarm=effort.canary_alarm)
-    elif effort.shadows:
-        skipped.append("membership inference knows linear classifiers")
-    if same and plan.training_public and plan.model.kind in (*LINEAR, "torch"):
-        tell("reconstructing records from gradients")
-        shown = leakage(plan, records, entropy, public=True)
-    elif same:
-        skipped.append("leakage shows records as they are: only for studies that declare them public")
+        return Audit(plan=plan.hash, run="-", findings=findings)
+    try:
+        if effort.shadows and plan.model.kind in LINEAR and plan.data.classes:
+            shadows = watched(plan, records, effort.shadows + 1, entropy, tell)
+            findings = attacked(plan, shadows, alarm=effort.canary_alarm)
+        elif effort.shadows:
+            skipped.append("membership inference knows linear classifiers")
+    except BadValue as error:
+        skipped.append(f"membership inference: {error}")
+    try:
+        if plan.training_public:
+            tell("reconstructing records from gradients")
+            shown = leakage(plan, records, entropy, public=True)
+        else:
+            skipped.append("leakage shows records as they are: only for studies that declare them public")
+    except BadValue as error:
+        skipped.append(f"leakage: {error}")
     return Audit(plan=plan.hash, run="-", findings=findings, leakage=shown)

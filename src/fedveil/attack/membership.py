@@ -4,6 +4,7 @@ A record that is out is a row of zeros, which moves no linear model: the data's 
 what they are. Everything here reads private records: its results are for the data holder. Page: audit-membership.md.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +40,9 @@ def membership(
     return attacked(plan, seen, alarm=alarm)
 
 
-def watched(plan: Plan, records: Records, runs: int, entropy: Entropy) -> Shadows:
+def watched(
+    plan: Plan, records: Records, runs: int, entropy: Entropy, tell: Callable[[str], None] = lambda _: None
+) -> Shadows:
     """Runs of the plan with some records out: shadows that had each record half of the time, and last a run to attack.
 
     The last run's coins are fair and independent of everything, which the bound rests on.
@@ -51,6 +54,7 @@ def watched(plan: Plan, records: Records, runs: int, entropy: Entropy) -> Shadow
     coins = words < np.uint64(2**63)
     coins[:-1] = words[:-1].argsort(axis=0).argsort(axis=0) < (runs - 1) // 2
     for run in range(runs):
+        tell(f"training shadow model {run + 1} of {runs}")
         mine = replace(records, features=np.ascontiguousarray(records.features * coins[run][:, None]))
         key = entropy.words("membership run", run, 4).tobytes()
         model = train(plan, mine, Entropy.from_key(key)).model

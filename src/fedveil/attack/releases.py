@@ -74,8 +74,7 @@ def _check(plan: Plan) -> None:
 
 def wide_problem(plan: Plan, present: bool) -> tuple[Plan, Records]:
     """As many victims as parameters; on the second data set they are silent, or of the other class."""
-    clients = isinstance(plan.method, FedAvg)
-    each = plan.data.largest_client if clients else max(1, plan.data.largest_client)
+    clients, each = isinstance(plan.method, FedAvg), rows_each(plan)
     rows = np.zeros((WIDTH * each, WIDTH))
     silent = not present and plan.target.neighbours == "zero-out"
     held = each if clients else 1  # a victim client's rows are all alike; of records one of each is the victim
@@ -92,6 +91,16 @@ def wide_problem(plan: Plan, present: bool) -> tuple[Plan, Records]:
         classes=plan.data.classes,
     )
     return replace(plan, data=records.shape, method=_wide_method(plan)), records
+
+
+def rows_each(plan: Plan) -> int:
+    """Rows for each run: a client's own; of DP-SGD as many as a batch needs to have its rate, the others are silent.
+
+    Coins are tossed for each record, whoever else is there; a shuffled batch is a whole number of records.
+    """
+    if not isinstance(plan.method, DpSgd):
+        return plan.data.largest_client
+    return 1 if plan.method.sampling == "poisson" else math.ceil(20 / (plan.method.posture(0).rate * WIDTH))
 
 
 def _wide_method(plan: Plan) -> Any:

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from fedveil.account.hidden import per_round
 from fedveil.attack.neighbours import Pair
 from fedveil.attack.stack import Parts, Trace, stacked
 from fedveil.audit.game import Seen
 from fedveil.data.records import Records
 from fedveil.guarantee import Adversary
+from fedveil.method.parts import cohorts
 from fedveil.plan import Plan
 from fedveil.train.deal import Batch
 from fedveil.train.entropy import Entropy
@@ -23,6 +25,7 @@ from fedveil.train.noise import rounded_normal
 
 Vector = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 _MOST_FEATURES = 60  # beyond, too many for the runs that choose a direction among them
 _MOST_PLACES = 8  # beyond, a curious client does not learn a score of its own for each of its rounds
 
@@ -138,7 +141,7 @@ def _rounds(scene: Scene, *, known: bool) -> Seen:
 
 def _curious(scene: Scene) -> Seen:
     """The models a client was sent, its own noise, and the last model; the client is a unit that is not the victim."""
-    plan, run, rule = scene.plan, scene.plan.run, scene.trace.rule
+    plan, run = scene.plan, scene.plan.run
     last = scene.along(scene.models(run.total))
     others = np.flatnonzero(~np.isin(np.arange(plan.data.records), scene.pair.victim))
     places = scene.places(int(others[-1])) if others.size else np.full(scene.trace.runs, -1)
@@ -148,21 +151,35 @@ def _curious(scene: Scene) -> Seen:
         if not here.any() or (run.rounds > _MOST_PLACES and turn % run.rounds != run.rounds - 1):
             continue
         before = scene.along(scene.models(turn))
-        share = _share(scene, turn, float(rule.batches[turn]))
+        share = _share(scene, turn)
         columns += [np.where(here, before, 0.0), np.where(here, share, 0.0), np.where(here, last, 0.0)]
     return Seen(np.stack(columns[:_MOST_FEATURES], axis=1), last[:, None])
 
 
-def _share(scene: Scene, turn: int, units: float) -> Vector:
-    """One unit's share of a round's noise along the push: what it is, given their sum."""
-    rule = scene.trace.rule
+def own_part(plan: Plan) -> Vector:
+    """The part of each round's noise variance that whoever sends an update has drawn alone.
+
+    Every unit of the batch draws a share; with [trust] every client does, and the shares of the honest are the whole.
+    """
+    if plan.trust is None:
+        return np.asarray(1 / per_round(plan.run.batch, plan.run), dtype=np.float64)
+    honest = [plan.trust.honest(cohort) for cohort in cohorts(plan.method, plan.data, plan.target)]
+    return 1 / np.array(honest, dtype=np.float64)
+
+
+def _share(scene: Scene, turn: int) -> Vector:
+    """The curious client's own noise along the push: what it is, given the planned noise that it is a part of."""
+    rule, trust = scene.trace.rule, scene.plan.trust
+    part = float(own_part(scene.plan)[turn])
+    if trust is not None and (trust.colluders or part == 1):  # the others' shares make up the plan without its own
+        return np.zeros(scene.trace.runs)
     total = scene.along(scene.trace.noise[:, turn])
-    if units <= 1:
+    if part >= 1:
         return total * rule.unit
     fine = 2.0**30
     fresh = rounded_normal(scene.entropy.stream("own share", turn), fine, scene.trace.runs) / fine
-    spread = float(rule.noise[turn]) * np.sqrt((1 - 1 / units) / units)
-    return np.asarray((total / units + spread * fresh) * rule.unit, dtype=np.float64)
+    spread = float(rule.noise[turn]) * np.sqrt((1 - part) * part)
+    return np.asarray((total * part + spread * fresh) * rule.unit, dtype=np.float64)
 
 
 def _server(scene: Scene) -> Seen:
@@ -170,26 +187,35 @@ def _server(scene: Scene) -> Seen:
     run = scene.plan.run
     places = scene.places(int(scene.pair.victim[0]))
     rounds = np.where(places >= 0, places, run.rounds - 1)
-    columns = [_own_updates(scene, rounds + run.rounds * number) for number in range(run.passes)]
+    columns = [_own_updates(scene, rounds + run.rounds * number, places >= 0) for number in range(run.passes)]
     features = np.stack([seen for seen, _ in columns], axis=1)
     score = np.sum([ratio for _, ratio in columns], axis=0)
     return Seen(features if run.passes <= _MOST_FEATURES else features[:, :0], score[:, None])
 
 
-def _own_updates(scene: Scene, turns: Indices) -> tuple[Vector, Vector]:
-    """The real step on the victim alone, with one unit's noise; what is seen in each run, and its likelihood ratio."""
+def _own_updates(scene: Scene, turns: Indices, known: Mask) -> tuple[Vector, Vector]:
+    """The real step on the victim alone, with one sender's noise; what is seen in each run, and its likelihood ratio.
+
+    That noise is drawn given the sum of the round's, of which it is a part: drawn apart from it, the models of later
+    rounds would be a second look at the victim that no server has. Where the victim's round is not ``known`` the sum is
+    another's, and the server looks from the zero model, which no victim has moved.
+    """
     rule, seen, ratio = scene.trace.rule, np.zeros(scene.trace.runs), np.zeros(scene.trace.runs)
-    quieter = replace(rule, noise=rule.noise / np.sqrt(rule.batches))
+    part = own_part(scene.plan)
+    quieter = replace(rule, noise=rule.noise * np.sqrt(part))
     alone = scene.victim_batch(scene.records)
     for turn in np.unique(turns).tolist():
         here = np.flatnonzero(turns == turn)
-        models = scene.models(turn)[here]
-        before = scene.trace.positions[here, turn - 1] if turn else np.zeros_like(models)
+        placed = known[here][:, None]
+        models = np.where(placed, scene.models(turn)[here], 0.0)
+        before = np.where(placed, scene.trace.positions[here, turn - 1], 0.0) if turn else np.zeros_like(models)
         drawn = scene.parts.draw(quieter, turn, models.size, _aside(scene.entropy)).reshape(models.shape)
-        state = scene.parts.step(quieter, State(turn, before), stacked([alone] * here.size), drawn)
+        given = scene.trace.noise[here, turn] * part[turn] + drawn * np.sqrt(1 - part[turn])
+        noise = np.where(placed & (not rule.laplace), given, drawn)  # shares of Laplace noise have no such law
+        state = scene.parts.step(quieter, State(turn, before), stacked([alone] * here.size), noise)
         moved = state.position * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
         seen[here] = scene.along(moved) / (quieter.noise[turn] * rule.unit)
-        louder = np.sqrt(rule.batches[turn])  # the push against one unit's noise
+        louder = np.sqrt(1 / part[turn])  # the push against one sender's noise
         ratio[here] = _ratio(seen[here], *(push * louder for push in scene.pushes(turn, models)))
     return seen, ratio
 

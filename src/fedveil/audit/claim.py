@@ -8,6 +8,7 @@ Theory page: trade-off-functions.md.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,11 @@ class Claim:
 
 def claim_of_plan(plan: Plan, adversary: Adversary, deltas: Sequence[float] | None = None) -> Claim:
     """What a plan promises against this observer, at its own delta and at others; nothing if nothing is private."""
+    return _claim_of_plan(plan, adversary, None if deltas is None else tuple(deltas))
+
+
+@lru_cache(maxsize=16)  # of a plan of a thousand rounds it takes most of a minute, and every attack asks
+def _claim_of_plan(plan: Plan, adversary: Adversary, deltas: tuple[float, ...] | None) -> Claim:
     if plan.unprotected:
         return Claim(())
     own = plan.target.delta, promise(plan, adversary).epsilon

@@ -19,6 +19,7 @@ from fedveil.audit.claim import Claim
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 _THRESHOLDS = 40
+_HOPELESS = 40.0  # an epsilon that no number of runs refutes; its powers would leave the range of floats
 _STAKES = 10  # each half of the one before
 _TRUST = (
     0.8,
@@ -78,6 +79,9 @@ class Bet:
 
 def choose(claim: Claim, first: Vector, second: Vector) -> list[Bet]:
     """Bets against the claim, from runs that are used for nothing else; high scores mean the first data set."""
+    claim = Claim(tuple((epsilon, delta) for epsilon, delta in claim.points if epsilon <= _HOPELESS))
+    if claim.empty:
+        return []
     both = np.concatenate([first, second])
     thresholds = np.unique(np.quantile(both, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1]))
     # No count is taken at its word: two more errors and two more hits, or a rare event would look like a sure thing.
@@ -93,7 +97,7 @@ def choose(claim: Claim, first: Vector, second: Vector) -> list[Bet]:
 
 def _one_event(claim: Claim, thresholds: Vector, hits: Vector, errors: Vector) -> tuple[Events, Vector]:
     """The event and the pair that pay most for the stake: what a gross fault shows by."""
-    ratio, offset = np.exp(np.minimum(claim.epsilon, 700.0))[:, None], claim.delta[:, None]
+    ratio, offset = np.exp(claim.epsilon)[:, None], claim.delta[:, None]
     ahead = (hits - ratio * errors - offset) / (ratio + offset)
     behind = ((1 - errors) - ratio * (1 - hits) - offset) / (ratio + offset)
     forward = bool(ahead.max() >= behind.max())
@@ -104,7 +108,7 @@ def _one_event(claim: Claim, thresholds: Vector, hits: Vector, errors: Vector) -
 
 def _held_against(claim: Claim, thresholds: Vector, errors: Vector) -> Events:
     """For each threshold the pair of the claim that allows least there."""
-    ratio, offset = np.exp(np.minimum(claim.epsilon, 700.0))[:, None], claim.delta[:, None]
+    ratio, offset = np.exp(claim.epsilon)[:, None], claim.delta[:, None]
     ahead, behind = ratio * errors + offset, 1 - (1 - errors - offset) / ratio
     here = np.arange(thresholds.size)
     best_ahead, best_behind = ahead.argmin(axis=0), behind.argmin(axis=0)

@@ -20,7 +20,7 @@ from fedveil.checks import require
 from fedveil.guarantee import Adversary
 
 Vector = NDArray[np.float64]
-FEWEST = 40
+FEWEST, MOST = 40, 10_000_000
 CHOOSING = 0.1  # share of the runs that only choose
 _RIDGE = 1e-12  # keeps the discriminant defined where features repeat each other: there it finds all there is to find
 
@@ -76,7 +76,8 @@ def play(first: Seen, second: Seen, claim: Claim, *, adversary: Adversary, delta
 
 def runs_needed(claim: Claim, alarm: float) -> float:
     """How many runs on each data set it takes to be able to contradict the claim at all; infinite if there is none."""
-    return max(FEWEST, math.ceil(runs_to_refute(claim, alarm / 2) / (1 - CHOOSING))) if not claim.empty else math.inf
+    most = runs_to_refute(claim, alarm / 2)
+    return max(FEWEST, math.ceil(most / (1 - CHOOSING))) if math.isfinite(most) else math.inf
 
 
 def _score(first: Seen, second: Seen, part: int) -> tuple[Vector, Vector]:
@@ -141,7 +142,8 @@ def _words(broken: bool, fortune: float, measured: float, certified: float, runs
     if not math.isfinite(certified):
         return f"{shown}; nothing was promised against this observer."
     if not broken and runs < needed:
-        return f"{shown}; too few to contradict the certified {certified:.4g}: even a perfect attack needs {needed:,}."
+        enough = f"even a perfect attack needs {needed:,}" if needed <= MOST else "no attack can make enough"
+        return f"{shown}; too few to contradict the certified {certified:.4g}: {enough}."
     if not broken:
         return f"{shown}, below the certified {certified:.4g}; no bet against the claimed curve paid."
     if measured > certified:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from fedveil.audit.claim import Claim
+from fedveil.audit.confidence import least_rate, most_rate
 from fedveil.checks import require
 
 Vector = NDArray[np.float64]
@@ -45,8 +45,9 @@ class Roc:
         rows = []
         for level in LEVELS:
             rate = self.at(level)
-            low, high = clopper_pearson(round(rate * self.ins), self.ins, alarm)
-            _, worst = clopper_pearson(int(level * self.outs), self.outs, alarm)
+            hits = round(rate * self.ins)
+            low, high = (limit(hits, self.ins, alarm / 2) for limit in (least_rate, most_rate))
+            worst = most_rate(int(level * self.outs), self.outs, alarm / 2)
             allowed, reached = (None, None) if claim.empty else claim.most(np.array([level, worst])).tolist()
             row = {"false_positives": level, "true_positives": rate, "low": low, "high": high, "allowed": allowed}
             rows.append(row | {"exceeds": None if reached is None else low > reached})
@@ -70,16 +71,3 @@ def roc(scores_in: Vector, scores_out: Vector) -> Roc:
         below = np.searchsorted(np.sort(scores), thresholds, side="left")
         rates.append(np.append(0.0, 1 - below / scores.size))
     return Roc(rates[0], rates[1], scores_out.size, scores_in.size)
-
-
-def clopper_pearson(successes: int, trials: int, alarm: float) -> tuple[float, float]:
-    """An interval that misses the chance of success with probability at most ``alarm``.
-
-    >>> [round(end, 4) for end in clopper_pearson(0, 10, 0.05)]
-    [0.0, 0.3085]
-    """
-    require(0 <= successes <= trials and trials >= 1, "successes", f"lie between 0 and {trials}", successes)
-    require(0 < alarm < 1, "alarm", "lie strictly between 0 and 1", alarm)
-    low = 0.0 if successes == 0 else float(beta.ppf(alarm / 2, successes, trials - successes + 1))
-    high = 1.0 if successes == trials else float(beta.ppf(1 - alarm / 2, successes + 1, trials - successes))
-    return low, high

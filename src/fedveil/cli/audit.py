@@ -11,15 +11,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedveil.audit.finding import Finding
+from fedveil.audit.finding import Finding, Verdict
 from fedveil.audit.record import FILE, write_audit
 from fedveil.checks import require
 from fedveil.cli.show import Json, out, rounded_up, show
 from fedveil.errors import BadValue
-from fedveil.run.files import PRIVATE, PUBLIC, write_atomically
+from fedveil.run.files import PRIVATE, PUBLIC, private_folder, write_atomically
 from fedveil.train.entropy import Entropy
 
 Target = Annotated[Path, typer.Argument(help="The folder a run left, or a mechanism file (TOML).")]
+
+_CONCLUSIONS: dict[Verdict, str] = {
+    "broken": "BROKEN: the certificate does not hold.",
+    "consistent": "Nothing contradicts the certificate.",
+    "not-judged": "No attack could judge the certificate.",
+}
 
 
 def audit(
@@ -54,13 +60,15 @@ def _audit_run(
     wanted = Effort(runs=effort[0], shadows=effort[1], alarm=effort[2], canary_alarm=effort[3])
     with _telling(quiet or as_json) as tell:
         found = audit_run(folder, wanted, Entropy.from_system(), study=study, watch=tell)
-    write_atomically(folder / FILE, write_audit(found.public).encode(), mode=PUBLIC)
     if found.private is not None:
-        write_atomically(folder / "private" / FILE, write_audit(found.private).encode(), mode=PRIVATE)
+        closed = private_folder(folder / "private")  # a copy of a run's public files has none
+        write_atomically(closed / FILE, write_audit(found.private).encode(), mode=PRIVATE)
+    write_atomically(folder / FILE, write_audit(found.public).encode(), mode=PUBLIC)
     page = write_report(folder)
     findings = (*found.public.findings, *(found.private.findings if found.private else ()))
+    verdict = _verdict(findings)
     result = {
-        "verdict": "broken" if found.broken else "consistent",
+        "verdict": verdict,
         **json.loads(write_audit(found.public)),
         "private_findings": [row.as_json() for row in found.private.findings] if found.private else [],
         "skipped": list(found.skipped),
@@ -70,18 +78,23 @@ def _audit_run(
     def text() -> None:
         if quiet:
             return
-        _table(findings)
+        if findings:
+            _table(findings)
         for row in found.skipped:
             out().print(f"left out: {row}")
-        if found.private is not None:
+        if found.private is not None and found.private.findings:
             out().print("Membership inference read records that are not public: its findings stay in private/.")
-        out().print(
-            "BROKEN: the certificate does not hold." if found.broken else "Nothing contradicts the certificate."
-        )
+        out().print(_CONCLUSIONS[verdict])
         out().print(f"written: {folder / FILE} (open {page})")
 
     show(result, as_json, text)
     return 1 if found.broken else 0
+
+
+def _verdict(findings: tuple[Finding, ...]) -> Verdict:
+    """Of all attacks: one that breaks the promise breaks it, and without one that judged it nothing is said."""
+    given = {row.verdict for row in findings}
+    return "broken" if "broken" in given else "consistent" if "consistent" in given else "not-judged"
 
 
 def _audit_mechanism(path: Path, delta: float, as_json: bool) -> int:
@@ -120,8 +133,11 @@ def _telling(quiet: bool) -> Iterator[Any]:
 
 def _table(findings: tuple[Finding, ...]) -> None:
     table = Table(box=None, pad_edge=False)
-    for name, side in (("attack", "left"), ("on", "left"), ("certified", "right"), ("measured", "right"), ("", "left")):
-        table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("attack")  # these two are wrapped where the screen is narrow, never a number or a verdict
+    table.add_column("on")
+    for name in ("certified", "measured"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
+    table.add_column("", no_wrap=True, min_width=len("not-judged"))
     for row in findings:
         certified = "none" if row.certified is None else rounded_up(row.certified)
         measured = f"{row.measured:.4f}" if row.kind == "lower-bound" else f"about {row.measured:.2f}"

@@ -113,8 +113,9 @@ def audit_view(audit: Audit) -> AuditView:
 
 
 def _roc(found: Finding, given: Mapping[str, Any]) -> Roc:
-    lists = [tuple(float(v) for v in given[key]) for key in ("false_positives", "true_positives", "allowed")]
-    return Roc(found, *lists)
+    false, true = (tuple(float(v) for v in given[key]) for key in ("false_positives", "true_positives"))
+    allowed = given["allowed"]  # absent where nothing was promised: then everything is allowed
+    return Roc(found, false, true, (1.0,) * len(false) if allowed is None else tuple(float(v) for v in allowed))
 
 
 def _leakage(given: Mapping[str, Any]) -> Leakage:
