@@ -42,9 +42,10 @@ def test_the_part_that_a_sender_draws() -> None:
     assert own_part(game_plan(4, rounds=2, batch=2, passes=2)).tolist() == [0.5] * 4
 
 
-def test_a_lone_sender_and_the_sum_are_one() -> None:
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_a_lone_sender_and_the_sum_are_one(noise: str) -> None:
     """With one record a round the server's update is the model's change: it must not be drawn a second time."""
-    plan = game_plan(4)
+    plan = game_plan(4, noise=noise)
     scene, _ = scenes(plan, 50, Entropy.from_seed(4))
     alone, summed = (look(scene, who).scores for who in ("server", "server-with-secure-aggregation"))
     np.testing.assert_allclose(alone, summed, rtol=1e-9, atol=1e-9)

@@ -211,7 +211,7 @@ def _own_updates(scene: Scene, turns: Indices, known: Mask) -> tuple[Vector, Vec
         before = np.where(placed, scene.trace.positions[here, turn - 1], 0.0) if turn else np.zeros_like(models)
         drawn = scene.parts.draw(quieter, turn, models.size, _aside(scene.entropy)).reshape(models.shape)
         given = scene.trace.noise[here, turn] * part[turn] + drawn * np.sqrt(1 - part[turn])
-        noise = np.where(placed & (not rule.laplace), given, drawn)  # shares of Laplace noise have no such law
+        noise = np.where(placed, given, drawn)
         state = scene.parts.step(quieter, State(turn, before), stacked([alone] * here.size), noise)
         moved = state.position * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
         seen[here] = scene.along(moved) / (quieter.noise[turn] * rule.unit)
