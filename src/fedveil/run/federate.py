@@ -21,10 +21,11 @@ from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Ledger
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES
-from fedveil.run import masked_server
+from fedveil.run import encrypted_server, masked_server
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.conduct import Progress, System, caps_of, charge_of, model_file
 from fedveil.run.consortium import Consortium, consortium
+from fedveil.run.encrypted_setting import maker_of
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.post import Answer, Post
@@ -32,6 +33,7 @@ from fedveil.run.server_dpsgd import DpSgdServer
 from fedveil.run.server_fedavg import FedAvgServer
 from fedveil.run.server_hidden import HiddenServer
 from fedveil.run.serving import Serving, Standing, count, least, right, summed
+from fedveil.secure.he_roles import Adder
 from fedveil.study import Study
 from fedveil.summing import Whole
 from fedveil.tables import write_tables
@@ -125,6 +127,7 @@ class Federation:
                 entropy = self._entropy(plan)
                 server = SERVERS[plan.method.kind](plan, members, entropy)
                 self._propose(plan, server)
+                self._share_key(server)
                 model = self._rounds(plan, server)
                 return self._release(plan, model, entropy, ledger, at)
 
@@ -148,9 +151,9 @@ class Federation:
         require(plan.trust is not None, "The study", "say whom the sites trust", None, hint)
         known = plan.method.kind in SERVERS
         require(known, "algorithm.kind", f"be one of {', '.join(SERVERS)} across sites", plan.method.kind)
-        server = "trusted" if plan.trust is None else plan.trust.server
-        ways = ("trusted", "secure-aggregation")
-        require(server in ways, "trust.server", f"be one of {', '.join(ways)} across sites", server)
+        outside = plan.trust is not None and plan.trust.key_holder == "third-party"
+        hint = "Only sites and the aggregator are reached, and the aggregator must not hold it."
+        require(not outside, "trust.key_holder", "be clients across sites", "third-party", hint)
         several = [site for site, member in members.members.items() if member.clients.size > 1]
         alone = not (plan.private and plan.target.adversary == "curious-client" and several)
         hint = "A site sees all that its clients see: make each site one client, or choose another adversary."
@@ -221,8 +224,11 @@ class Federation:
     def _sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
         """The sum of the next round over those who answered in time."""
         turn = stand.round
-        if server.plan.trust is not None and server.plan.trust.server == "secure-aggregation":
-            return self._masked_sum(timeout, server, stand)
+        match server.plan.trust.server if server.plan.trust is not None else "trusted":
+            case "secure-aggregation":
+                return self._masked_sum(timeout, server, stand)
+            case "homomorphic":
+                return self._encrypted_sum(timeout, server, stand)
         answers = self.post.ask(
             "step",
             turn,
@@ -249,6 +255,38 @@ class Federation:
             return {int(name): data for one in answers.values() for name, data in one.content.blocks.items()}
 
         return masked_server.masked_sum(server, self.begun.run, stand, ask, self.folder / "private" / "masked")
+
+    def _encrypted_sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
+        """The same under encryption: the aggregator adds, and a site opens the sum alone."""
+        turn, private = stand.round, self.folder / "private"
+
+        def ask(kind: str, questions: Mapping[str, Content], adder: Adder, /) -> dict[str, Answer]:
+            def enough(answers: Mapping[str, Answer]) -> bool:
+                return kind == "encrypt" and sum(len(a.content.blocks) for a in answers.values()) >= least(server, turn)
+
+            def taken(site: str, answer: Answer) -> bool:
+                no = kind == "open" and answer.kind == "refused"  # no use in asking again
+                return no or encrypted_server.right(server, turn, site, answer, adder)
+
+            return self.post.ask(kind, turn, questions, timeout, taken, enough)
+
+        public = (private / "sums.public").read_bytes()
+        return encrypted_server.encrypted_sum(server, stand, public, ask, self.cards, private / "encrypted")
+
+    def _share_key(self, server: Serving) -> None:
+        """For encrypted sums: one site makes the key, the others get it sealed; here only its public half is kept."""
+        trust, path = server.plan.trust, self.folder / "private" / "sums.public"
+        if trust is None or trust.server != "homomorphic" or path.exists():
+            return
+        maker = maker_of(self.cards)
+        made = self._all("make-key", {maker: Content()}, trust.timeout, "made")[maker].content.blocks
+        for site in self.cards:
+            if site != maker and site not in made:
+                raise SiteRefused(f"Site {maker} has no public key of {site}: put it at peers/{site}.pub there.")
+        encrypted_server.adder_of(server, made.get("public", b""), 0)
+        asked = {site: Content(blocks={"key": made[site]}) for site in self.cards if site != maker}
+        self._all("take-key", asked, trust.timeout, "taken")
+        write_atomically(path, made["public"])
 
     def _release(self, plan: Plan, model: Any, entropy: Entropy, ledger: Ledger, at: str | None) -> dict[str, Any]:
         """Record the release, then make it; then tell the sites."""
@@ -307,6 +345,13 @@ _REASONS: Final = {
     "not-private": "the plan promises nothing, and the site runs no trials",
     "other-data": "the plan was made for data of another shape",
     "other-plan": "it has agreed to another plan for this run",
+    "no-encryption": "it cannot encrypt with this key; is fedveil[he] installed there?",
+    "not-the-maker": "it knows sites, in its folder peers, that are not of this deployment",
+    "unknown-peers": "it has no public keys of the other sites; put them into its folder peers",
+    "bad-signature": "the public keys in its folder peers are not those of the other sites",
+    "wrong-party": "the public keys in its folder peers are not those of the other sites",
+    "not-for-me": "another site has an old public key of it in its folder peers",
+    "other-key": "it has another key for the sums of this run",
     "finished": "it has recorded the end of this run",
 }
 

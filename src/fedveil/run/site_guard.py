@@ -5,7 +5,7 @@ must be signed by the aggregator, be new, and belong to a plan that the site's o
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -16,6 +16,8 @@ from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Cap, CapExceeded
 from fedveil.plan import Plan, read_plan
+from fedveil.run.encrypted_setting import KEY_FILE
+from fedveil.run.encrypted_site import EncryptedSite
 from fedveil.run.files import private_folder
 from fedveil.run.masked_setting import STAGES
 from fedveil.run.masked_site import MaskedSite
@@ -47,12 +49,13 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """Who and where a site is, and its data."""
+    """Who and where a site is, and its data; ``peers``: the other sites' public keys, as this site was given them."""
 
     identity: Identity
     aggregator: Card
     data: SiteData
     folder: Path
+    peers: Mapping[str, Card] = field(default_factory=dict)
 
     @property
     def records(self) -> Records:
@@ -97,6 +100,8 @@ class Guard:
                 return self._step(asked, opened, record, state)
             case "masked":
                 return self._masked(asked, opened, record, state)
+            case "make-key" | "take-key" | "encrypt" | "open":
+                return self._encrypted(asked, opened, record, state)
             case "finish":
                 return self._finish(asked, record, state)
             case _:
@@ -174,6 +179,34 @@ class Guard:
             raise Refused("nothing-to-send")
         save_state(record.private / "state", begun)  # before anything leaves: this round is spent
         return "masked", machines.begin(turn, asked, body, parts, floors_of(plan)[turn][0])
+
+    def _encrypted(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Encrypted sums: the sites' key, the clients' parts, and one opened sum a round, ever."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, _ = self._agreed(record, state)
+        if plan.trust is None or plan.trust.key_holder != "clients":
+            raise Refused("unknown-kind")
+        if state.finished:
+            raise Refused("finished")
+        site, turn = self.site, opened.head.round
+        sums = EncryptedSite(plan, record.run, site.identity, site.peers, record.private / KEY_FILE, self.world.random)
+        match opened.head.kind:
+            case "make-key":
+                return "made", sums.make()
+            case "take-key":
+                return "taken", sums.take(asked)
+            case "open":
+                message = asked.blocks.get("sum", b"")
+                # Before it is opened, whatever comes of it: each try tells something.
+                save_state(record.private / "state", state.opening(turn, hashlib.sha256(message).hexdigest()))
+                return "opened", sums.open(turn, message)
+        stepped = state.stepped(turn, hashlib.sha256(opened.body).hexdigest())
+        parts = self._work(record, state).parts(turn, asked)
+        if not parts:
+            raise Refused("nothing-to-send")
+        save_state(record.private / "state", stepped)  # before the answer leaves: this round is spent
+        return "encrypted", sums.encrypt(turn, parts)
 
     def _server(self, record: Record, state: SiteState) -> str:
         plan, _ = self._agreed(record, state)
