@@ -19,6 +19,7 @@ from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Ledger
+from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES
 from fedveil.run import encrypted_server, masked_server
@@ -29,6 +30,7 @@ from fedveil.run.encrypted_setting import maker_of
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.post import Answer, Post
+from fedveil.run.relayed_rounds import check_parties, relayed_model
 from fedveil.run.server_dpsgd import DpSgdServer
 from fedveil.run.server_fedavg import FedAvgServer
 from fedveil.run.server_hidden import HiddenServer
@@ -38,6 +40,7 @@ from fedveil.study import Study
 from fedveil.summing import Whole
 from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
+from fedveil.trust import Trust
 from fedveil.wire.content import Content
 from fedveil.wire.keys import Card
 
@@ -125,10 +128,14 @@ class Federation:
             with Ledger.open(self._books(), self._fingerprint, urandom=self.system.random) as ledger:
                 at = self._charge(ledger, plan)
                 entropy = self._entropy(plan)
-                server = SERVERS[plan.method.kind](plan, members, entropy)
-                self._propose(plan, server)
-                self._share_key(server)
-                model = self._rounds(plan, server)
+                if isinstance(plan.method, SimFL):
+                    self._propose(plan, lambda site: {"numbers": members.members[site].clients})
+                    model = self._relayed(plan)
+                else:
+                    server = SERVERS[plan.method.kind](plan, members, entropy)
+                    self._propose(plan, server.proposal)
+                    self._share_key(server)
+                    model = self._rounds(plan, server)
                 return self._release(plan, model, entropy, ledger, at)
 
     def _members(self) -> Consortium:
@@ -147,10 +154,13 @@ class Federation:
     def _plan(self, members: Consortium) -> Plan:
         path = self.folder / "plan.toml"
         plan = self.study.planned(members.shape, self.held.count, self.held.public).plan
+        alone = isinstance(plan.method, SimFL)
+        if alone:
+            check_parties(members)
         hint = "Add a [trust] table to the study: every site adds its own share of the noise."
-        require(plan.trust is not None, "The study", "say whom the sites trust", None, hint)
-        known = plan.method.kind in SERVERS
-        require(known, "algorithm.kind", f"be one of {', '.join(SERVERS)} across sites", plan.method.kind)
+        require(alone or plan.trust is not None, "The study", "say whom the sites trust", None, hint)
+        kinds = (*SERVERS, SimFL.kind)
+        require(plan.method.kind in kinds, "algorithm.kind", f"be one of {', '.join(kinds)} here", plan.method.kind)
         outside = plan.trust is not None and plan.trust.key_holder == "third-party"
         hint = "Only sites and the aggregator are reached, and the aggregator must not hold it."
         require(not outside, "trust.key_holder", "be clients across sites", "third-party", hint)
@@ -193,15 +203,30 @@ class Federation:
             return Entropy.from_seed(self.study.seed)
         return Entropy.from_key(self.begun.key, context=plan.hash + self.begun.run)
 
-    def _propose(self, plan: Plan, server: Serving) -> None:
+    def _propose(self, plan: Plan, rows: Callable[[str], dict[str, Any]]) -> None:
         """Every site sees the plan, and its own records' rounds, and agrees."""
         values: dict[str, Any] = {"plan": plan.hash}
         if plan.seeded:
             values["seed"] = self.study.seed
         blocks = {"plan": write_plan(plan).encode()}
-        asked = {site: Content(values=values, rows=server.proposal(site), blocks=blocks) for site in self.cards}
-        assert plan.trust is not None  # noqa: S101  checked when the plan was made
-        self._all("propose", asked, plan.trust.timeout, "accepted")
+        asked = {site: Content(values=values, rows=rows(site), blocks=blocks) for site in self.cards}
+        self._all("propose", asked, (plan.trust or Trust()).timeout, "accepted")
+
+    def _relayed(self, plan: Plan) -> Any:
+        """All rounds of a method without a server: carried here, and not read."""
+        began, charged, last = self.system.seconds(), charge_of(plan, plan.target.adversary).epsilon, plan.method.total
+        done: list[int] = []
+
+        def ask(kind: str, turn: int, asked: Mapping[str, Content], wanted: str, /) -> dict[str, Answer]:
+            return self._all(kind, asked, Trust().timeout, wanted, turn)
+
+        def tick(turn: int) -> None:
+            done.append(turn)
+            if self.watch is not None:
+                passed = self.system.seconds() - began
+                self.watch(Progress(turn, last, len(done) / max(passed, 1e-9), charged))
+
+        return relayed_model(plan, list(self.cards), ask, self.folder / "private" / "relayed", tick)
 
     def _rounds(self, plan: Plan, server: Serving) -> Any:
         """The last model; the state is on the disk before the next question leaves."""
@@ -299,7 +324,8 @@ class Federation:
         write_atomically(self.folder / "metrics.json", text.encode(), mode=PUBLIC)
         write_atomically(self.folder / "ledger.jsonl", ledger.export(self.begun.run), mode=PUBLIC)
         write_atomically(self.folder / "private" / "released", data)
-        (self.folder / "private" / "checkpoint").unlink(missing_ok=True)
+        for name in ("checkpoint", "relayed", "encrypted"):
+            (self.folder / "private" / name).unlink(missing_ok=True)
         self._finish(data)
         return metrics
 
@@ -321,9 +347,11 @@ class Federation:
         if len(found) == len(asked):
             (self.folder / "private" / "released").unlink(missing_ok=True)
 
-    def _all(self, kind: str, asked: Mapping[str, Content], timeout: float, wanted: str) -> dict[str, Answer]:
+    def _all(
+        self, kind: str, asked: Mapping[str, Content], timeout: float, wanted: str, turn: int = 0
+    ) -> dict[str, Answer]:
         """An answer from every site, or a refusal that says who did not give it."""
-        found = self.post.ask(kind, 0, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), _never)
+        found = self.post.ask(kind, turn, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), _never)
         for site in sorted(asked):
             if site not in found:
                 raise SiteRefused(

@@ -15,6 +15,7 @@ import numpy as np
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Cap, CapExceeded
+from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan
 from fedveil.run.encrypted_setting import KEY_FILE
 from fedveil.run.encrypted_site import EncryptedSite
@@ -23,6 +24,7 @@ from fedveil.run.masked_setting import STAGES
 from fedveil.run.masked_site import MaskedSite
 from fedveil.run.site_data import SiteData
 from fedveil.run.site_record import Record, World
+from fedveil.run.site_simfl import SimFLSite, check_party
 from fedveil.run.site_state import SiteState, load_state, save_state
 from fedveil.run.site_work import SiteWork, check_proposal, site_work
 from fedveil.run.summing import floors_of
@@ -102,6 +104,8 @@ class Guard:
                 return self._masked(asked, opened, record, state)
             case "make-key" | "take-key" | "encrypt" | "open":
                 return self._encrypted(asked, opened, record, state)
+            case "party" | "lead":
+                return self._party(asked, opened, record, state)
             case "finish":
                 return self._finish(asked, record, state)
             case _:
@@ -122,6 +126,8 @@ class Guard:
         plan = _plan_of(asked)
         _fits(plan, self.site.records)
         check_proposal(plan, asked, self.site.records)
+        if isinstance(plan.method, SimFL):
+            check_party(plan, asked, self.site.records, self.site.identity.name, self.site.peers)
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
         self.show(plan)
         if not (plan.hash in self.terms.accept or ANY in self.terms.accept):
@@ -208,6 +214,24 @@ class Guard:
         save_state(record.private / "state", stepped)  # before the answer leaves: this round is spent
         return "encrypted", sums.encrypt(turn, parts)
 
+    def _party(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """SimFL: a noised sum for the leader, or the leader's step; both sealed for other sites."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, proposal = self._agreed(record, state)
+        if not isinstance(plan.method, SimFL):
+            raise Refused("unknown-kind")
+        turn = opened.head.round
+        if state.finished:
+            raise Refused("finished")
+        entropy = record.entropy(plan, self.site.records, proposal.values.get("seed") if plan.seeded else None)
+        keys = (self.site.identity, self.site.peers)
+        memory = record.private / "memory"
+        party = SimFLSite.make(plan, record.run, self.site.records, keys, entropy, memory, self.world.random)
+        if opened.head.kind == "lead":
+            return "led", party.lead(turn, asked)
+        return "sum", party.contribute(turn, asked)
+
     def _server(self, record: Record, state: SiteState) -> str:
         plan, _ = self._agreed(record, state)
         return "" if plan.trust is None else plan.trust.server
@@ -272,7 +296,7 @@ def _plan_of(proposal: Content) -> Plan:
         raise Refused("malformed") from error
     if plan.hash != proposal.values.get("plan"):
         raise Refused("other-plan")
-    if plan.trust is None:
+    if plan.trust is None and not isinstance(plan.method, SimFL):
         raise Refused("not-by-parts")
     return plan
 
