@@ -27,9 +27,11 @@ from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.conduct import Progress, System, caps_of, charge_of, model_file
 from fedveil.run.consortium import Consortium, consortium
 from fedveil.run.encrypted_setting import maker_of
+from fedveil.run.enrolment import roster_of
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.post import Answer, Post
+from fedveil.run.reasons import REASONS
 from fedveil.run.relayed_rounds import check_parties, relayed_model
 from fedveil.run.server_dpsgd import DpSgdServer
 from fedveil.run.server_fedavg import FedAvgServer
@@ -135,6 +137,7 @@ class Federation:
                     server = SERVERS[plan.method.kind](plan, members, entropy)
                     self._propose(plan, server.proposal)
                     self._share_key(server)
+                    self._enrol(server)
                     model = self._rounds(plan, server)
                 return self._release(plan, model, entropy, ledger, at)
 
@@ -279,7 +282,10 @@ class Federation:
             )
             return {int(name): data for one in answers.values() for name, data in one.content.blocks.items()}
 
-        return masked_server.masked_sum(server, self.begun.run, stand, ask, self.folder / "private" / "masked")
+        private, signed = self.folder / "private", server.plan.trust is not None and server.plan.trust.identities
+        lists = Content.read((private / "roster").read_bytes()).blocks if signed else {}
+        keys = roster_of(lists, self.cards, self.begun.run, server.plan.data.clients) if signed else {}
+        return masked_server.masked_sum(server, self.begun.run, stand, ask, private / "masked", keys)
 
     def _encrypted_sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
         """The same under encryption: the aggregator adds, and a site opens the sum alone."""
@@ -297,6 +303,17 @@ class Federation:
 
         public = (private / "sums.public").read_bytes()
         return encrypted_server.encrypted_sum(server, stand, public, ask, self.cards, private / "encrypted")
+
+    def _enrol(self, server: Serving) -> None:
+        """For signed masks: every site's list of its clients' keys goes to every site, who checks them all."""
+        trust, path = server.plan.trust, self.folder / "private" / "roster"
+        if trust is None or trust.identities is None or path.exists():
+            return
+        found = self._all("enrol", {site: Content() for site in self.cards}, trust.timeout, "enrolled")
+        lists = Content(blocks={site: answer.content.blocks.get("list", b"") for site, answer in found.items()})
+        roster_of(lists.blocks, self.cards, self.begun.run, server.plan.data.clients)
+        self._all("roster", dict.fromkeys(self.cards, lists), trust.timeout, "known")
+        write_atomically(path, lists.write())
 
     def _share_key(self, server: Serving) -> None:
         """For encrypted sums: one site makes the key, the others get it sealed; here only its public half is kept."""
@@ -362,26 +379,9 @@ class Federation:
             if answer.kind == "refused":
                 code = answer.content.values.get("code")
                 raise SiteRefused(
-                    f"Site {site} refuses: {_REASONS.get(str(code), str(code)[:40])}. Go on with --resume."
+                    f"Site {site} refuses: {REASONS.get(str(code), str(code)[:40])}. Go on with --resume."
                 )
         return found
-
-
-_REASONS: Final = {
-    "not-accepted": "its operator has not accepted this plan; start the guard there with --accept and the plan's hash",
-    "over-cap": "the plan costs more than is left under the site's cap",
-    "not-private": "the plan promises nothing, and the site runs no trials",
-    "other-data": "the plan was made for data of another shape",
-    "other-plan": "it has agreed to another plan for this run",
-    "no-encryption": "it cannot encrypt with this key; is fedveil[he] installed there?",
-    "not-the-maker": "it knows sites, in its folder peers, that are not of this deployment",
-    "unknown-peers": "it has no public keys of the other sites; put them into its folder peers",
-    "bad-signature": "the public keys in its folder peers are not those of the other sites",
-    "wrong-party": "the public keys in its folder peers are not those of the other sites",
-    "not-for-me": "another site has an old public key of it in its folder peers",
-    "other-key": "it has another key for the sums of this run",
-    "finished": "it has recorded the end of this run",
-}
 
 
 def _never(answers: Mapping[str, Answer]) -> bool:

@@ -19,7 +19,8 @@ from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan
 from fedveil.run.encrypted_setting import KEY_FILE
 from fedveil.run.encrypted_site import EncryptedSite
-from fedveil.run.files import private_folder
+from fedveil.run.enrolment import enrolment, roster_of
+from fedveil.run.files import private_folder, write_atomically
 from fedveil.run.masked_setting import STAGES
 from fedveil.run.masked_site import MaskedSite
 from fedveil.run.site_data import SiteData
@@ -104,6 +105,8 @@ class Guard:
                 return self._masked(asked, opened, record, state)
             case "make-key" | "take-key" | "encrypt" | "open":
                 return self._encrypted(asked, opened, record, state)
+            case "enrol" | "roster":
+                return self._enrolled(asked, opened, record, state)
             case "party" | "lead":
                 return self._party(asked, opened, record, state)
             case "finish":
@@ -173,7 +176,10 @@ class Guard:
             raise Refused("unknown-kind")
         plan, _ = self._agreed(record, state)
         turn, body = opened.head.round, opened.body
-        machines = self._machines.setdefault(record.run, MaskedSite(plan, record.run, self.world.random))
+        if record.run not in self._machines:
+            keys = self._roster(record, plan)
+            self._machines[record.run] = MaskedSite(plan, record.run, self.world.random, self.site.identity, keys)
+        machines = self._machines[record.run]
         again = machines.repeated(turn, body)
         if again is not None:
             return "masked", again
@@ -185,6 +191,36 @@ class Guard:
             raise Refused("nothing-to-send")
         save_state(record.private / "state", begun)  # before anything leaves: this round is spent
         return "masked", machines.begin(turn, asked, body, parts, floors_of(plan)[turn][0])
+
+    def _enrolled(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Identity keys for masked sums: the site's own list, and then everybody's, checked here; one for a run."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, proposal = self._agreed(record, state)
+        if plan.trust is None or plan.trust.identities is None:
+            raise Refused("unknown-kind")
+        own = enrolment(self.site.identity, record.run, proposal.rows["numbers"].tolist())
+        if opened.head.kind == "enrol":
+            return "enrolled", Content(blocks={"list": own})
+        roster_of(asked.blocks, self._cards(), record.run, plan.data.clients)
+        path = record.private / "roster"
+        mine = asked.blocks[self.site.identity.name] == own
+        if not mine or (path.exists() and path.read_bytes() != opened.body):
+            raise Refused("other-roster")
+        write_atomically(path, opened.body)
+        return "known", Content()
+
+    def _roster(self, record: Record, plan: Plan) -> dict[int, bytes]:
+        """The clients' keys, checked again as they are read; none where the plan has none."""
+        if plan.trust is None or plan.trust.identities is None:
+            return {}
+        path = record.private / "roster"
+        if not path.exists():
+            raise Refused("no-roster")
+        return roster_of(Content.read(path.read_bytes()).blocks, self._cards(), record.run, plan.data.clients)
+
+    def _cards(self) -> dict[str, Card]:
+        return {**self.site.peers, self.site.identity.name: self.site.identity.card}
 
     def _encrypted(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         """Encrypted sums: the sites' key, the clients' parts, and one opened sum a round, ever."""
