@@ -73,6 +73,10 @@ def _share_row(trust: Trust, sizes: Sequence[int]) -> Assumption:
 def _sums_row(trust: Trust) -> Assumption:
     name = "the server learns sums only"
     match trust.server:
+        case "secure-aggregation" if trust.identities is not None:
+            how = "masks that cancel in the sum alone, also for a server that lies about who is there: clients sign by "
+            how += "identity keys that their sites vouch for, and open no sum of fewer answers than stated here"
+            return Assumption(name, "secure aggregation, signed", how)
         case "secure-aggregation":
             how = "masks that cancel in the sum alone, for a server that keeps to the protocol (one that lies: where "
             how += "clients have identity keys); the clients open no sum of fewer answers than stated here; "

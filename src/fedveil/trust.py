@@ -12,6 +12,7 @@ from fedveil.mechanism import whole
 
 Server = Literal["trusted", "secure-aggregation", "homomorphic"]
 KeyHolder = Literal["clients", "third-party"]
+Identities = Literal["sites"]
 _MOST = 10**9
 _LONGEST = 86400
 
@@ -21,7 +22,8 @@ class Trust:
     """``dropouts``: clients that may be missing from a round; ``colluders``: those who may tell the server their noise.
 
     Both are counted in a round. ``key_holder``: who can open encrypted sums, for a homomorphic server alone; the
-    clients, unless said otherwise. ``timeout``: seconds that a round waits for clients on other machines.
+    clients, unless said otherwise. ``identities``, for masked sums alone: "sites" vouch for a key of each client, by
+    which it signs. ``timeout``: seconds that a round waits for clients on other machines.
     """
 
     server: Server = "trusted"
@@ -29,6 +31,7 @@ class Trust:
     colluders: int = 0
     key_holder: KeyHolder | None = None
     timeout: float = 600.0
+    identities: Identities | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -41,6 +44,14 @@ class Trust:
         require(1 <= self.timeout <= _LONGEST, "trust.timeout", f"lie between 1 and {_LONGEST} seconds", self.timeout)
         object.__setattr__(self, "timeout", float(self.timeout))
         self._check_key()
+        self._check_identities()
+
+    def _check_identities(self) -> None:
+        known = self.identities is None or self.identities in get_args(Identities)
+        require(known, "trust.identities", "be sites, or left out", self.identities)
+        hint = "Only masks are signed."
+        masked = self.identities is None or self.server == "secure-aggregation"
+        require(masked, "trust.identities", "be left out here", self.identities, hint)
 
     def _check_key(self) -> None:
         encrypted, words = self.server == "homomorphic", get_args(KeyHolder)

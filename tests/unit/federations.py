@@ -124,6 +124,7 @@ class Trial:
             aggregator=self.aggregator.card,
             data=read_site_data(self.folder / f"{site}.npz"),
             folder=self.folder / site,
+            peers={name: card for name, card in self.cards.items() if name != site},
         )
         return Guard(
             site=place,

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedveil.run.deploy_check import check_place
-from fedveil.run.deployment import Wanted, read_deployment, read_site, rekey, write_deployment
+from fedveil.run.deployment import Wanted, read_deployment, read_peers, read_site, rekey, write_deployment
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -28,6 +28,8 @@ def test_everyone_knows_everyone(folder: Path) -> None:
         identity, aggregator = read_site(folder / "sites" / site / "identity.key")
         assert center.cards[site] == identity.card
         assert aggregator == center.identity.card
+        peers = read_peers(folder / "sites" / site / "identity.key")
+        assert peers == {name: card for name, card in center.cards.items() if name != site}
         assert center.node_key(site).read_bytes() == (folder / "sites" / site / "node.pub").read_bytes()
 
 

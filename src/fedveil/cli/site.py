@@ -15,7 +15,7 @@ from fedveil.cli.show import Json, rounded_up, show
 from fedveil.guarantee import finite_or_none
 from fedveil.plan import Plan
 from fedveil.promises import ADVERSARIES, promise
-from fedveil.run.deployment import read_site
+from fedveil.run.deployment import read_peers, read_site
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.flower.network import Link
 from fedveil.run.flower.node import run_node
@@ -43,8 +43,9 @@ def site(
     identity, aggregator = read_site(key)
     terms = Terms(accept=frozenset(accept or ()), caps=tuple(_cap(text) for text in cap or ()), trials=trials)
     records.mkdir(parents=True, exist_ok=True)
+    own, peers = read_site_data(data), read_peers(key)
     guard = Guard(
-        site=Site(identity=identity, aggregator=aggregator, data=read_site_data(data), folder=records.absolute()),
+        site=Site(identity=identity, aggregator=aggregator, data=own, folder=records.absolute(), peers=peers),
         terms=terms,
         world=World(os.urandom, lambda: datetime.now(UTC)),
         show=lambda plan: _say(_page(plan)),

@@ -80,13 +80,16 @@ def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callab
     for kind in ("sites", "nodes"):
         (center / kind).mkdir()
     private_folder(folder / "sites")
-    for site in wanted.sites:
-        own, node = Identity.make(site, random(64)), make_node_key()
+    owned = {site: Identity.make(site, random(64)) for site in wanted.sites}
+    for site, own in owned.items():
+        node = make_node_key()
         place = private_folder(folder / "sites" / site)
         units = {"fedveil-guard.service": guard_unit(), "fedveil-node.service": node_unit(wanted.host, wanted.port)}
         shown = {"authority.pem": certified.authority, "aggregator.pub": identity.card.text().encode()}
         shown |= {"identity.pub": own.card.text().encode(), "node.pub": node.public}
         shown |= {name: text.encode() for name, text in units.items()}
+        shown |= {f"peers/{name}.pub": peer.card.text().encode() for name, peer in owned.items() if name != site}
+        (place / "peers").mkdir()
         _write(place, {"identity.key": own.text().encode(), "node.key": node.private}, shown)
         write_atomically(center / "sites" / f"{site}.pub", own.card.text().encode(), mode=PUBLIC)
         write_atomically(center / "nodes" / f"{site}.pub", node.public, mode=PUBLIC)
@@ -114,8 +117,16 @@ def read_site(key: Path) -> tuple[Identity, Card]:
     return Identity.read(read_text(key)), Card.read(read_text(key.parent / "aggregator.pub"))
 
 
+def read_peers(key: Path) -> dict[str, Card]:
+    """The other sites' public keys, in the folder peers beside a site's own key; none where there is no such folder."""
+    cards = {path.stem: Card.read(read_text(path)) for path in sorted((key.parent / "peers").glob("*.pub"))}
+    for name, card in cards.items():
+        require(card.name == name, f"peers/{name}.pub", f"be the key of {name}", card.name)
+    return cards
+
+
 def rekey(folder: Path, random: Callable[[int], bytes] = os.urandom) -> None:
-    """New keys of a site, made where they are used; their public halves are for the aggregator."""
+    """New keys of a site, made where they are used; their public halves are for the aggregator (and other sites)."""
     identity, _ = read_site(folder / "identity.key")
     own, node = Identity.make(identity.name, random(64)), make_node_key()
     _write(

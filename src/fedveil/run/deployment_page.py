@@ -77,7 +77,9 @@ The aggregator at `{host}`, and {len(sites)} sites: {", ".join(sites)}.
 
 Delete this folder when everything has been handed out. A site that wants keys that nobody else has ever seen runs
 `fedveil deploy rekey` in its own folder and sends the two public halves, `identity.pub` and `node.pub`, to the
-aggregator, who puts them at `aggregator/sites/NAME.pub` and `aggregator/nodes/NAME.pub`.
+aggregator, who puts them at `aggregator/sites/NAME.pub` and `aggregator/nodes/NAME.pub`. Every other site puts the
+`identity.pub` at `peers/NAME.pub` beside its own key, and makes sure by another way than the aggregator (a call) that
+it is the right one: by these keys sites seal what the aggregator must not read.
 
 ## Ports
 

@@ -19,23 +19,30 @@ from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Ledger
+from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES
-from fedveil.run import masked_server
+from fedveil.run import encrypted_server, masked_server
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.conduct import Progress, System, caps_of, charge_of, model_file
 from fedveil.run.consortium import Consortium, consortium
+from fedveil.run.encrypted_setting import maker_of
+from fedveil.run.enrolment import roster_of
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.post import Answer, Post
+from fedveil.run.reasons import REASONS
+from fedveil.run.relayed_rounds import check_parties, relayed_model
 from fedveil.run.server_dpsgd import DpSgdServer
 from fedveil.run.server_fedavg import FedAvgServer
 from fedveil.run.server_hidden import HiddenServer
 from fedveil.run.serving import Serving, Standing, count, least, right, summed
+from fedveil.secure.he_roles import Adder
 from fedveil.study import Study
 from fedveil.summing import Whole
 from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
+from fedveil.trust import Trust
 from fedveil.wire.content import Content
 from fedveil.wire.keys import Card
 
@@ -123,9 +130,15 @@ class Federation:
             with Ledger.open(self._books(), self._fingerprint, urandom=self.system.random) as ledger:
                 at = self._charge(ledger, plan)
                 entropy = self._entropy(plan)
-                server = SERVERS[plan.method.kind](plan, members, entropy)
-                self._propose(plan, server)
-                model = self._rounds(plan, server)
+                if isinstance(plan.method, SimFL):
+                    self._propose(plan, lambda site: {"numbers": members.members[site].clients})
+                    model = self._relayed(plan)
+                else:
+                    server = SERVERS[plan.method.kind](plan, members, entropy)
+                    self._propose(plan, server.proposal)
+                    self._share_key(server)
+                    self._enrol(server)
+                    model = self._rounds(plan, server)
                 return self._release(plan, model, entropy, ledger, at)
 
     def _members(self) -> Consortium:
@@ -144,13 +157,16 @@ class Federation:
     def _plan(self, members: Consortium) -> Plan:
         path = self.folder / "plan.toml"
         plan = self.study.planned(members.shape, self.held.count, self.held.public).plan
+        alone = isinstance(plan.method, SimFL)
+        if alone:
+            check_parties(members)
         hint = "Add a [trust] table to the study: every site adds its own share of the noise."
-        require(plan.trust is not None, "The study", "say whom the sites trust", None, hint)
-        known = plan.method.kind in SERVERS
-        require(known, "algorithm.kind", f"be one of {', '.join(SERVERS)} across sites", plan.method.kind)
-        server = "trusted" if plan.trust is None else plan.trust.server
-        ways = ("trusted", "secure-aggregation")
-        require(server in ways, "trust.server", f"be one of {', '.join(ways)} across sites", server)
+        require(alone or plan.trust is not None, "The study", "say whom the sites trust", None, hint)
+        kinds = (*SERVERS, SimFL.kind)
+        require(plan.method.kind in kinds, "algorithm.kind", f"be one of {', '.join(kinds)} here", plan.method.kind)
+        outside = plan.trust is not None and plan.trust.key_holder == "third-party"
+        hint = "Only sites and the aggregator are reached, and the aggregator must not hold it."
+        require(not outside, "trust.key_holder", "be clients across sites", "third-party", hint)
         several = [site for site, member in members.members.items() if member.clients.size > 1]
         alone = not (plan.private and plan.target.adversary == "curious-client" and several)
         hint = "A site sees all that its clients see: make each site one client, or choose another adversary."
@@ -190,15 +206,30 @@ class Federation:
             return Entropy.from_seed(self.study.seed)
         return Entropy.from_key(self.begun.key, context=plan.hash + self.begun.run)
 
-    def _propose(self, plan: Plan, server: Serving) -> None:
+    def _propose(self, plan: Plan, rows: Callable[[str], dict[str, Any]]) -> None:
         """Every site sees the plan, and its own records' rounds, and agrees."""
         values: dict[str, Any] = {"plan": plan.hash}
         if plan.seeded:
             values["seed"] = self.study.seed
         blocks = {"plan": write_plan(plan).encode()}
-        asked = {site: Content(values=values, rows=server.proposal(site), blocks=blocks) for site in self.cards}
-        assert plan.trust is not None  # noqa: S101  checked when the plan was made
-        self._all("propose", asked, plan.trust.timeout, "accepted")
+        asked = {site: Content(values=values, rows=rows(site), blocks=blocks) for site in self.cards}
+        self._all("propose", asked, (plan.trust or Trust()).timeout, "accepted")
+
+    def _relayed(self, plan: Plan) -> Any:
+        """All rounds of a method without a server: carried here, and not read."""
+        began, charged, last = self.system.seconds(), charge_of(plan, plan.target.adversary).epsilon, plan.method.total
+        done: list[int] = []
+
+        def ask(kind: str, turn: int, asked: Mapping[str, Content], wanted: str, /) -> dict[str, Answer]:
+            return self._all(kind, asked, Trust().timeout, wanted, turn)
+
+        def tick(turn: int) -> None:
+            done.append(turn)
+            if self.watch is not None:
+                passed = self.system.seconds() - began
+                self.watch(Progress(turn, last, len(done) / max(passed, 1e-9), charged))
+
+        return relayed_model(plan, list(self.cards), ask, self.folder / "private" / "relayed", tick)
 
     def _rounds(self, plan: Plan, server: Serving) -> Any:
         """The last model; the state is on the disk before the next question leaves."""
@@ -221,8 +252,11 @@ class Federation:
     def _sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
         """The sum of the next round over those who answered in time."""
         turn = stand.round
-        if server.plan.trust is not None and server.plan.trust.server == "secure-aggregation":
-            return self._masked_sum(timeout, server, stand)
+        match server.plan.trust.server if server.plan.trust is not None else "trusted":
+            case "secure-aggregation":
+                return self._masked_sum(timeout, server, stand)
+            case "homomorphic":
+                return self._encrypted_sum(timeout, server, stand)
         answers = self.post.ask(
             "step",
             turn,
@@ -248,7 +282,53 @@ class Federation:
             )
             return {int(name): data for one in answers.values() for name, data in one.content.blocks.items()}
 
-        return masked_server.masked_sum(server, self.begun.run, stand, ask, self.folder / "private" / "masked")
+        private, signed = self.folder / "private", server.plan.trust is not None and server.plan.trust.identities
+        lists = Content.read((private / "roster").read_bytes()).blocks if signed else {}
+        keys = roster_of(lists, self.cards, self.begun.run, server.plan.data.clients) if signed else {}
+        return masked_server.masked_sum(server, self.begun.run, stand, ask, private / "masked", keys)
+
+    def _encrypted_sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
+        """The same under encryption: the aggregator adds, and a site opens the sum alone."""
+        turn, private = stand.round, self.folder / "private"
+
+        def ask(kind: str, questions: Mapping[str, Content], adder: Adder, /) -> dict[str, Answer]:
+            def enough(answers: Mapping[str, Answer]) -> bool:
+                return kind == "encrypt" and sum(len(a.content.blocks) for a in answers.values()) >= least(server, turn)
+
+            def taken(site: str, answer: Answer) -> bool:
+                no = kind == "open" and answer.kind == "refused"  # no use in asking again
+                return no or encrypted_server.right(server, turn, site, answer, adder)
+
+            return self.post.ask(kind, turn, questions, timeout, taken, enough)
+
+        public = (private / "sums.public").read_bytes()
+        return encrypted_server.encrypted_sum(server, stand, public, ask, self.cards, private / "encrypted")
+
+    def _enrol(self, server: Serving) -> None:
+        """For signed masks: every site's list of its clients' keys goes to every site, who checks them all."""
+        trust, path = server.plan.trust, self.folder / "private" / "roster"
+        if trust is None or trust.identities is None or path.exists():
+            return
+        found = self._all("enrol", {site: Content() for site in self.cards}, trust.timeout, "enrolled")
+        lists = Content(blocks={site: answer.content.blocks.get("list", b"") for site, answer in found.items()})
+        roster_of(lists.blocks, self.cards, self.begun.run, server.plan.data.clients)
+        self._all("roster", dict.fromkeys(self.cards, lists), trust.timeout, "known")
+        write_atomically(path, lists.write())
+
+    def _share_key(self, server: Serving) -> None:
+        """For encrypted sums: one site makes the key, the others get it sealed; here only its public half is kept."""
+        trust, path = server.plan.trust, self.folder / "private" / "sums.public"
+        if trust is None or trust.server != "homomorphic" or path.exists():
+            return
+        maker = maker_of(self.cards)
+        made = self._all("make-key", {maker: Content()}, trust.timeout, "made")[maker].content.blocks
+        for site in self.cards:
+            if site != maker and site not in made:
+                raise SiteRefused(f"Site {maker} has no public key of {site}: put it at peers/{site}.pub there.")
+        encrypted_server.adder_of(server, made.get("public", b""), 0)
+        asked = {site: Content(blocks={"key": made[site]}) for site in self.cards if site != maker}
+        self._all("take-key", asked, trust.timeout, "taken")
+        write_atomically(path, made["public"])
 
     def _release(self, plan: Plan, model: Any, entropy: Entropy, ledger: Ledger, at: str | None) -> dict[str, Any]:
         """Record the release, then make it; then tell the sites."""
@@ -261,7 +341,8 @@ class Federation:
         write_atomically(self.folder / "metrics.json", text.encode(), mode=PUBLIC)
         write_atomically(self.folder / "ledger.jsonl", ledger.export(self.begun.run), mode=PUBLIC)
         write_atomically(self.folder / "private" / "released", data)
-        (self.folder / "private" / "checkpoint").unlink(missing_ok=True)
+        for name in ("checkpoint", "relayed", "encrypted"):
+            (self.folder / "private" / name).unlink(missing_ok=True)
         self._finish(data)
         return metrics
 
@@ -283,9 +364,11 @@ class Federation:
         if len(found) == len(asked):
             (self.folder / "private" / "released").unlink(missing_ok=True)
 
-    def _all(self, kind: str, asked: Mapping[str, Content], timeout: float, wanted: str) -> dict[str, Answer]:
+    def _all(
+        self, kind: str, asked: Mapping[str, Content], timeout: float, wanted: str, turn: int = 0
+    ) -> dict[str, Answer]:
         """An answer from every site, or a refusal that says who did not give it."""
-        found = self.post.ask(kind, 0, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), _never)
+        found = self.post.ask(kind, turn, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), _never)
         for site in sorted(asked):
             if site not in found:
                 raise SiteRefused(
@@ -296,19 +379,9 @@ class Federation:
             if answer.kind == "refused":
                 code = answer.content.values.get("code")
                 raise SiteRefused(
-                    f"Site {site} refuses: {_REASONS.get(str(code), str(code)[:40])}. Go on with --resume."
+                    f"Site {site} refuses: {REASONS.get(str(code), str(code)[:40])}. Go on with --resume."
                 )
         return found
-
-
-_REASONS: Final = {
-    "not-accepted": "its operator has not accepted this plan; start the guard there with --accept and the plan's hash",
-    "over-cap": "the plan costs more than is left under the site's cap",
-    "not-private": "the plan promises nothing, and the site runs no trials",
-    "other-data": "the plan was made for data of another shape",
-    "other-plan": "it has agreed to another plan for this run",
-    "finished": "it has recorded the end of this run",
-}
 
 
 def _never(answers: Mapping[str, Answer]) -> bool:

@@ -26,12 +26,12 @@ class Asks(Protocol):
     def __call__(self, stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]: ...  # noqa: D102
 
 
-def masked_sum(serving: Serving, run: str, stand: Standing, ask: Asks, log: Path) -> Whole:
-    """The sum of the next round, behind masks; too few answers at any stage are refused."""
+def masked_sum(serving: Serving, run: str, stand: Standing, ask: Asks, log: Path, keys: Mapping[int, bytes]) -> Whole:
+    """The sum of the next round, behind masks; too few answers at any stage are refused. ``keys``: of identities."""
     turn = stand.round
     members = {site: serving.clients(turn, site) for site in serving.questions(stand)}
     cohort = tuple(sorted(client for mine in members.values() for client in mine))
-    server = ServerRound(setting_of(serving.plan, run, turn, cohort))
+    server = ServerRound(setting_of(serving.plan, run, turn, cohort, keys))
     done = _read_log(log, turn)
     inbox: dict[int, bytes] = {}
     for number, stage in enumerate(STAGES):

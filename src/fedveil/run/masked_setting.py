@@ -1,9 +1,11 @@
 """What site and aggregator each work out for a masked round, from the plan alone: neither need believe the other.
 
-There are no identity keys of clients here: the masks hold against a server that follows the protocol and looks, not
-against one that poses as clients (docs/secure.md).
+Without identity keys of clients the masks hold against a server that follows the protocol and looks, not against one
+that poses as clients (docs/secure.md). With them all clients of a round are neighbours: the aggregator has named the
+run, and could else have chosen a name that draws a graph to its liking.
 """
 
+from collections.abc import Mapping
 from hashlib import sha256
 
 from fedveil.plan import Plan
@@ -13,19 +15,24 @@ from fedveil.theory.neighbours import least_neighbours
 STAGES = ("advertise", "share", "mask", "agree", "reveal")
 
 
-def setting_of(plan: Plan, run: str, turn: int, clients: tuple[int, ...]) -> Setting:
-    """The setting of a round of these clients."""
+def setting_of(plan: Plan, run: str, turn: int, clients: tuple[int, ...], keys: Mapping[int, bytes]) -> Setting:
+    """The setting of a round of these clients; ``keys``: of their identities, where the plan has such."""
     assert plan.trust is not None  # noqa: S101  asked by parts only
     trust = plan.trust
     least = max(1, trust.least(len(clients)))
-    hood = least_neighbours(len(clients), trust.colluders, len(clients) - least)
+    if trust.identities is None:
+        hood = least_neighbours(len(clients), trust.colluders, len(clients) - least)
+        neighbours, threshold = hood.neighbours, hood.threshold
+    else:
+        neighbours, threshold = len(clients) - 1, max(2, least)
     return Setting(
         run=sha256(f"fedveil masked run {plan.hash} {run}".encode()).digest(),
         round=turn,
         clients=clients,
-        neighbours=hood.neighbours,
-        threshold=hood.threshold,
+        neighbours=neighbours,
+        threshold=threshold,
         least=least,
         length=plan.dimension,
         colluders=trust.colluders,
+        identities=() if trust.identities is None else tuple(keys[client] for client in clients),
     )

@@ -4,28 +4,35 @@ With the same noise, two sums over different survivors would show a single clien
 is never begun again: a guard that lost its machines is missing from the round.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import final
 
 from fedveil.plan import Plan
+from fedveil.run.enrolment import signer_of
 from fedveil.run.masked_setting import STAGES, setting_of
 from fedveil.secure.client import ClientRound
 from fedveil.secure.refusals import Refused as Ended
 from fedveil.summing import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
+from fedveil.wire.keys import Identity
 
 
 @final
 @dataclass(slots=True)
 class MaskedSite:
-    """The machines of the last round; the last answer, which is given again to the very same question."""
+    """The machines of the last round; the last answer, which is given again to the very same question.
+
+    ``keys``: the identity key of every client of the study, where the plan has such.
+    """
 
     plan: Plan
     run: str
     random: Callable[[int], bytes]
+    identity: Identity
+    keys: Mapping[int, bytes]
     turn: int = -1
     machines: dict[int, ClientRound] = field(default_factory=dict)
     stage: int = 0
@@ -41,11 +48,21 @@ class MaskedSite:
         """The first messages of a new round, of all of the site's clients in it."""
         listed = asked.rows.get("cohort")
         clients = () if listed is None else tuple(int(client) for client in listed)
-        if len(clients) != cohort or not set(parts) <= set(clients):
+        signed = self.plan.trust is not None and self.plan.trust.identities is not None
+        if len(clients) != cohort or not set(parts) <= set(clients) or (signed and not set(clients) <= set(self.keys)):
             raise Refused("other-cohort")
-        setting = setting_of(self.plan, self.run, turn, clients)
+        setting = setting_of(self.plan, self.run, turn, clients, self.keys)
         self.turn, self.stage, self.said = turn, 0, None
-        self.machines = {client: ClientRound(setting, client, self.random(32), part) for client, part in parts.items()}
+        self.machines = {
+            client: ClientRound(
+                setting,
+                client,
+                self.random(32),
+                part,
+                signer=signer_of(self.identity, self.run, client) if signed else b"",
+            )
+            for client, part in parts.items()
+        }
         return self._kept(body, {client: machine.open() for client, machine in self.machines.items()})
 
     def go_on(self, turn: int, asked: Content, body: bytes) -> Content:

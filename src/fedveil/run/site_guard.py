@@ -5,7 +5,7 @@ must be signed by the aggregator, be new, and belong to a plan that the site's o
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -15,12 +15,17 @@ import numpy as np
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Cap, CapExceeded
+from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan
-from fedveil.run.files import private_folder
+from fedveil.run.encrypted_setting import KEY_FILE
+from fedveil.run.encrypted_site import EncryptedSite
+from fedveil.run.enrolment import enrolment, roster_of
+from fedveil.run.files import private_folder, write_atomically
 from fedveil.run.masked_setting import STAGES
 from fedveil.run.masked_site import MaskedSite
 from fedveil.run.site_data import SiteData
 from fedveil.run.site_record import Record, World
+from fedveil.run.site_simfl import SimFLSite, check_party
 from fedveil.run.site_state import SiteState, load_state, save_state
 from fedveil.run.site_work import SiteWork, check_proposal, site_work
 from fedveil.run.summing import floors_of
@@ -47,12 +52,13 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """Who and where a site is, and its data."""
+    """Who and where a site is, and its data; ``peers``: the other sites' public keys, as this site was given them."""
 
     identity: Identity
     aggregator: Card
     data: SiteData
     folder: Path
+    peers: Mapping[str, Card] = field(default_factory=dict)
 
     @property
     def records(self) -> Records:
@@ -97,6 +103,12 @@ class Guard:
                 return self._step(asked, opened, record, state)
             case "masked":
                 return self._masked(asked, opened, record, state)
+            case "make-key" | "take-key" | "encrypt" | "open":
+                return self._encrypted(asked, opened, record, state)
+            case "enrol" | "roster":
+                return self._enrolled(asked, opened, record, state)
+            case "party" | "lead":
+                return self._party(asked, opened, record, state)
             case "finish":
                 return self._finish(asked, record, state)
             case _:
@@ -117,6 +129,8 @@ class Guard:
         plan = _plan_of(asked)
         _fits(plan, self.site.records)
         check_proposal(plan, asked, self.site.records)
+        if isinstance(plan.method, SimFL):
+            check_party(plan, asked, self.site.records, self.site.identity.name, self.site.peers)
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
         self.show(plan)
         if not (plan.hash in self.terms.accept or ANY in self.terms.accept):
@@ -162,7 +176,10 @@ class Guard:
             raise Refused("unknown-kind")
         plan, _ = self._agreed(record, state)
         turn, body = opened.head.round, opened.body
-        machines = self._machines.setdefault(record.run, MaskedSite(plan, record.run, self.world.random))
+        if record.run not in self._machines:
+            keys = self._roster(record, plan)
+            self._machines[record.run] = MaskedSite(plan, record.run, self.world.random, self.site.identity, keys)
+        machines = self._machines[record.run]
         again = machines.repeated(turn, body)
         if again is not None:
             return "masked", again
@@ -174,6 +191,82 @@ class Guard:
             raise Refused("nothing-to-send")
         save_state(record.private / "state", begun)  # before anything leaves: this round is spent
         return "masked", machines.begin(turn, asked, body, parts, floors_of(plan)[turn][0])
+
+    def _enrolled(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Identity keys for masked sums: the site's own list, and then everybody's, checked here; one for a run."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, proposal = self._agreed(record, state)
+        if plan.trust is None or plan.trust.identities is None:
+            raise Refused("unknown-kind")
+        own = enrolment(self.site.identity, record.run, proposal.rows["numbers"].tolist())
+        if opened.head.kind == "enrol":
+            return "enrolled", Content(blocks={"list": own})
+        roster_of(asked.blocks, self._cards(), record.run, plan.data.clients)
+        path = record.private / "roster"
+        mine = asked.blocks[self.site.identity.name] == own
+        if not mine or (path.exists() and path.read_bytes() != opened.body):
+            raise Refused("other-roster")
+        write_atomically(path, opened.body)
+        return "known", Content()
+
+    def _roster(self, record: Record, plan: Plan) -> dict[int, bytes]:
+        """The clients' keys, checked again as they are read; none where the plan has none."""
+        if plan.trust is None or plan.trust.identities is None:
+            return {}
+        path = record.private / "roster"
+        if not path.exists():
+            raise Refused("no-roster")
+        return roster_of(Content.read(path.read_bytes()).blocks, self._cards(), record.run, plan.data.clients)
+
+    def _cards(self) -> dict[str, Card]:
+        return {**self.site.peers, self.site.identity.name: self.site.identity.card}
+
+    def _encrypted(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Encrypted sums: the sites' key, the clients' parts, and one opened sum a round, ever."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, _ = self._agreed(record, state)
+        if plan.trust is None or plan.trust.key_holder != "clients":
+            raise Refused("unknown-kind")
+        if state.finished:
+            raise Refused("finished")
+        site, turn = self.site, opened.head.round
+        sums = EncryptedSite(plan, record.run, site.identity, site.peers, record.private / KEY_FILE, self.world.random)
+        match opened.head.kind:
+            case "make-key":
+                return "made", sums.make()
+            case "take-key":
+                return "taken", sums.take(asked)
+            case "open":
+                message = asked.blocks.get("sum", b"")
+                # Before it is opened, whatever comes of it: each try tells something.
+                save_state(record.private / "state", state.opening(turn, hashlib.sha256(message).hexdigest()))
+                return "opened", sums.open(turn, message)
+        stepped = state.stepped(turn, hashlib.sha256(opened.body).hexdigest())
+        parts = self._work(record, state).parts(turn, asked)
+        if not parts:
+            raise Refused("nothing-to-send")
+        save_state(record.private / "state", stepped)  # before the answer leaves: this round is spent
+        return "encrypted", sums.encrypt(turn, parts)
+
+    def _party(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """SimFL: a noised sum for the leader, or the leader's step; both sealed for other sites."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, proposal = self._agreed(record, state)
+        if not isinstance(plan.method, SimFL):
+            raise Refused("unknown-kind")
+        turn = opened.head.round
+        if state.finished:
+            raise Refused("finished")
+        entropy = record.entropy(plan, self.site.records, proposal.values.get("seed") if plan.seeded else None)
+        keys = (self.site.identity, self.site.peers)
+        memory = record.private / "memory"
+        party = SimFLSite.make(plan, record.run, self.site.records, keys, entropy, memory, self.world.random)
+        if opened.head.kind == "lead":
+            return "led", party.lead(turn, asked)
+        return "sum", party.contribute(turn, asked)
 
     def _server(self, record: Record, state: SiteState) -> str:
         plan, _ = self._agreed(record, state)
@@ -239,7 +332,7 @@ def _plan_of(proposal: Content) -> Plan:
         raise Refused("malformed") from error
     if plan.hash != proposal.values.get("plan"):
         raise Refused("other-plan")
-    if plan.trust is None:
+    if plan.trust is None and not isinstance(plan.method, SimFL):
         raise Refused("not-by-parts")
     return plan
 

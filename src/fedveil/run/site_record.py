@@ -16,6 +16,7 @@ from fedveil.ledger import Cap, Ledger
 from fedveil.plan import Plan, write_plan
 from fedveil.promises import ADVERSARIES
 from fedveil.run.conduct import charge_of
+from fedveil.run.encrypted_setting import KEY_FILE
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
 from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
@@ -69,7 +70,7 @@ class Record:
         return Entropy.from_key(key, context=f"{plan.hash} {self.run} {records.fingerprint(key)}")
 
     def release(self, plan: Plan, records: Records, model: bytes) -> None:
-        """Record what was released, and keep it; the key of the noise is destroyed."""
+        """Record what was released, and keep it; the keys of noise and sums are destroyed."""
         _check_model(plan, model)
         with Ledger.open(self.books, records.fingerprint, urandom=self.world.random) as ledger:
             ledger.release(self.run, hashlib.sha256(model).hexdigest(), at=self._at(plan))
@@ -80,6 +81,7 @@ class Record:
         metrics: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
         write_atomically(self.folder / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode(), mode=PUBLIC)
         (self.private / "key").unlink(missing_ok=True)
+        (self.private / KEY_FILE).unlink(missing_ok=True)
 
     def _at(self, plan: Plan) -> str | None:
         return None if plan.seeded else self.world.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

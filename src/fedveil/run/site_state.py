@@ -12,7 +12,10 @@ from fedveil.wire.envelope import Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteState:
-    """The last instruction's number; the last round answered and what was asked in it; what was agreed."""
+    """The last instruction's number; the last round answered and what was asked in it; what was agreed.
+
+    ``opened`` and ``sum``: the last round whose encrypted sum was opened here, and which sum that was.
+    """
 
     number: int = -1
     round: int = -1
@@ -20,6 +23,8 @@ class SiteState:
     plan: str = ""
     proposal: str = ""
     finished: bool = False
+    opened: int = -1
+    sum: str = ""
 
     def numbered(self, number: int) -> "SiteState":
         """The next instruction; an old number is a replay."""
@@ -47,6 +52,14 @@ class SiteState:
             raise Refused("spent-round")
         return self.stepped(turn, asked)
 
+    def opening(self, turn: int, message: str) -> "SiteState":
+        """One encrypted sum of a round is opened, ever: two over different clients would show single updates."""
+        if self.finished:
+            raise Refused("finished")
+        if turn < self.opened or (turn == self.opened and message != self.sum):
+            raise Refused("spent-round")
+        return replace(self, opened=turn, sum=message)
+
     def agreed(self, plan: str, proposal: str) -> "SiteState":
         """One plan and one proposal for a run."""
         if self.proposal not in ("", proposal) or self.plan not in ("", plan):
@@ -64,7 +77,7 @@ def load_state(path: Path) -> SiteState:
         found = SiteState(**json.loads(text))
     except (ValueError, TypeError) as error:
         raise BadValue(f"The site's memory {path} cannot be used ({error}). This run cannot go on here.") from error
-    whole = type(found.number) is int and type(found.round) is int
+    whole = all(type(number) is int for number in (found.number, found.round, found.opened))
     require(whole, f"The site's memory {path}", "hold whole numbers", text[:80])
     return found
 

@@ -34,10 +34,14 @@ def _trusted(plan: Plan, entropy: Entropy) -> Summing:
 def _secure(plan: Plan, entropy: Entropy) -> Summing:
     part = _part("fedveil.secure.rounds", plan)
     seed = entropy.words("secure aggregation", 0, 4).tobytes()
-    told = (plan.trust or Trust()).colluders
-    return _by_floor(
-        plan, lambda most, least: part.SecureSumming(_name(plan, entropy), seed, least=least, colluders=told)
-    )
+    trust = plan.trust or Trust()
+    told, signed = trust.colluders, trust.identities is not None
+
+    def make(most: int, least: int) -> Summing:
+        made: Summing = part.SecureSumming(_name(plan, entropy), seed, least=least, colluders=told, signed=signed)
+        return made
+
+    return _by_floor(plan, make)
 
 
 def _homomorphic(plan: Plan, entropy: Entropy) -> Summing:

@@ -65,9 +65,9 @@ class Party:
 def train_simfl(plan: Plan, records: Records, entropy: Entropy, tick: Tick, *, wire: Wire | None = None) -> Trained:
     """The model after the last round; ``wire`` is shown every message."""
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
-    method, parties, unit = _method(plan), parties_of(plan, records), 2.0**plan.grid
+    method, parties, unit = simfl_of(plan), parties_of(plan, records), 2.0**plan.grid
     send = wire or (lambda message: None)
-    divisor, model, speed, dropped = method.divisor(plan.data), np.zeros(plan.dimension), np.zeros(plan.dimension), 0
+    model, speed, dropped = np.zeros(plan.dimension), np.zeros(plan.dimension), 0
     for turn in range(method.rounds):
         leader = method.leader(turn, len(parties))
         total = np.zeros(plan.dimension)
@@ -77,14 +77,20 @@ def train_simfl(plan: Plan, records: Records, entropy: Entropy, tick: Tick, *, w
                 send(Message(turn, party.number, leader, "gradient", noised))
             total += noised
             dropped += lost
-        speed = method.momentum * speed + total * (unit / divisor) + plan.model.l2 * model
-        model = project(model - method.step_size * speed, plan.radius)
+        model, speed = step(plan, model, speed, total)
         for party in parties:
             if party.number != leader:
                 send(Message(turn, leader, party.number, "model", model))
         tick(turn + 1)
     sent = method.rounds * (len(parties) - 1) * plan.dimension * 8
     return Trained(model=model, dropped=dropped, bytes_up=sent, bytes_down=sent)
+
+
+def step(plan: Plan, model: Vector, speed: Vector, total: Vector) -> tuple[Vector, Vector]:
+    """What the leader does with the sum of a round (in grid steps): the next model and its speed."""
+    method, unit = simfl_of(plan), 2.0**plan.grid
+    speed = method.momentum * speed + total * (unit / method.divisor(plan.data)) + plan.model.l2 * model
+    return project(model - method.step_size * speed, plan.radius), speed
 
 
 def parties_of(plan: Plan, records: Records) -> list[Party]:
@@ -96,7 +102,8 @@ def parties_of(plan: Plan, records: Records) -> list[Party]:
     return [Party(k, plan.model.loss, features[cut], targets[cut], norms[cut]) for k, cut in enumerate(cuts)]
 
 
-def _method(plan: Plan) -> SimFL:
+def simfl_of(plan: Plan) -> SimFL:
+    """The plan's method, which must be this one."""
     if not isinstance(plan.method, SimFL):
         raise BadValue(f"The plan must be for simfl here, and it is for {plan.method.kind}.")
     return plan.method
