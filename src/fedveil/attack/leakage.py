@@ -56,6 +56,8 @@ def leakage(
     """
     hint = "The result shows records as they are: attack stand-ins of the same shape."
     require(public is True, "public", "be true for records that the attack may show", public, hint)
+    hint = "It knows what a record's share of the noise is, not a client's: attack the study without [trust]."
+    require(plan.trust is None, "plan.trust", "be absent for the leakage attack", plan.trust, hint)
     known = plan.model.kind in LINEAR or plan.model.kind == "torch"
     if not known:
         raise BadValue(f"The leakage attack must know the model, and it knows {', '.join(LINEAR)}, torch.")
