@@ -15,7 +15,7 @@ from fedveil.data.records import Records
 from fedveil.errors import BadValue, NotAvailable, TooFewSurvivors
 from fedveil.ledger import Ledger
 from fedveil.run.conduct import Interrupted, Progress, System
-from fedveil.secure.he_library import tenseal
+from fedveil.secure.he_library import has_tenseal, tenseal
 
 CLIENTS = 10
 
@@ -177,7 +177,10 @@ def test_what_cannot_be_added_up_here_is_refused_before_it_is_charged(
     run_study(tables(), out=tmp_path / "a", data=records(), system=system(nobody))  # nothing is in the way
 
 
-@pytest.mark.parametrize("server", ["secure-aggregation", "homomorphic"])
+NEEDS_TENSEAL = pytest.mark.skipif(not has_tenseal(), reason="TenSEAL is not installed (fedveil[he])")
+
+
+@pytest.mark.parametrize("server", ["secure-aggregation", pytest.param("homomorphic", marks=NEEDS_TENSEAL)])
 @pytest.mark.parametrize("kind", ["hidden", "fedavg", "dpsgd"])
 def test_every_server_gives_the_same_model(server: str, kind: str, tmp_path: Path) -> None:
     """Bit for bit: what adds up is all that differs. Skipped where a server's library is not installed."""
