@@ -11,7 +11,7 @@ import pytest
 from fedveil.errors import TooFewSurvivors
 from fedveil.plan import read_plan
 from fedveil.run.encrypted_setting import KEY_FILE, parameters_of
-from fedveil.run.federate import SiteRefused
+from fedveil.run.everybody import SiteRefused
 from fedveil.run.simulate import simulate
 from fedveil.run.trainers import train_plan
 from fedveil.secure.he_library import has_tenseal

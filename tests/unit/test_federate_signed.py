@@ -10,7 +10,7 @@ import pytest
 from fedveil.assumptions import assumptions
 from fedveil.plan import read_plan, write_plan
 from fedveil.run.enrolment import enrolled, enrolment, roster_of, signer_of
-from fedveil.run.federate import SiteRefused
+from fedveil.run.everybody import SiteRefused
 from fedveil.run.masked_setting import setting_of
 from fedveil.run.simulate import simulate
 from fedveil.theory.neighbours import graph_failure, recovery_failure

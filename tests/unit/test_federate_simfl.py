@@ -10,7 +10,7 @@ import pytest
 
 from fedveil.certify import certify
 from fedveil.plan import read_plan
-from fedveil.run.federate import SiteRefused
+from fedveil.run.everybody import SiteRefused
 from fedveil.study import Study, study_of
 from fedveil.train.entropy import Entropy
 from fedveil.train.simfl import Message, train_simfl

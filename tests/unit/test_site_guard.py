@@ -11,7 +11,7 @@ import pytest
 from fedveil.certify import certify, differences
 from fedveil.ledger import Ledger
 from fedveil.plan import write_plan
-from fedveil.run.federate import SiteRefused
+from fedveil.run.everybody import SiteRefused
 from fedveil.run.site_guard import Terms
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Refused, peek, seal, unseal

@@ -17,29 +17,25 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.errors import BadValue, FedveilError
+from fedveil.errors import BadValue
 from fedveil.ledger import Ledger
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES
-from fedveil.run import encrypted_server, masked_server
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.conduct import Progress, System, caps_of, charge_of, model_file
 from fedveil.run.consortium import Consortium, consortium
-from fedveil.run.encrypted_setting import maker_of
-from fedveil.run.enrolment import roster_of
+from fedveil.run.everybody import ask_everybody, never
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure
 from fedveil.run.post import Answer, Post
-from fedveil.run.reasons import REASONS
 from fedveil.run.relayed_rounds import check_parties, relayed_model
+from fedveil.run.round_sums import RoundSums
 from fedveil.run.server_dpsgd import DpSgdServer
 from fedveil.run.server_fedavg import FedAvgServer
 from fedveil.run.server_hidden import HiddenServer
-from fedveil.run.serving import Serving, Standing, count, least, right, summed
-from fedveil.secure.he_roles import Adder
+from fedveil.run.serving import Serving, Standing
 from fedveil.study import Study
-from fedveil.summing import Whole
 from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
 from fedveil.trust import Trust
@@ -56,10 +52,6 @@ SERVERS: Final[dict[str, Make]] = {
     "fedavg": FedAvgServer.make,
     "dpsgd": DpSgdServer.make,
 }
-
-
-class SiteRefused(FedveilError):
-    """A site does not agree to the plan; the sentence says which and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,8 +128,6 @@ class Federation:
                 else:
                     server = SERVERS[plan.method.kind](plan, members, entropy)
                     self._propose(plan, server.proposal)
-                    self._share_key(server)
-                    self._enrol(server)
                     model = self._rounds(plan, server)
                 return self._release(plan, model, entropy, ledger, at)
 
@@ -148,7 +138,7 @@ class Federation:
             kept = Content.read(path.read_bytes())
             return consortium({name: Content.read(block) for name, block in kept.blocks.items()})
         asked = {site: Content() for site in self.cards}
-        found = self._all("hello", asked, _HELLO, "here")
+        found = ask_everybody(self.post, "hello", asked, _HELLO, "here")
         said = {site: answer.content for site, answer in found.items()}
         made = consortium(said)
         write_atomically(path, Content(blocks={site: content.write() for site, content in said.items()}).write())
@@ -213,7 +203,7 @@ class Federation:
             values["seed"] = self.study.seed
         blocks = {"plan": write_plan(plan).encode()}
         asked = {site: Content(values=values, rows=rows(site), blocks=blocks) for site in self.cards}
-        self._all("propose", asked, (plan.trust or Trust()).timeout, "accepted")
+        ask_everybody(self.post, "propose", asked, (plan.trust or Trust()).timeout, "accepted")
 
     def _relayed(self, plan: Plan) -> Any:
         """All rounds of a method without a server: carried here, and not read."""
@@ -221,7 +211,7 @@ class Federation:
         done: list[int] = []
 
         def ask(kind: str, turn: int, asked: Mapping[str, Content], wanted: str, /) -> dict[str, Answer]:
-            return self._all(kind, asked, Trust().timeout, wanted, turn)
+            return ask_everybody(self.post, kind, asked, Trust().timeout, wanted, turn)
 
         def tick(turn: int) -> None:
             done.append(turn)
@@ -234,101 +224,29 @@ class Federation:
     def _rounds(self, plan: Plan, server: Serving) -> Any:
         """The last model; the state is on the disk before the next question leaves."""
         assert plan.trust is not None  # noqa: S101
-        path = self.folder / "private" / "checkpoint"
-        mark = sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
+        private = self.folder / "private"
+        sums = RoundSums(
+            server=server,
+            trust=plan.trust,
+            run=self.begun.run,
+            private=private,
+            cards=self.cards,
+            post=self.post,
+        )
+        sums.prepare()
+        path, mark = private / "checkpoint", sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
         found = load_checkpoint(path, plan=mark, run=self.begun.run)
         stand = server.begin() if found is None else Standing(found.round, np.array(found.state, dtype=np.float64))
         first, began = stand.round, self.system.seconds()
         charged = charge_of(plan, plan.target.adversary).epsilon
         while stand.round < server.last:
-            stand = server.advance(stand, self._sum(plan.trust.timeout, server, stand))
+            stand = server.advance(stand, sums.sum(stand))
             mine = Checkpoint(plan=mark, run=self.begun.run, round=stand.round, state=stand.row, counts={})
             save_checkpoint(path, mine)
             if self.watch is not None:
                 passed = self.system.seconds() - began
                 self.watch(Progress(stand.round, server.last, (stand.round - first) / max(passed, 1e-9), charged))
         return server.model(stand)
-
-    def _sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
-        """The sum of the next round over those who answered in time."""
-        turn = stand.round
-        match server.plan.trust.server if server.plan.trust is not None else "trusted":
-            case "secure-aggregation":
-                return self._masked_sum(timeout, server, stand)
-            case "homomorphic":
-                return self._encrypted_sum(timeout, server, stand)
-        answers = self.post.ask(
-            "step",
-            turn,
-            server.questions(stand),
-            timeout,
-            lambda site, answer: right(server, turn, site, answer),
-            lambda answers: count(answers) >= least(server, turn),
-        )
-        return summed(server, turn, answers)
-
-    def _masked_sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
-        """The same behind masks: the aggregator learns the sum alone."""
-        turn = stand.round
-
-        def ask(stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]:
-            answers = self.post.ask(
-                "masked",
-                turn,
-                questions,
-                timeout,
-                lambda site, answer: masked_server.right(server, turn, site, answer),
-                lambda answers: sum(len(answer.content.blocks) for answer in answers.values()) >= needed,
-            )
-            return {int(name): data for one in answers.values() for name, data in one.content.blocks.items()}
-
-        private, signed = self.folder / "private", server.plan.trust is not None and server.plan.trust.identities
-        lists = Content.read((private / "roster").read_bytes()).blocks if signed else {}
-        keys = roster_of(lists, self.cards, self.begun.run, server.plan.data.clients) if signed else {}
-        return masked_server.masked_sum(server, self.begun.run, stand, ask, private / "masked", keys)
-
-    def _encrypted_sum(self, timeout: float, server: Serving, stand: Standing) -> Whole:
-        """The same under encryption: the aggregator adds, and a site opens the sum alone."""
-        turn, private = stand.round, self.folder / "private"
-
-        def ask(kind: str, questions: Mapping[str, Content], adder: Adder, /) -> dict[str, Answer]:
-            def enough(answers: Mapping[str, Answer]) -> bool:
-                return kind == "encrypt" and sum(len(a.content.blocks) for a in answers.values()) >= least(server, turn)
-
-            def taken(site: str, answer: Answer) -> bool:
-                no = kind == "open" and answer.kind == "refused"  # no use in asking again
-                return no or encrypted_server.right(server, turn, site, answer, adder)
-
-            return self.post.ask(kind, turn, questions, timeout, taken, enough)
-
-        public = (private / "sums.public").read_bytes()
-        return encrypted_server.encrypted_sum(server, stand, public, ask, self.cards, private / "encrypted")
-
-    def _enrol(self, server: Serving) -> None:
-        """For signed masks: every site's list of its clients' keys goes to every site, who checks them all."""
-        trust, path = server.plan.trust, self.folder / "private" / "roster"
-        if trust is None or trust.identities is None or path.exists():
-            return
-        found = self._all("enrol", {site: Content() for site in self.cards}, trust.timeout, "enrolled")
-        lists = Content(blocks={site: answer.content.blocks.get("list", b"") for site, answer in found.items()})
-        roster_of(lists.blocks, self.cards, self.begun.run, server.plan.data.clients)
-        self._all("roster", dict.fromkeys(self.cards, lists), trust.timeout, "known")
-        write_atomically(path, lists.write())
-
-    def _share_key(self, server: Serving) -> None:
-        """For encrypted sums: one site makes the key, the others get it sealed; here only its public half is kept."""
-        trust, path = server.plan.trust, self.folder / "private" / "sums.public"
-        if trust is None or trust.server != "homomorphic" or path.exists():
-            return
-        maker = maker_of(self.cards)
-        made = self._all("make-key", {maker: Content()}, trust.timeout, "made")[maker].content.blocks
-        for site in self.cards:
-            if site != maker and site not in made:
-                raise SiteRefused(f"Site {maker} has no public key of {site}: put it at peers/{site}.pub there.")
-        encrypted_server.adder_of(server, made.get("public", b""), 0)
-        asked = {site: Content(blocks={"key": made[site]}) for site in self.cards if site != maker}
-        self._all("take-key", asked, trust.timeout, "taken")
-        write_atomically(path, made["public"])
 
     def _release(self, plan: Plan, model: Any, entropy: Entropy, ledger: Ledger, at: str | None) -> dict[str, Any]:
         """Record the release, then make it; then tell the sites."""
@@ -360,29 +278,6 @@ class Federation:
         asked = {site: Content(blocks={"model": data}) for site in self.cards}
         plan = read_plan((self.folder / "plan.toml").read_text(encoding="utf-8"))
         seconds = _HELLO if plan.trust is None else plan.trust.timeout
-        found = self.post.ask("finish", 0, asked, seconds, lambda _, answer: answer.kind == "recorded", _never)
+        found = self.post.ask("finish", 0, asked, seconds, lambda _, answer: answer.kind == "recorded", never)
         if len(found) == len(asked):
             (self.folder / "private" / "released").unlink(missing_ok=True)
-
-    def _all(
-        self, kind: str, asked: Mapping[str, Content], timeout: float, wanted: str, turn: int = 0
-    ) -> dict[str, Answer]:
-        """An answer from every site, or a refusal that says who did not give it."""
-        found = self.post.ask(kind, turn, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), _never)
-        for site in sorted(asked):
-            if site not in found:
-                raise SiteRefused(
-                    f"Site {site} did not answer within {timeout:.0f} seconds. Is its guard running, and its node? "
-                    "Go on with --resume."
-                )
-            answer = found[site]
-            if answer.kind == "refused":
-                code = answer.content.values.get("code")
-                raise SiteRefused(
-                    f"Site {site} refuses: {REASONS.get(str(code), str(code)[:40])}. Go on with --resume."
-                )
-        return found
-
-
-def _never(answers: Mapping[str, Answer]) -> bool:
-    return False

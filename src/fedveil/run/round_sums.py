@@ -1,0 +1,124 @@
+"""One round across sites: how its sum comes about under each kind of server, and the keys that this needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from fedveil.run import encrypted_server, masked_server
+from fedveil.run.encrypted_setting import maker_of
+from fedveil.run.enrolment import roster_of
+from fedveil.run.everybody import SiteRefused, ask_everybody
+from fedveil.run.files import write_atomically
+from fedveil.run.post import Answer, Post
+from fedveil.run.serving import Serving, Standing, count, least, right, summed
+from fedveil.secure.he_roles import Adder
+from fedveil.summing import Whole
+from fedveil.trust import Trust
+from fedveil.wire.content import Content
+from fedveil.wire.keys import Card
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSums:
+    """What the rounds of one run share: who is asked, by whom, and where keys and logs are kept."""
+
+    server: Serving
+    trust: Trust
+    run: str
+    private: Path
+    cards: Mapping[str, Card]
+    post: Post
+
+    def prepare(self) -> None:
+        """Keys for encrypted sums, and for signed masks; made once in a run."""
+        if self.trust.server == "homomorphic":
+            self._share_key()
+        if self.trust.identities is not None:
+            self._enrol()
+
+    def sum(self, stand: Standing) -> Whole:
+        """The sum of the next round over those who answered in time."""
+        match self.trust.server:
+            case "secure-aggregation":
+                return self._masked(stand)
+            case "homomorphic":
+                return self._encrypted(stand)
+            case _:
+                return self._open(stand)
+
+    def _open(self, stand: Standing) -> Whole:
+        server, turn = self.server, stand.round
+        answers = self.post.ask(
+            "step",
+            turn,
+            server.questions(stand),
+            self.trust.timeout,
+            lambda site, answer: right(server, turn, site, answer),
+            lambda answers: count(answers) >= least(server, turn),
+        )
+        return summed(server, turn, answers)
+
+    def _masked(self, stand: Standing) -> Whole:
+        """The same behind masks: the aggregator learns the sum alone."""
+        server, turn = self.server, stand.round
+
+        def ask(stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]:
+            answers = self.post.ask(
+                "masked",
+                turn,
+                questions,
+                self.trust.timeout,
+                lambda site, answer: masked_server.right(server, turn, site, answer),
+                lambda answers: sum(len(answer.content.blocks) for answer in answers.values()) >= needed,
+            )
+            return {int(name): data for one in answers.values() for name, data in one.content.blocks.items()}
+
+        signed = self.trust.identities is not None
+        lists = Content.read((self.private / "roster").read_bytes()).blocks if signed else {}
+        keys = roster_of(lists, self.cards, self.run, server.plan.data.clients) if signed else {}
+        return masked_server.masked_sum(server, self.run, stand, ask, self.private / "masked", keys)
+
+    def _encrypted(self, stand: Standing) -> Whole:
+        """The same under encryption: the aggregator adds, and a site opens the sum alone."""
+        server, turn = self.server, stand.round
+
+        def ask(kind: str, questions: Mapping[str, Content], adder: Adder, /) -> dict[str, Answer]:
+            def enough(answers: Mapping[str, Answer]) -> bool:
+                return kind == "encrypt" and sum(len(a.content.blocks) for a in answers.values()) >= least(server, turn)
+
+            def taken(site: str, answer: Answer) -> bool:
+                no = kind == "open" and answer.kind == "refused"  # no use in asking again
+                return no or encrypted_server.right(server, turn, site, answer, adder)
+
+            return self.post.ask(kind, turn, questions, self.trust.timeout, taken, enough)
+
+        public = (self.private / "sums.public").read_bytes()
+        return encrypted_server.encrypted_sum(server, stand, public, ask, self.cards, self.private / "encrypted")
+
+    def _enrol(self) -> None:
+        """For signed masks: every site's list of its clients' keys goes to every site, who checks them all."""
+        path, seconds = self.private / "roster", self.trust.timeout
+        if path.exists():
+            return
+        found = ask_everybody(self.post, "enrol", {site: Content() for site in self.cards}, seconds, "enrolled")
+        lists = Content(blocks={site: answer.content.blocks.get("list", b"") for site, answer in found.items()})
+        roster_of(lists.blocks, self.cards, self.run, self.server.plan.data.clients)
+        ask_everybody(self.post, "roster", dict.fromkeys(self.cards, lists), seconds, "known")
+        write_atomically(path, lists.write())
+
+    def _share_key(self) -> None:
+        """For encrypted sums: one site makes the key, the others get it sealed; here only its public half is kept."""
+        path, seconds = self.private / "sums.public", self.trust.timeout
+        if path.exists():
+            return
+        maker = maker_of(self.cards)
+        made = ask_everybody(self.post, "make-key", {maker: Content()}, seconds, "made")[maker].content.blocks
+        for site in self.cards:
+            if site != maker and site not in made:
+                raise SiteRefused(f"Site {maker} has no public key of {site}: put it at peers/{site}.pub there.")
+        encrypted_server.adder_of(self.server, made.get("public", b""), 0)
+        asked = {site: Content(blocks={"key": made[site]}) for site in self.cards if site != maker}
+        ask_everybody(self.post, "take-key", asked, seconds, "taken")
+        write_atomically(path, made["public"])
