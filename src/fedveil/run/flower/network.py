@@ -63,8 +63,9 @@ def supernode_command(link: Link, key: Path, guard: Path, port: int, secret: Pat
     own executor, which runs the uploaded relay.
     """
     own = [] if secret is None else ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    program = ["flower-supernode"] if secret is None else [sys.executable, "-m", "fedveil.run.flower.supernode"]
     return [
-        *("flower-supernode", "--root-certificates", str(link.authority), "--superlink", link.address),
+        *(*program, "--root-certificates", str(link.authority), "--superlink", link.address),
         *("--auth-supernode-private-key", str(key), "--node-config", f'guard="{guard}"'),
         *("--host", "127.0.0.1", "--port", str(port), *own),
     ]
