@@ -23,7 +23,8 @@ class Trust:
 
     Both are counted in a round. ``key_holder``: who can open encrypted sums, for a homomorphic server alone; the
     clients, unless said otherwise. ``identities``, for masked sums alone: "sites" vouch for a key of each client, by
-    which it signs. ``timeout``: seconds that a round waits for clients on other machines.
+    which it signs. ``timeout``: seconds that a round waits for clients on other machines. ``patience``, for DP-SGD in
+    the open alone: seconds after which a window goes on without those who are late; what they send joins a later one.
     """
 
     server: Server = "trusted"
@@ -32,6 +33,7 @@ class Trust:
     key_holder: KeyHolder | None = None
     timeout: float = 600.0
     identities: Identities | None = None
+    patience: float | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -45,6 +47,7 @@ class Trust:
         object.__setattr__(self, "timeout", float(self.timeout))
         self._check_key()
         self._check_identities()
+        self._check_patience()
 
     def _check_identities(self) -> None:
         known = self.identities is None or self.identities in get_args(Identities)
@@ -52,6 +55,15 @@ class Trust:
         hint = "Only masks are signed."
         masked = self.identities is None or self.server == "secure-aggregation"
         require(masked, "trust.identities", "be left out here", self.identities, hint)
+
+    def _check_patience(self) -> None:
+        if self.patience is None:
+            return
+        hint = "Masked and encrypted sums need everybody of a round at once."
+        require(self.server == "trusted", "trust.patience", "be left out here", self.patience, hint)
+        most = f"lie between 0 and trust.timeout, {self.timeout:g} seconds"
+        require(0 <= self.patience <= self.timeout, "trust.patience", most, self.patience)
+        object.__setattr__(self, "patience", float(self.patience))
 
     def _check_key(self) -> None:
         encrypted, words = self.server == "homomorphic", get_args(KeyHolder)

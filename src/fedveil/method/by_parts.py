@@ -44,6 +44,9 @@ def check(method: Method, trust: Trust, exponent: int, data: DataShape, model: M
     sizes = cohorts(method, data, target)
     for cohort in sorted(set(sizes)):
         trust.check(cohort)
+    hint = "Only updates that carry all of their noise may come late."
+    late = trust.patience is None or isinstance(method, DpSgd)
+    require(late, "trust.patience", f"be left out for {method.kind}", trust.patience, hint)
     match method:
         case Hidden():
             hint = "A sum of Laplace shares is no Laplace noise."
@@ -86,13 +89,17 @@ def _check_range(noise: Vector, sizes: Sequence[int], trust: Trust, exponent: in
 
 
 def _check_windows(method: DpSgd, trust: Trust) -> None:
-    """Only windows that wait for everybody can be added up by a server that may not look."""
-    if trust.server == "trusted":
+    """Only windows that wait for everybody can be added up by a server that may not look.
+
+    With patience the real network decides who is late, so none is simulated beside it.
+    """
+    if trust.server == "trusted" and trust.patience is None:
         return
-    hint = 'Leave delay, loss, jitter and speeds out and take a whole window, or set trust.server = "trusted".'
-    require(
-        method.network.together, "[trust]", f"go with clients that wait for each other ({trust.server})", "others", hint
-    )
+    hint = "Leave delay, loss, jitter and speeds out and take a whole window."
+    if trust.patience is None:
+        hint = f'{hint[:-1]}, or set trust.server = "trusted".'
+    setting = trust.server if trust.patience is None else "patience"
+    require(method.network.together, "[trust]", f"go with clients that wait for each other ({setting})", "others", hint)
 
 
 def shares_of(run: LastIterate, method: Hidden, trust: Trust, data: DataShape, target: Target) -> Shares:

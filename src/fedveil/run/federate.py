@@ -27,6 +27,7 @@ from fedveil.run.conduct import Progress, System, caps_of, charge_of, model_file
 from fedveil.run.consortium import Consortium, consortium
 from fedveil.run.everybody import ask_everybody, never
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
+from fedveil.run.late_windows import LateWindows
 from fedveil.run.measure import measure
 from fedveil.run.post import Answer, Post
 from fedveil.run.relayed_rounds import check_parties, relayed_model
@@ -207,46 +208,50 @@ class Federation:
 
     def _relayed(self, plan: Plan) -> Any:
         """All rounds of a method without a server: carried here, and not read."""
-        began, charged, last = self.system.seconds(), charge_of(plan, plan.target.adversary).epsilon, plan.method.total
-        done: list[int] = []
+        tick = self._ticking(plan)
 
         def ask(kind: str, turn: int, asked: Mapping[str, Content], wanted: str, /) -> dict[str, Answer]:
             return ask_everybody(self.post, kind, asked, Trust().timeout, wanted, turn)
 
-        def tick(turn: int) -> None:
-            done.append(turn)
-            if self.watch is not None:
-                passed = self.system.seconds() - began
-                self.watch(Progress(turn, last, len(done) / max(passed, 1e-9), charged))
-
-        return relayed_model(plan, list(self.cards), ask, self.folder / "private" / "relayed", tick)
+        log = self.folder / "private" / "relayed"
+        return relayed_model(plan, list(self.cards), ask, log, lambda turn: tick(turn, plan.method.total))
 
     def _rounds(self, plan: Plan, server: Serving) -> Any:
         """The last model; the state is on the disk before the next question leaves."""
         assert plan.trust is not None  # noqa: S101
-        private = self.folder / "private"
+        private, mark = self.folder / "private", sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
+        tick = self._ticking(plan)
+        if isinstance(server, DpSgdServer) and plan.trust.patience is not None:
+            windows = LateWindows(
+                server=server, trust=plan.trust, post=self.post, private=private, mark=mark, tick=tick
+            )
+            return windows.model()
         sums = RoundSums(
-            server=server,
-            trust=plan.trust,
-            run=self.begun.run,
-            private=private,
-            cards=self.cards,
-            post=self.post,
+            server=server, trust=plan.trust, run=self.begun.run, private=private, cards=self.cards, post=self.post
         )
         sums.prepare()
-        path, mark = private / "checkpoint", sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
+        path = private / "checkpoint"
         found = load_checkpoint(path, plan=mark, run=self.begun.run)
         stand = server.begin() if found is None else Standing(found.round, np.array(found.state, dtype=np.float64))
-        first, began = stand.round, self.system.seconds()
-        charged = charge_of(plan, plan.target.adversary).epsilon
         while stand.round < server.last:
             stand = server.advance(stand, sums.sum(stand))
             mine = Checkpoint(plan=mark, run=self.begun.run, round=stand.round, state=stand.row, counts={})
             save_checkpoint(path, mine)
-            if self.watch is not None:
-                passed = self.system.seconds() - began
-                self.watch(Progress(stand.round, server.last, (stand.round - first) / max(passed, 1e-9), charged))
+            tick(stand.round, server.last)
         return server.model(stand)
+
+    def _ticking(self, plan: Plan) -> Callable[[int, int], None]:
+        """Tells whoever watches how far the run has come: rounds done, of how many."""
+        began, charged = self.system.seconds(), charge_of(plan, plan.target.adversary).epsilon
+        told: list[int] = []
+
+        def tick(done: int, last: int) -> None:
+            told.append(done)
+            if self.watch is not None:
+                rate = len(told) / max(self.system.seconds() - began, 1e-9)
+                self.watch(Progress(done, last, rate, charged))
+
+        return tick
 
     def _release(self, plan: Plan, model: Any, entropy: Entropy, ledger: Ledger, at: str | None) -> dict[str, Any]:
         """Record the release, then make it; then tell the sites."""
@@ -259,7 +264,7 @@ class Federation:
         write_atomically(self.folder / "metrics.json", text.encode(), mode=PUBLIC)
         write_atomically(self.folder / "ledger.jsonl", ledger.export(self.begun.run), mode=PUBLIC)
         write_atomically(self.folder / "private" / "released", data)
-        for name in ("checkpoint", "relayed", "encrypted"):
+        for name in ("checkpoint", "relayed", "encrypted", "windows"):
             (self.folder / "private" / name).unlink(missing_ok=True)
         self._finish(data)
         return metrics

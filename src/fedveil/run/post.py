@@ -4,7 +4,7 @@ Whoever carries them is behind a Protocol; nothing here depends on Flower.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
@@ -12,8 +12,8 @@ from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Opened, Refused, seal, unseal
 from fedveil.wire.keys import Card, Identity
 
-_PAUSE: Final = 0.2  # seconds between looks
-_AGAIN: Final = 3.0  # seconds before a site that failed, and is needed, is asked again
+PAUSE: Final = 0.2  # seconds between looks
+AGAIN: Final = 3.0  # seconds before a site that failed, and is needed, is asked again
 
 
 class Carrier(Protocol):
@@ -43,6 +43,16 @@ class Answer:
 
     kind: str
     content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A question on its way: the carrier's name for it, and what its answer must name."""
+
+    name: str
+    site: str
+    turn: int
+    digest: str
 
 
 Watch = Callable[[str, str], None]  # a site and what became of it
@@ -78,34 +88,49 @@ class Post:
         more and the answers are ``enough``, that is all; when they are not, those missing are asked again.
         """
         end, found = self.clock.seconds() + timeout, dict[str, Answer]()
-        waiting: dict[str, tuple[str, str]] = {}  # by the carrier's name: site and what its answer must name
+        waiting: list[Sent] = []
         tried: dict[str, float] = {}
         while True:
             now = self.clock.seconds()
-            missing = [site for site in contents if site not in found and site not in [s for s, _ in waiting.values()]]
-            ready = [site for site in missing if site not in tried or now - tried[site] >= _AGAIN]
+            missing = set(contents) - set(found) - {sent.site for sent in waiting}
+            ready = [site for site in contents if site in missing and now - tried.get(site, -AGAIN) >= AGAIN]
             if ready and (not enough(found) or any(site not in tried for site in ready)):
                 online = self.carrier.online()
                 for site in ready:
                     if site in online:
                         tried[site] = now
-                        envelope, digest = self._sealed(kind, turn, site, contents[site])
-                        waiting[self.carrier.push(online[site], envelope, max(end - now, 1.0))] = (site, digest)
-                        self.watch(site, "asked")
-            for name, envelope in self.carrier.pull(sorted(waiting)).items() if waiting else ():
-                site, digest = waiting.pop(name)
-                answer = self._opened(site, turn, digest, envelope)
-                if answer is not None and right(site, answer):
-                    found[site] = answer
-                    self.watch(site, "answered")
-                else:
-                    self.ignored[site] = self.ignored.get(site, 0) + 1
-                    self.watch(site, "failed")
+                        waiting.append(self.send(kind, turn, site, contents[site], online[site], max(end - now, 1.0)))
+            for sent, answer in self.collect(waiting, right):
+                waiting.remove(sent)
+                if answer is not None:
+                    found[sent.site] = answer
             if len(found) == len(contents) or (not waiting and tried and enough(found)):
                 return found
             if self.clock.seconds() >= end:
                 return found
-            self.clock.sleep(_PAUSE)
+            self.clock.sleep(PAUSE)
+
+    def send(self, kind: str, turn: int, site: str, content: Content, address: str, seconds: float) -> Sent:
+        """One question on its way; ``seconds``: how long an answer is of use."""
+        envelope, digest = self._sealed(kind, turn, site, content)
+        name = self.carrier.push(address, envelope, seconds)
+        self.watch(site, "asked")
+        return Sent(name, site, turn, digest)
+
+    def collect(
+        self, waiting: Sequence[Sent], right: Callable[[str, Answer], bool]
+    ) -> list[tuple[Sent, Answer | None]]:
+        """The questions that have come back; None: with a failure, or with an answer that is not right."""
+        back = self.carrier.pull(sorted(sent.name for sent in waiting)) if waiting else {}
+        found: list[tuple[Sent, Answer | None]] = []
+        for sent in [sent for sent in waiting if sent.name in back]:
+            answer = self._opened(sent.site, sent.turn, sent.digest, back[sent.name])
+            fine = answer is not None and right(sent.site, answer)
+            if not fine:
+                self.ignored[sent.site] = self.ignored.get(sent.site, 0) + 1
+            self.watch(sent.site, "answered" if fine else "failed")
+            found.append((sent, answer if fine else None))
+        return found
 
     def _sealed(self, kind: str, turn: int, site: str, content: Content) -> tuple[bytes, str]:
         self.number += 1

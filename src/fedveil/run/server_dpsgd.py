@@ -99,4 +99,8 @@ class DpSgdServer:
 
     def advance(self, standing: Standing, total: Whole) -> Standing:
         """One window on."""
-        return Standing(standing.round + 1, advance(standing.row, total, self.unit, self.plan.radius))
+        return Standing(standing.round + 1, self.mixed(standing.row, total))
+
+    def mixed(self, model: Vector, total: Whole) -> Vector:
+        """The model with the updates of a window."""
+        return advance(model, total, self.unit, self.plan.radius)
