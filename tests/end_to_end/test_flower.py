@@ -9,30 +9,23 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from flower_trials import aggregator, released, simulated, text, trial_network, trial_records, until
 
 from fedveil.certify import certify
-from fedveil.data.load import load
 from fedveil.data.records import Records
-from fedveil.plan import read_plan
 from fedveil.remote import federated
 from fedveil.run.certificates import make_node_key
 from fedveil.run.deploy_check import check_place
 from fedveil.run.federate import Held
-from fedveil.run.flower.local import LocalNetwork, local_network
+from fedveil.run.flower.local import LocalNetwork
 from fedveil.run.flower.network import start_node
-from fedveil.run.flower.processes import environment
-from fedveil.run.simulate import simulate
-from fedveil.study import parse_study, read_study_without_data
-from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import Rule, model_of
+from fedveil.study import read_study_without_data
 from fedveil.wire import frames
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, seal
@@ -40,102 +33,16 @@ from fedveil.wire.keys import Identity
 
 pytest.importorskip("flwr")
 
-DATA = """
-[data]
-source = "sklearn:breast_cancer"
-feature_bound = 2.0
-[clients]
-kind = "dirichlet"
-count = 6
-alpha = 2.0
-"""
-REST = """
-[study]
-name = "trial"
-seed = 5
-[model]
-kind = "logistic"
-radius = 10.0
-[privacy]
-epsilon = 5.0
-delta = 1e-4
-neighbours = "zero-out"
-adversary = "every-model"
-[schedule]
-rounds = 3
-passes = 1
-[trust]
-dropouts = DROPOUTS
-timeout = TIMEOUT
-"""
-
-
-def text(dropouts: int = 0, timeout: float = 120.0) -> str:
-    return REST.replace("DROPOUTS", str(dropouts)).replace("TIMEOUT", str(timeout))
-
 
 @pytest.fixture(scope="module")
 def records() -> Records:
-    study = parse_study(DATA + text(), base=Path())
-    assert study.source is not None
-    return load(study.source, study.split, base=Path(), generator=np.random.default_rng).train
+    return trial_records()
 
 
 @pytest.fixture(scope="module")
 def network(records: Records, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
-    folder = tmp_path_factory.mktemp("network")
-    options = ["--accept", "any", "--trials"]
-    started = []
-    with local_network(records, 3, folder / "files", folder / "sites", datetime.now(UTC), options) as found:
-        started = found.processes.started
+    with trial_network(records, tmp_path_factory.mktemp("network")) as found:
         yield found
-    assert started
-    assert not [one.name for one in started if one.alive]
-    assert not _sessions({one.process.pid for one in started})  # nor anything that they started
-    assert not found.folder.exists()
-
-
-def _sessions(leaders: set[int]) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except (OSError, ValueError):
-            continue
-        if fields and fields[0] != "Z" and int(fields[3]) in leaders:
-            found.append(int(entry.name))
-    return found
-
-
-def until(happened: Callable[[], Any], limit: float = 120.0, pause: float = 0.005) -> None:
-    end = time.monotonic() + limit
-    while not happened():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(pause)
-
-
-def simulated(folder: Path, records: Records, fails: Callable[[int, int], bool] = lambda *_: False) -> Any:
-    """The model of the same plan in one process, and all models on the way."""
-    plan, models = read_plan((folder / "plan.toml").read_text()), []
-    rule = Rule.of(plan)
-    last, _ = simulate(
-        plan, records, Entropy.from_seed(5), watch=lambda state: models.append(model_of(rule, state)), fails=fails
-    )
-    return last, models
-
-
-def released(folder: Path) -> Any:
-    with np.load(folder / "model.npz") as arrays:
-        return np.array(arrays["parameters"])
-
-
-def aggregator(network: LocalNetwork, study: Path, out: Path, *more: str) -> "subprocess.Popen[bytes]":
-    """``fedveil run --on`` as a process of its own."""
-    words = [sys.executable, "-m", "fedveil", "run", str(study), "--on", str(network.files), "--out", str(out), *more]
-    log = (out.parent / f"{out.name}.log").open("ab")
-    with log:
-        env = environment(out.parent / "home")
-        return subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def test_an_aggregator_killed_twice_ends_with_the_bits_of_the_simulation(
