@@ -92,15 +92,20 @@ def _deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
     home.mkdir(parents=True, exist_ok=True)
     (folder / "private").chmod(0o700)
     write_connection(home, link)
-    for site in deployment.cards:
-        try:
-            register(home, link, site, deployment.node_key(site))
-        except FlowerFailed as error:
-            if "already" not in str(error):
-                raise
     app = write_app(home / "app")
+
+    def relay() -> None:
+        """A link that was restarted has forgotten its sites, so they are registered before every relay."""
+        for site in deployment.cards:
+            try:
+                register(home, link, site, deployment.node_key(site))
+            except FlowerFailed as error:
+                if "already" not in str(error):
+                    raise
+        submit(home, link, app, path)
+
     with listening(path) as door:
-        carrier = RelayCarrier(door, lambda: submit(home, link, app, path))
+        carrier = RelayCarrier(door, relay)
         try:
             yield carrier
         finally:

@@ -3,11 +3,13 @@
 Waits are for events, with limits far above what they take; a limit that is reached fails the test.
 """
 
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,17 @@ from fedveil.data.load import load
 from fedveil.data.records import Records
 from fedveil.method.hidden import Hidden
 from fedveil.plan import read_plan
-from fedveil.run.flower.local import LocalNetwork, local_network
+from fedveil.run.flower.local import LocalNetwork, deal_clients, local_network, site_names
 from fedveil.run.flower.processes import environment
+from fedveil.run.post import Carrier
 from fedveil.run.simulate import simulate
+from fedveil.run.summing import summing_of
 from fedveil.run.trainers import train_plan
 from fedveil.study import parse_study
+from fedveil.summing import Summed, Whole
 from fedveil.train.entropy import Entropy
 from fedveil.train.hidden import Rule, model_of
+from fedveil.wire import frames
 
 SEED = 5
 GUARD = ["--accept", "any", "--trials"]  # one person is all the operators
@@ -83,11 +89,12 @@ def trial_network(records: Records, folder: Path) -> Iterator[LocalNetwork]:
         yield found
     assert started
     assert not [one.name for one in started if one.alive]
-    assert not _sessions({one.process.pid for one in started})  # nor anything that they started
+    assert not sessions({one.process.pid for one in started})  # nor anything that they started
     assert not found.folder.exists()
 
 
-def _sessions(leaders: set[int]) -> list[int]:
+def sessions(leaders: set[int]) -> list[int]:
+    """The processes of these sessions that still run."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -121,6 +128,65 @@ def simulated(folder: Path, records: Records, fails: Callable[[int, int], bool] 
     rule = Rule.of(plan)
     last, _ = simulate(plan, records, entropy, watch=lambda state: models.append(model_of(rule, state)), fails=fails)
     return last, models
+
+
+def updates(folder: Path, records: Records, fails: Callable[[int, int], bool] = nobody) -> list[Any]:
+    """Every client's update and every site's total of every round of the same hidden plan."""
+    plan, found = read_plan((folder / "plan.toml").read_text()), []
+    entropy = Entropy.from_seed(SEED)
+    add_up, sites = summing_of(plan, entropy), deal_clients(records.clients, site_names(3)).values()
+
+    def noted(turn: int, parts: Mapping[int, Whole], /) -> Summed:
+        found.extend(parts.values())
+        for clients in sites:
+            mine = [parts[client] for client in clients.tolist() if client in parts]
+            found.extend([np.sum(mine, axis=0)] if mine else [])
+        return add_up(turn, parts)
+
+    simulate(plan, records, entropy, add_up=noted, fails=fails)
+    return found
+
+
+@dataclass(slots=True)
+class Recorded:
+    """A real carrier that keeps what was sent, by the name of the site."""
+
+    carrier: Carrier
+    sent: list[tuple[str, bytes]] = field(default_factory=list)
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def online(self) -> Mapping[str, str]:
+        """As the carrier says."""
+        found = self.carrier.online()
+        self._names |= {address: site for site, address in found.items()}
+        return found
+
+    def push(self, address: str, envelope: bytes, seconds: float) -> str:
+        """On its way, and kept."""
+        self.sent.append((self._names[address], envelope))
+        return self.carrier.push(address, envelope, seconds)
+
+    def pull(self, names: list[str]) -> Mapping[str, bytes]:
+        """As the carrier brings it."""
+        return self.carrier.pull(names)
+
+
+def knock(door: Path, envelope: bytes) -> bytes | None:
+    """What a guard says to an envelope at its own door; None if it closes without a word."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(60.0)
+        connection.connect(str(door))
+        frames.send(connection, [("envelope", envelope)])
+        try:
+            ((_, answer),) = frames.receive(connection)
+        except frames.Closed:
+            return None
+        return answer
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def released(folder: Path) -> Any:

@@ -75,16 +75,16 @@ def start_link(
     processes: Processes, link: Link, certificate: Path, key: Path, secret: Path, patience: float = 60.0
 ) -> tuple[Started, Started]:
     """The link and its executor, ready."""
-    started = processes.start("superlink", superlink_command(link, certificate, key, secret, link.host))
+    temporary = {"TMPDIR": str(processes.logs)}  # whatever they leave lies among the logs, and goes with them
+    started = processes.start("superlink", superlink_command(link, certificate, key, secret, link.host), temporary)
     started.wait_for(_READY, patience)
-    return started, processes.start("superexec", superexec_command(link, secret), _QUICK)
+    return started, processes.start("superexec", superexec_command(link, secret), {**_QUICK, **temporary})
 
 
 def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 90.0) -> Started:
     """A site's node, as its operator would start it."""
     words = [sys.executable, "-m", "fedveil", "node", "--superlink", link.address, "--key", str(key)]
     words += ["--authority", str(link.authority), "--socket", str(guard), "--patience", str(patience)]
-    # What a killed node leaves lies among the logs, and goes with them.
     return processes.start(f"node-{site}", words, {"TMPDIR": str(processes.logs)})
 
 
