@@ -96,22 +96,24 @@ def write_connection(home: Path, link: Link) -> None:
     (home / "config.toml").write_text(text, encoding="utf-8")
 
 
-def register(home: Path, link: Link, site: str, public: Path) -> None:
-    """Make a site's node known to the link."""
-    flwr(home, ["supernode", "register", str(public), link.name, "--name", site])
+def register(home: Path, link: Link, keys: Mapping[str, Path]) -> None:
+    """Make the sites' nodes known to the link, by their public keys; those that it knows stay known."""
+    words = [word for site, public in keys.items() for word in (site, str(public))]
+    _wrote(home, [sys.executable, "-m", "fedveil.run.flower.register", link.name, *words], "flwr supernode register")
 
 
 def submit(home: Path, link: Link, app: Path, socket: Path) -> str:
     """Upload the relay and start it; what Flower calls the run."""
-    return flwr(home, ["run", str(app), link.name, "--run-config", f'socket="{socket}"'])
+    words = ["flwr", "run", str(app), link.name, "--run-config", f'socket="{socket}"']
+    return _wrote(home, words, "flwr run")
 
 
-def flwr(home: Path, words: Sequence[str], extra: Mapping[str, str] | None = None, patience: float = 120.0) -> str:
-    """A command of Flower's own; what it wrote."""
+def _wrote(home: Path, words: Sequence[str], name: str, patience: float = 120.0) -> str:
+    """What a command of Flower's wrote."""
     try:
         done: Any = subprocess.run(  # noqa: S603  the words are our own
-            ["flwr", *words],  # noqa: S607  from this Python's programs
-            env=environment(home, extra),
+            list(words),
+            env=environment(home),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -121,7 +123,7 @@ def flwr(home: Path, words: Sequence[str], extra: Mapping[str, str] | None = Non
     except FileNotFoundError as error:
         raise FlowerFailed("Flower is not installed here; install it with: pip install 'fedveil[flower]'.") from error
     except subprocess.TimeoutExpired as error:
-        raise FlowerFailed(f"flwr {words[0]} did not answer within {patience:.0f} seconds.") from error
+        raise FlowerFailed(f"{name} did not answer within {patience:.0f} seconds.") from error
     if done.returncode != 0:
-        raise FlowerFailed(f"flwr {' '.join(words[:2])} failed: {' '.join((done.stdout + done.stderr).split())}")
+        raise FlowerFailed(f"{name} failed: {' '.join((done.stdout + done.stderr).split())}")
     return str(done.stdout)
