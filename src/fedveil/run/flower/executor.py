@@ -5,7 +5,6 @@ installation, does the one thing that the app does, and stays. It uses the parts
 client process is made of.
 """
 
-import time
 from collections.abc import Callable
 from logging import getLogger
 from pathlib import Path
@@ -26,8 +25,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedveil.run.flower.client_app import relay
+from fedveil.run.flower.supernode import Naps
 
-_PAUSE: Final = 0.1  # seconds between looks for a task
+_SELDOM: Final = 1.0  # seconds between looks for a task when none has come for long
 _PATIENCE: Final = 5.0  # seconds until a node on this machine that does not answer is given up
 _ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
@@ -37,7 +37,7 @@ class Executor:
     """Takes tasks of one node, one after another."""
 
     def __init__(self, address: str, secret: bytes, guard: Path) -> None:
-        self.address, self.guard = address, guard
+        self.address, self.guard, self._naps = address, guard, Naps()
         self._client = self._connected(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE))
 
     def serve(self, stop: Callable[[], bool]) -> None:
@@ -57,8 +57,9 @@ class Executor:
         found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
         if found.HasField("task") and found.token:
             self._one(found.token)
+            self._naps = Naps()
         else:
-            time.sleep(_PAUSE)
+            self._naps.sleep(_SELDOM)
 
     def _one(self, token: str) -> None:
         """One message in, one out; whatever fails is reported by its kind alone."""

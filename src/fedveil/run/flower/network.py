@@ -8,15 +8,15 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from fedveil.errors import FedveilError
+from fedveil.errors import FedveilError, NotAvailable
 from fedveil.run.flower.processes import Processes, Started, environment
 from fedveil.tables import write_tables
 
 _READY: Final = "Uvicorn running on"
-_QUICK: Final = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
 
 
 class FlowerFailed(FedveilError):
@@ -36,6 +36,12 @@ class Link:
     def address(self) -> str:
         """Host and port."""
         return f"{self.host}:{self.port}"
+
+
+def check_installed() -> None:
+    """Refuse, with the way out, where Flower is missing."""
+    if find_spec("flwr") is None:
+        raise NotAvailable("Flower is not installed here; install it with: pip install 'fedveil[flower]'.")
 
 
 def superlink_command(link: Link, certificate: Path, key: Path, secret: Path, listen: str) -> list[str]:
@@ -75,10 +81,11 @@ def start_link(
     processes: Processes, link: Link, certificate: Path, key: Path, secret: Path, patience: float = 60.0
 ) -> tuple[Started, Started]:
     """The link and its executor, ready."""
+    check_installed()
     temporary = {"TMPDIR": str(processes.logs)}  # whatever they leave lies among the logs, and goes with them
     started = processes.start("superlink", superlink_command(link, certificate, key, secret, link.host), temporary)
     started.wait_for(_READY, patience)
-    return started, processes.start("superexec", superexec_command(link, secret), {**_QUICK, **temporary})
+    return started, processes.start("superexec", superexec_command(link, secret), temporary)
 
 
 def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 90.0) -> Started:
@@ -98,6 +105,7 @@ def write_connection(home: Path, link: Link) -> None:
 
 def register(home: Path, link: Link, keys: Mapping[str, Path]) -> None:
     """Make the sites' nodes known to the link, by their public keys; those that it knows stay known."""
+    check_installed()
     words = [word for site, public in keys.items() for word in (site, str(public))]
     _wrote(home, [sys.executable, "-m", "fedveil.run.flower.register", link.name, *words], "flwr supernode register")
 
@@ -120,8 +128,6 @@ def _wrote(home: Path, words: Sequence[str], name: str, patience: float = 120.0)
             timeout=patience,
             check=False,
         )
-    except FileNotFoundError as error:
-        raise FlowerFailed("Flower is not installed here; install it with: pip install 'fedveil[flower]'.") from error
     except subprocess.TimeoutExpired as error:
         raise FlowerFailed(f"{name} did not answer within {patience:.0f} seconds.") from error
     if done.returncode != 0:

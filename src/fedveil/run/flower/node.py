@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fedveil.errors import FedveilError, NotAvailable
-from fedveil.run.flower.network import Link, supernode_command
+from fedveil.errors import FedveilError
+from fedveil.run.flower.network import Link, check_installed, supernode_command
 from fedveil.run.flower.processes import Processes, Started, free_port
 
 _AGAIN: Final = 5.0  # seconds
@@ -27,10 +27,9 @@ def run_node(
     ``patience``: seconds to try to get in; then this ends, for whoever watches it to start again. A link takes a node
     that was killed for alive for up to a minute, and does not let it in again before.
     """
-    try:
-        from fedveil.run.flower.executor import Executor  # Flower is loaded here and nowhere before
-    except ImportError as error:
-        raise NotAvailable("Flower is not installed here; install it with: pip install 'fedveil[flower]'.") from error
+    check_installed()
+    from fedveil.run.flower.executor import Executor  # Flower is loaded here and nowhere before
+
     with tempfile.TemporaryDirectory(prefix="fedveil-node-") as name:
         folder = Path(name)
         secret = folder / "secret"
