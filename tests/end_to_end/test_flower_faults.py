@@ -42,6 +42,7 @@ from fedveil.train.hidden_parts import share_steps
 from fedveil.wire.envelope import peek
 
 pytest.importorskip("flwr")
+pytestmark = pytest.mark.xdist_group("flower faults")  # one worker, one network
 
 LIAR = str(Path(__file__).with_name("lying_site.py"))
 LIES = {2: "nan", 3: "shape", 4: "stale", 5: "large"}

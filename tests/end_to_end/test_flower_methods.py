@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flower_trials import SEED, aggregator, trial_network, until
 
-from end_to_end.flower_trials import SEED, aggregator, trial_network, until
 from fedveil import run_study
 from fedveil.certify import certify
 from fedveil.data.load import load
@@ -27,6 +27,7 @@ from fedveil.study import read_study, study_of
 from fedveil.tables import write_tables
 
 pytest.importorskip("flwr")
+pytestmark = pytest.mark.xdist_group("flower methods")  # one worker, one network
 
 DATA: dict[str, Any] = {
     "data": {"source": "sklearn:breast_cancer", "feature_bound": 2.0},
@@ -103,6 +104,23 @@ def assert_same(there: Path, here: Path, sites: Path) -> None:
         assert (folder / "model.npz").read_bytes() == model
 
 
+def test_the_command_that_tries_a_study_here_gives_the_same_bits(tmp_path: Path) -> None:
+    """And the same numbers of the held-out records, which the aggregator has. First, while no other network runs."""
+    (tmp_path / "study.toml").write_text(write_tables({**tables({"server": "trusted"}), **DATA}))
+    for words in (
+        ["run", "study.toml", "--out", "here"],
+        ["deploy", "local", "study.toml", "--sites", "3", "--out", "there"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "fedveil", *words, "--quiet"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert_same(tmp_path / "there", tmp_path / "here", tmp_path / "there" / "sites")
+    measured = [(tmp_path / name / "metrics.json").read_bytes() for name in ("here", "there")]
+    assert measured[0] == measured[1]
+    assert b'"accuracy"' in measured[0]
+
+
 @pytest.mark.parametrize("name", sorted(STUDIES))
 def test_three_sites_give_the_bits_of_one_process(
     network: LocalNetwork, carrier: Carrier, records: Records, tmp_path: Path, name: str
@@ -131,20 +149,3 @@ def test_an_aggregator_killed_between_signed_rounds_goes_on_to_the_same_bits(
     assert process.wait(timeout=240) == 0, (tmp_path / "there.log").read_text()
     run_study(study_of(wanted, base=Path(), data_given=True), here, data=records)
     assert_same(there, here, network.records)
-
-
-def test_the_command_that_tries_a_study_here_gives_the_same_bits(tmp_path: Path) -> None:
-    """And the same numbers of the held-out records, which the aggregator has."""
-    (tmp_path / "study.toml").write_text(write_tables({**tables({"server": "trusted"}), **DATA}))
-    for words in (
-        ["run", "study.toml", "--out", "here"],
-        ["deploy", "local", "study.toml", "--sites", "3", "--out", "there"],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "fedveil", *words, "--quiet"], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert_same(tmp_path / "there", tmp_path / "here", tmp_path / "there" / "sites")
-    measured = [(tmp_path / name / "metrics.json").read_bytes() for name in ("here", "there")]
-    assert measured[0] == measured[1]
-    assert b'"accuracy"' in measured[0]
