@@ -12,11 +12,11 @@ from fedveil.data.load import Loaded
 from fedveil.job import Result, Wanted, concluded, open_study
 from fedveil.run.conduct import Progress, System
 from fedveil.run.deployment import Deployment, read_deployment
-from fedveil.run.federate import Federation, Held, begin
+from fedveil.run.federate import Federation, Held, begin, check_carried, check_folder
 from fedveil.run.files import private_folder
 from fedveil.run.flower.app_folder import write_app
-from fedveil.run.flower.local import LocalNetwork, local_network
-from fedveil.run.flower.network import FlowerFailed, Link, register, submit, write_connection
+from fedveil.run.flower.local import LocalNetwork, deal_clients, local_network, site_names
+from fedveil.run.flower.network import Link, register, submit, write_connection
 from fedveil.run.post import Carrier, Clock, Post
 from fedveil.run.relay_carrier import RelayCarrier
 from fedveil.run.site_socket import listening
@@ -79,6 +79,7 @@ def run_on(
 ) -> Result:
     """Submit a study to a deployment, ``on`` being the aggregator's folder; this process is the aggregator."""
     wanted, deployment, folder = read_study_without_data(Path(study)), read_deployment(Path(on)), Path(out)
+    check_folder(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
     with _deployed(deployment, folder) as carrier:
         return federated(wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell)
@@ -92,15 +93,15 @@ def _deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
     home.mkdir(parents=True, exist_ok=True)
     (folder / "private").chmod(0o700)
     write_connection(home, link)
-    for site in deployment.cards:
-        try:
-            register(home, link, site, deployment.node_key(site))
-        except FlowerFailed as error:
-            if "already" not in str(error):
-                raise
     app = write_app(home / "app")
+
+    def relay() -> None:
+        """A link that was restarted has forgotten its sites, so they are registered before every relay."""
+        register(home, link, deployment.node_keys())
+        submit(home, link, app, path)
+
     with listening(path) as door:
-        carrier = RelayCarrier(door, lambda: submit(home, link, app, path))
+        carrier = RelayCarrier(door, relay)
         try:
             yield carrier
         finally:
@@ -119,11 +120,15 @@ def run_local(
 ) -> Result:
     """The study on real processes of this machine; its sites' own records are left in ``out``/sites."""
     found, loaded = open_study(study)
-    folder, system = Path(out), system or System()
+    found, folder, system = replace(found, baselines=False), Path(out), system or System()
     held = Held(records=loaded.test, public=loaded.test_public if loaded.test is not None else True)
+    # Before a process is started: whatever can be refused now leaves nothing behind.
+    check_folder(folder, resume)
+    check_carried(found.planned(loaded.train.shape, held.count, held.public).plan)
+    deal_clients(loaded.train.clients, site_names(sites))
     with trial(loaded, folder, sites, system) as network, network.carrier() as carrier:
         return federated(
-            replace(found, baselines=False),
+            found,
             folder,
             network.deployment,
             carrier,

@@ -103,6 +103,12 @@ def test_deployments_that_cannot_be(sites: tuple[str, ...], host: str, port: int
         Wanted(sites=sites, host=host, port=port)
 
 
+@pytest.mark.parametrize("days", [0, -1, 3651])
+def test_days_that_no_certificate_lasts_are_refused_before_a_folder_is_made(days: int) -> None:
+    with pytest.raises(ValueError, match="--days must lie between 1 and 3650"):
+        Wanted(sites=("north",), host="h", port=1, days=days)
+
+
 def test_a_folder_in_use_is_not_overwritten(folder: Path) -> None:
     with pytest.raises(ValueError, match="be a new folder"):
         write_deployment(folder, Wanted(sites=("a",), host="h", port=1), NOW)

@@ -17,6 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedveil.checks import require
 
+MOST_DAYS: Final = 3650
 _CURVE: Final = ec.SECP384R1  # what Flower's node authentication takes
 _SKEW: Final = timedelta(minutes=5)  # clocks of other machines may be behind
 
@@ -45,7 +46,7 @@ class NodeKey:
 def make_certificates(hosts: Sequence[str], now: datetime, days: int) -> Certified:
     """An authority of one certificate, for a server that answers to these names and addresses."""
     require(len(hosts) >= 1, "hosts", "name the server at least once", hosts)
-    require(1 <= days <= 3650, "days", "lie between 1 and 3650", days)
+    require(1 <= days <= MOST_DAYS, "days", f"lie between 1 and {MOST_DAYS}", days)
     root, server = ec.generate_private_key(_CURVE()), ec.generate_private_key(_CURVE())
     issuer = _name("fedveil consortium authority")
     end = now + timedelta(days=days)

@@ -9,7 +9,7 @@ from typing import Final
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.run.certificates import make_certificates, make_node_key
+from fedveil.run.certificates import MOST_DAYS, make_certificates, make_node_key
 from fedveil.run.deployment_page import guard_unit, node_unit, page, superexec_unit, superlink_unit
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
 from fedveil.tables import known, read_tables, table, write_tables
@@ -36,6 +36,7 @@ class Wanted:
         plain = self.host != "" and self.host.isprintable() and not set(self.host) & set(" /:\"'\\")
         require(plain, "--host", "be a host's name or IPv4 address", self.host)
         require(1 <= self.port <= 65535, "--port", "lie between 1 and 65535", self.port)
+        require(1 <= self.days <= MOST_DAYS, "--days", f"lie between 1 and {MOST_DAYS}", self.days)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +58,14 @@ class Deployment:
         """The public key that a site's node proves itself with."""
         return self.folder / "nodes" / f"{site}.pub"
 
+    def node_keys(self) -> dict[str, Path]:
+        """Those of all sites."""
+        return {site: self.node_key(site) for site in self.cards}
+
 
 def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callable[[int], bytes] = os.urandom) -> None:
     """Write a new deployment; private files are closed to others."""
-    require(not folder.exists() or not any(folder.iterdir()), "DIR", "be a new folder", str(folder))
+    require(not folder.exists() or not any(folder.iterdir()), "FOLDER", "be a new folder", str(folder))
     folder.mkdir(parents=True, exist_ok=True)
     hosts = [wanted.host] if wanted.host in ("127.0.0.1", "localhost") else [wanted.host, "127.0.0.1"]
     certified = make_certificates(list(dict.fromkeys([*hosts, "localhost"])), now, wanted.days)

@@ -17,7 +17,6 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.ledger import Ledger
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan, write_plan
@@ -77,19 +76,33 @@ class Begun:
     number: int
 
 
+def check_folder(folder: Path, resume: bool) -> None:
+    """Refuse to begin where a run is, and to go on where none is."""
+    begun = (folder / "private" / "aggregator").exists()
+    if resume:
+        require(begun, "--resume", "name a folder with a run in it", str(folder))
+    else:
+        hint = "Name another folder, or go on with --resume."
+        require(not begun and not (folder / "plan.toml").exists(), "--out", "be new", str(folder), hint)
+
+
+def check_carried(plan: Plan) -> None:
+    """Refuse a plan that sites cannot carry out together."""
+    alone, kinds = isinstance(plan.method, SimFL), (*SERVERS, SimFL.kind)
+    hint = "Add a [trust] table to the study: every site adds its own share of the noise."
+    require(alone or plan.trust is not None, "The study", "say whom the sites trust", None, hint)
+    require(plan.method.kind in kinds, "algorithm.kind", f"be one of {', '.join(kinds)} here", plan.method.kind)
+
+
 def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
     """Name and key are drawn once; the count of starts is on the disk before the first envelope leaves."""
+    check_folder(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
     private = private_folder(folder / "private")
     path, starts = private / "aggregator", private / "starts"
     if not resume:
-        hint = "Name another folder, or go on with --resume."
-        require(not path.exists() and not (folder / "plan.toml").exists(), "--out", "be new", str(folder), hint)
         write_atomically(path, random(16 + KEY_BYTES))
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadValue(f"--resume must name a folder with a run in it: {error}.") from error
+    content = path.read_bytes()
     require(len(content) == 16 + KEY_BYTES, str(path), f"hold {16 + KEY_BYTES} bytes", len(content))
     count = 1 + (int(starts.read_text(encoding="ascii")) if starts.exists() else 0)
     write_atomically(starts, str(count).encode("ascii"))
@@ -148,13 +161,9 @@ class Federation:
     def _plan(self, members: Consortium) -> Plan:
         path = self.folder / "plan.toml"
         plan = self.study.planned(members.shape, self.held.count, self.held.public).plan
-        alone = isinstance(plan.method, SimFL)
-        if alone:
+        check_carried(plan)
+        if isinstance(plan.method, SimFL):
             check_parties(members)
-        hint = "Add a [trust] table to the study: every site adds its own share of the noise."
-        require(alone or plan.trust is not None, "The study", "say whom the sites trust", None, hint)
-        kinds = (*SERVERS, SimFL.kind)
-        require(plan.method.kind in kinds, "algorithm.kind", f"be one of {', '.join(kinds)} here", plan.method.kind)
         outside = plan.trust is not None and plan.trust.key_holder == "third-party"
         hint = "Only sites and the aggregator are reached, and the aggregator must not hold it."
         require(not outside, "trust.key_holder", "be clients across sites", "third-party", hint)

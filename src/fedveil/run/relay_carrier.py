@@ -60,9 +60,15 @@ class RelayCarrier:
                     return [(name, b"") for name, _ in blocks[1:]]
         raise RelayLost("The relay was lost again and again; go on with --resume when the link is back.")
 
+    def _ask_for_one(self) -> None:
+        try:
+            self.submit()
+        except FedveilError as error:
+            raise RelayLost(f"No relay could be started; go on with --resume when the link is back. {error}") from error
+
     def _connected(self) -> socket.socket:
         if self._connection is None:
-            self.submit()
+            self._ask_for_one()
             self.door.settimeout(self.patience)
             try:
                 self._connection, _ = self.door.accept()

@@ -5,7 +5,6 @@ installation, does the one thing that the app does, and stays. It uses the parts
 client process is made of.
 """
 
-import time
 from collections.abc import Callable
 from logging import getLogger
 from pathlib import Path
@@ -26,8 +25,10 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedveil.run.flower.client_app import relay
+from fedveil.run.flower.supernode import Naps
 
-_PAUSE: Final = 0.1  # seconds between looks for a task
+_SELDOM: Final = 1.0  # seconds between looks for a task when none has come for long
+_PATIENCE: Final = 5.0  # seconds until a node on this machine that does not answer is given up
 _ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
@@ -36,19 +37,29 @@ class Executor:
     """Takes tasks of one node, one after another."""
 
     def __init__(self, address: str, secret: bytes, guard: Path) -> None:
-        self.address, self.guard = address, guard
+        self.address, self.guard, self._naps = address, guard, Naps()
         self._client = self._connected(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE))
 
     def serve(self, stop: Callable[[], bool]) -> None:
-        """Until told to stop."""
+        """Until told to stop, which is also when the node has ended: whatever was under way has ended with it."""
         for name in ("httpx", "httpcore"):
             getLogger(name).setLevel("WARNING")
-        while not stop():
-            found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
-            if found.HasField("task") and found.token:
-                self._one(found.token)
-            else:
-                time.sleep(_PAUSE)
+        try:
+            while not stop():
+                self._next()
+        except Exception:
+            if not stop():
+                raise
+        finally:
+            self._client.close()
+
+    def _next(self) -> None:
+        found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        if found.HasField("task") and found.token:
+            self._one(found.token)
+            self._naps = Naps()
+        else:
+            self._naps.sleep(_SELDOM)
 
     def _one(self, token: str) -> None:
         """One message in, one out; whatever fails is reported by its kind alone."""
@@ -67,15 +78,19 @@ class Executor:
                 reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
             push_message(client, reply, context)
         finally:
-            push_task_output(client, context, status, details)
-            beating.stop()
-            client.close()
+            try:
+                push_task_output(client, context, status, details)
+            finally:
+                beating.stop()
+                client.close()
 
     def _connected(self, credentials: Any) -> RuntimeHttpClient:
+        again = make_simple_http_retry_invoker()
+        again.max_time = _PATIENCE  # Flower's own would try forever
         return RuntimeHttpClient.from_server_address(
             server_address=self.address,
             insecure=True,  # on this machine's loopback interface, between two processes of one user
             root_certificates=None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), credentials],
-            retry_invoker=make_simple_http_retry_invoker(),
+            retry_invoker=again,
         )

@@ -63,19 +63,21 @@ class LocalNetwork:
         return self.folder / f"{site}.sock"
 
     def start_center(self) -> None:
-        """The link, with the sites' nodes registered."""
+        """The link and its executor; a link that was killed has forgotten everybody."""
         here = self.deployment.folder
         self.center[:] = start_link(
             self.processes, self.link, here / "server.pem", here / "server.key", here / "superexec.secret"
         )
         write_connection(self.processes.home, self.link)
-        for site in self.deployment.cards:
-            register(self.processes.home, self.link, site, self.deployment.node_key(site))
 
-    def start_guard(self, site: str, options: Sequence[str]) -> None:
-        """A site's guard, as its operator would start it."""
+    def register_sites(self) -> None:
+        """Make the sites' nodes known to the link."""
+        register(self.processes.home, self.link, self.deployment.node_keys())
+
+    def start_guard(self, site: str, options: Sequence[str], program: Sequence[str] = ("-m", "fedveil")) -> None:
+        """A site's guard, as its operator would start it; or, in a trial of faults, another program in its place."""
         place = self.place(site)
-        words = [sys.executable, "-m", "fedveil", "site", "--data", str(place / "data.npz")]
+        words = [sys.executable, *program, "site", "--data", str(place / "data.npz")]
         words += ["--key", str(place / "identity.key"), "--records", str(self.records / site)]
         words += ["--socket", str(self.door(site)), *options]
         self.guards[site] = self.processes.start(f"guard-{site}", words)
@@ -122,6 +124,7 @@ def local_network(
                 write_dealt(network.place(site) / "data.npz", records, dealt[site])
                 network.start_guard(site, options)
             network.start_center()
+            network.register_sites()
             for site in names:
                 network.start_node(site)
             for site in names:

@@ -8,15 +8,15 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from fedveil.errors import FedveilError
+from fedveil.errors import FedveilError, NotAvailable
 from fedveil.run.flower.processes import Processes, Started, environment
 from fedveil.tables import write_tables
 
 _READY: Final = "Uvicorn running on"
-_QUICK: Final = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
 
 
 class FlowerFailed(FedveilError):
@@ -36,6 +36,12 @@ class Link:
     def address(self) -> str:
         """Host and port."""
         return f"{self.host}:{self.port}"
+
+
+def check_installed() -> None:
+    """Refuse, with the way out, where Flower is missing."""
+    if find_spec("flwr") is None:
+        raise NotAvailable("Flower is not installed here; install it with: pip install 'fedveil[flower]'.")
 
 
 def superlink_command(link: Link, certificate: Path, key: Path, secret: Path, listen: str) -> list[str]:
@@ -75,16 +81,17 @@ def start_link(
     processes: Processes, link: Link, certificate: Path, key: Path, secret: Path, patience: float = 60.0
 ) -> tuple[Started, Started]:
     """The link and its executor, ready."""
-    started = processes.start("superlink", superlink_command(link, certificate, key, secret, link.host))
+    check_installed()
+    temporary = {"TMPDIR": str(processes.logs)}  # whatever they leave lies among the logs, and goes with them
+    started = processes.start("superlink", superlink_command(link, certificate, key, secret, link.host), temporary)
     started.wait_for(_READY, patience)
-    return started, processes.start("superexec", superexec_command(link, secret), _QUICK)
+    return started, processes.start("superexec", superexec_command(link, secret), temporary)
 
 
 def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 90.0) -> Started:
     """A site's node, as its operator would start it."""
     words = [sys.executable, "-m", "fedveil", "node", "--superlink", link.address, "--key", str(key)]
     words += ["--authority", str(link.authority), "--socket", str(guard), "--patience", str(patience)]
-    # What a killed node leaves lies among the logs, and goes with them.
     return processes.start(f"node-{site}", words, {"TMPDIR": str(processes.logs)})
 
 
@@ -96,32 +103,33 @@ def write_connection(home: Path, link: Link) -> None:
     (home / "config.toml").write_text(text, encoding="utf-8")
 
 
-def register(home: Path, link: Link, site: str, public: Path) -> None:
-    """Make a site's node known to the link."""
-    flwr(home, ["supernode", "register", str(public), link.name, "--name", site])
+def register(home: Path, link: Link, keys: Mapping[str, Path]) -> None:
+    """Make the sites' nodes known to the link, by their public keys; those that it knows stay known."""
+    check_installed()
+    words = [word for site, public in keys.items() for word in (site, str(public))]
+    _wrote(home, [sys.executable, "-m", "fedveil.run.flower.register", link.name, *words], "flwr supernode register")
 
 
 def submit(home: Path, link: Link, app: Path, socket: Path) -> str:
     """Upload the relay and start it; what Flower calls the run."""
-    return flwr(home, ["run", str(app), link.name, "--run-config", f'socket="{socket}"'])
+    words = ["flwr", "run", str(app), link.name, "--run-config", f'socket="{socket}"']
+    return _wrote(home, words, "flwr run")
 
 
-def flwr(home: Path, words: Sequence[str], extra: Mapping[str, str] | None = None, patience: float = 120.0) -> str:
-    """A command of Flower's own; what it wrote."""
+def _wrote(home: Path, words: Sequence[str], name: str, patience: float = 120.0) -> str:
+    """What a command of Flower's wrote."""
     try:
         done: Any = subprocess.run(  # noqa: S603  the words are our own
-            ["flwr", *words],  # noqa: S607  from this Python's programs
-            env=environment(home, extra),
+            list(words),
+            env=environment(home),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=patience,
             check=False,
         )
-    except FileNotFoundError as error:
-        raise FlowerFailed("Flower is not installed here; install it with: pip install 'fedveil[flower]'.") from error
     except subprocess.TimeoutExpired as error:
-        raise FlowerFailed(f"flwr {words[0]} did not answer within {patience:.0f} seconds.") from error
+        raise FlowerFailed(f"{name} did not answer within {patience:.0f} seconds.") from error
     if done.returncode != 0:
-        raise FlowerFailed(f"flwr {' '.join(words[:2])} failed: {' '.join((done.stdout + done.stderr).split())}")
+        raise FlowerFailed(f"{name} failed: {' '.join((done.stdout + done.stderr).split())}")
     return str(done.stdout)

@@ -141,5 +141,11 @@ class Processes:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for one in reversed(self.started):
-            one.stop()
+        waiting = list(self.started)
+        while waiting:
+            try:
+                waiting[-1].stop()
+                waiting.pop()
+            except KeyboardInterrupt:  # somebody is impatient: no more waiting, but still nothing is left behind
+                for one in waiting:
+                    one.kill()

@@ -1,0 +1,203 @@
+"""What trials on real processes share: a study, a network of three sites, the same run in one process.
+
+Waits are for events, with limits far above what they take; a limit that is reached fails the test.
+"""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedveil.data.load import load
+from fedveil.data.records import Records
+from fedveil.method.hidden import Hidden
+from fedveil.plan import read_plan
+from fedveil.run.flower.local import LocalNetwork, deal_clients, local_network, site_names
+from fedveil.run.flower.processes import environment
+from fedveil.run.post import Carrier
+from fedveil.run.simulate import simulate
+from fedveil.run.summing import summing_of
+from fedveil.run.trainers import train_plan
+from fedveil.study import parse_study
+from fedveil.summing import Summed, Whole
+from fedveil.train.entropy import Entropy
+from fedveil.train.hidden import Rule, model_of
+from fedveil.wire import frames
+
+SEED = 5
+GUARD = ["--accept", "any", "--trials"]  # one person is all the operators
+DATA = """
+[data]
+source = "sklearn:breast_cancer"
+feature_bound = 2.0
+[clients]
+kind = "dirichlet"
+count = 6
+alpha = 2.0
+"""
+REST = """
+[study]
+name = "trial"
+seed = 5
+[model]
+kind = "logistic"
+radius = 10.0
+[privacy]
+epsilon = 5.0
+delta = 1e-4
+neighbours = "zero-out"
+adversary = "every-model"
+[schedule]
+rounds = ROUNDS
+passes = 1
+[trust]
+dropouts = DROPOUTS
+timeout = TIMEOUT
+"""
+
+
+def text(dropouts: int = 0, timeout: float = 120.0, rounds: int = 3) -> str:
+    """The aggregator's study; each of three sites has two of its six clients."""
+    values = {"DROPOUTS": dropouts, "TIMEOUT": timeout, "ROUNDS": rounds}
+    found = REST
+    for name, value in values.items():
+        found = found.replace(name, str(value))
+    return found
+
+
+def trial_records() -> Records:
+    """The records of all sites together."""
+    study = parse_study(DATA + text(), base=Path())
+    assert study.source is not None
+    return load(study.source, study.split, base=Path(), generator=np.random.default_rng).train
+
+
+@contextmanager
+def trial_network(records: Records, folder: Path) -> Iterator[LocalNetwork]:
+    """A link with TLS, three guards and three registered nodes; nothing of them is left, which is checked."""
+    started = []
+    with local_network(records, 3, folder / "files", folder / "sites", datetime.now(UTC), GUARD) as found:
+        started = found.processes.started
+        yield found
+    assert started
+    assert not [one.name for one in started if one.alive]
+    assert not sessions({one.process.pid for one in started})  # nor anything that they started
+    assert not found.folder.exists()
+
+
+def sessions(leaders: set[int]) -> list[int]:
+    """The processes of these sessions that still run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (OSError, ValueError):
+            continue
+        if fields and fields[0] != "Z" and int(fields[3]) in leaders:
+            found.append(int(entry.name))
+    return found
+
+
+def until(happened: Callable[[], Any], limit: float = 120.0, pause: float = 0.005) -> None:
+    """Wait for it."""
+    end = time.monotonic() + limit
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(pause)
+
+
+def nobody(turn: int, client: int) -> bool:
+    """No client fails."""
+    return False
+
+
+def simulated(folder: Path, records: Records, fails: Callable[[int, int], bool] = nobody) -> Any:
+    """The model of the same plan in one process, and (hidden training) all models on the way."""
+    plan, models = read_plan((folder / "plan.toml").read_text()), []
+    entropy = Entropy.from_seed(SEED)
+    if not isinstance(plan.method, Hidden):
+        return train_plan(plan, records, entropy, lambda _: None, fails=fails).model, []
+    rule = Rule.of(plan)
+    last, _ = simulate(plan, records, entropy, watch=lambda state: models.append(model_of(rule, state)), fails=fails)
+    return last, models
+
+
+def updates(folder: Path, records: Records, fails: Callable[[int, int], bool] = nobody) -> list[Any]:
+    """Every client's update and every site's total of every round of the same hidden plan."""
+    plan, found = read_plan((folder / "plan.toml").read_text()), []
+    entropy = Entropy.from_seed(SEED)
+    add_up, sites = summing_of(plan, entropy), deal_clients(records.clients, site_names(3)).values()
+
+    def noted(turn: int, parts: Mapping[int, Whole], /) -> Summed:
+        found.extend(parts.values())
+        for clients in sites:
+            mine = [parts[client] for client in clients.tolist() if client in parts]
+            found.extend([np.sum(mine, axis=0)] if mine else [])
+        return add_up(turn, parts)
+
+    simulate(plan, records, entropy, add_up=noted, fails=fails)
+    return found
+
+
+@dataclass(slots=True)
+class Recorded:
+    """A real carrier that keeps what was sent, by the name of the site."""
+
+    carrier: Carrier
+    sent: list[tuple[str, bytes]] = field(default_factory=list)
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def online(self) -> Mapping[str, str]:
+        """As the carrier says."""
+        found = self.carrier.online()
+        self._names |= {address: site for site, address in found.items()}
+        return found
+
+    def push(self, address: str, envelope: bytes, seconds: float) -> str:
+        """On its way, and kept."""
+        self.sent.append((self._names[address], envelope))
+        return self.carrier.push(address, envelope, seconds)
+
+    def pull(self, names: list[str]) -> Mapping[str, bytes]:
+        """As the carrier brings it."""
+        return self.carrier.pull(names)
+
+
+def knock(door: Path, envelope: bytes) -> bytes | None:
+    """What a guard says to an envelope at its own door; None if it closes without a word."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(60.0)
+        connection.connect(str(door))
+        frames.send(connection, [("envelope", envelope)])
+        try:
+            ((_, answer),) = frames.receive(connection)
+        except frames.Closed:
+            return None
+        return answer
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def released(folder: Path) -> Any:
+    """The model that a run released."""
+    with np.load(folder / "model.npz") as arrays:
+        return np.array(arrays["parameters"])
+
+
+def aggregator(network: LocalNetwork, study: Path, out: Path, *more: str) -> "subprocess.Popen[bytes]":
+    """``fedveil run --on`` as a process of its own; what it writes goes to a log beside ``out``."""
+    words = [sys.executable, "-m", "fedveil", "run", str(study), "--on", str(network.files), "--out", str(out), *more]
+    with (out.parent / f"{out.name}.log").open("ab") as log:
+        env = environment(out.parent / "home")
+        return subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -1,0 +1,151 @@
+"""Every method and every kind of trust on real processes: the bits are those of one process.
+
+One network serves all studies: a link with TLS, three sites of one client each. The relay serves all but two of them.
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flower_trials import SEED, aggregator, trial_network, until
+
+from fedveil import run_study
+from fedveil.certify import certify
+from fedveil.data.load import load
+from fedveil.data.records import Records
+from fedveil.remote import federated
+from fedveil.run.federate import Held
+from fedveil.run.flower.local import LocalNetwork
+from fedveil.run.post import Carrier
+from fedveil.secure.he_library import has_tenseal
+from fedveil.study import read_study, study_of
+from fedveil.tables import write_tables
+
+pytest.importorskip("flwr")
+pytestmark = pytest.mark.xdist_group("flower methods")  # one worker, one network
+
+DATA: dict[str, Any] = {
+    "data": {"source": "sklearn:breast_cancer", "feature_bound": 2.0},
+    "data.held_out": {"fraction": 0.25, "public": True},
+    "clients": {"kind": "equal", "count": 3},
+}
+TARGET = {"epsilon": 5.0, "delta": 1e-4, "neighbours": "zero-out", "adversary": "every-model"}
+
+
+def tables(trust: dict[str, Any] | None = None, **parts: Any) -> dict[str, Any]:
+    """A small seeded study by its tables; hidden training of two rounds, unless other parts are given."""
+    found = {
+        "study": {"name": "trial", "seed": SEED},
+        "model": {"kind": "logistic", "radius": 10.0},
+        "privacy": TARGET,
+        "schedule": {"rounds": 2, "passes": 1},
+        **parts,
+    }
+    return found if trust is None else {**found, "trust": {"timeout": 120.0, **trust}}
+
+
+MASKED = {"server": "secure-aggregation"}
+STUDIES = {
+    "hidden, masked": tables(MASKED),
+    "hidden, encrypted": tables({"server": "homomorphic"}),
+    "fedavg": tables(
+        {"server": "trusted"},
+        privacy={**TARGET, "epsilon": 30.0, "unit": "client"},
+        algorithm={"kind": "fedavg", "noise": "shared", "local_batch": 40, "local_epochs": 2},
+        schedule={"rounds": 2},
+    ),
+    "dpsgd": tables(
+        {"server": "trusted"},
+        privacy={**TARGET, "epsilon": 30.0, "adversary": "server"},
+        algorithm={"kind": "dpsgd", "rounds": 3, "window": 2.0},
+        schedule={},
+    ),
+    "simfl": tables(algorithm={"kind": "simfl"}, privacy={"epsilon": 5.0, "delta": 1e-4}, schedule={"rounds": 3}),
+}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    path = tmp_path_factory.mktemp("study") / "study.toml"
+    path.write_text(write_tables({**tables(), **DATA}))
+    study = read_study(path)
+    assert study.source is not None
+    return load(study.source, study.split, base=Path(), generator=np.random.default_rng).train
+
+
+@pytest.fixture(scope="module")
+def network(records: Records, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
+    with trial_network(records, tmp_path_factory.mktemp("network")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def carrier(network: LocalNetwork) -> Iterator[Carrier]:
+    with network.carrier() as found:
+        yield found
+
+
+def assert_same(there: Path, here: Path, sites: Path) -> None:
+    """The same plan and model in a deployment and in one process; every site has kept and can certify them."""
+    found, model = certify(there, "0"), (there / "model.npz").read_bytes()
+    assert (found.plan, model) == (certify(here, "0").plan, (here / "model.npz").read_bytes())
+    assert not found.private  # a seed is no secret
+    for name in ("metrics.json", "certificate.json", "report.html"):
+        assert (there / name).stat().st_size, name
+    folders = sorted(sites.glob(f"*/runs/{found.run}"))
+    assert len(folders) == 3
+    for folder in folders:
+        assert certify(folder, "0").plan == found.plan
+        assert (folder / "model.npz").read_bytes() == model
+
+
+def test_the_command_that_tries_a_study_here_gives_the_same_bits(tmp_path: Path) -> None:
+    """And the same numbers of the held-out records, which the aggregator has. First, while no other network runs."""
+    (tmp_path / "study.toml").write_text(write_tables({**tables({"server": "trusted"}), **DATA}))
+    for words in (
+        ["run", "study.toml", "--out", "here"],
+        ["deploy", "local", "study.toml", "--sites", "3", "--out", "there"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "fedveil", *words, "--quiet"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert_same(tmp_path / "there", tmp_path / "here", tmp_path / "there" / "sites")
+    measured = [(tmp_path / name / "metrics.json").read_bytes() for name in ("here", "there")]
+    assert measured[0] == measured[1]
+    assert b'"accuracy"' in measured[0]
+
+
+@pytest.mark.parametrize("name", sorted(STUDIES))
+def test_three_sites_give_the_bits_of_one_process(
+    network: LocalNetwork, carrier: Carrier, records: Records, tmp_path: Path, name: str
+) -> None:
+    if name == "hidden, encrypted" and not has_tenseal():
+        pytest.skip("TenSEAL is not installed (fedveil[he])")
+    study, there, here = study_of(STUDIES[name], base=Path(), data_given=True), tmp_path / "there", tmp_path / "here"
+    federated(study, there, network.deployment, carrier, Held())
+    run_study(study, here, data=records)
+    assert_same(there, here, network.records)
+
+
+def test_an_aggregator_killed_between_signed_rounds_goes_on_to_the_same_bits(
+    network: LocalNetwork, records: Records, tmp_path: Path
+) -> None:
+    """Signed masks: a round that is begun again would open nothing, and one that is done is not asked again."""
+    study, there, here = tmp_path / "study.toml", tmp_path / "there", tmp_path / "here"
+    wanted = tables({**MASKED, "identities": "sites"})
+    study.write_text(write_tables(wanted))
+    process = aggregator(network, study, there)
+    until(lambda: (there / "private" / "checkpoint").exists() or process.poll() is not None)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, (tmp_path / "there.log").read_text()
+    assert not (there / "model.npz").exists()
+    process = aggregator(network, study, there, "--resume")
+    assert process.wait(timeout=240) == 0, (tmp_path / "there.log").read_text()
+    run_study(study_of(wanted, base=Path(), data_given=True), here, data=records)
+    assert_same(there, here, network.records)

@@ -1,0 +1,31 @@
+"""Processes that were started are stopped, also when whoever stops them is interrupted."""
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+from fedveil.run.flower.processes import Processes
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+
+
+def test_an_impatient_user_leaves_no_process_behind(tmp_path: Path) -> None:
+    """Two that heed no request take five seconds each to stop; interrupted after a half, both are gone at once."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Processes(tmp_path / "home", tmp_path / "logs") as processes:
+            started = [processes.start(name, [sys.executable, "-c", DEAF]) for name in ("one", "two")]
+            for one in started:
+                one.wait_for("deaf", 60.0)
+            began = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+        assert time.monotonic() - began < 9.0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not [one.name for one in started if one.alive]
