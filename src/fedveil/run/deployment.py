@@ -57,6 +57,11 @@ class Deployment:
         """The public key that a site's node proves itself with."""
         return self.folder / "nodes" / f"{site}.pub"
 
+    @property
+    def node_keys(self) -> dict[str, Path]:
+        """That key of every site."""
+        return {site: self.node_key(site) for site in self.cards}
+
 
 def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callable[[int], bytes] = os.urandom) -> None:
     """Write a new deployment; private files are closed to others."""

@@ -72,8 +72,7 @@ class LocalNetwork:
 
     def register_sites(self) -> None:
         """Make the sites' nodes known to the link."""
-        for site in self.deployment.cards:
-            register(self.processes.home, self.link, site, self.deployment.node_key(site))
+        register(self.processes.home, self.link, self.deployment.node_keys)
 
     def start_guard(self, site: str, options: Sequence[str], program: Sequence[str] = ("-m", "fedveil")) -> None:
         """A site's guard, as its operator would start it; or, in a trial of faults, another program in its place."""

@@ -4,14 +4,17 @@ One port carries all that the link does. Whoever reaches it may ask for tasks, s
 heeds only when its executor is a process of its own), nodes must be registered, and nothing is installed at run time.
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from fedveil.errors import FedveilError
+from fedveil.run.flower.commands import REGISTER
 from fedveil.run.flower.processes import Processes, Started, environment
 from fedveil.tables import write_tables
 
@@ -96,32 +99,36 @@ def write_connection(home: Path, link: Link) -> None:
     (home / "config.toml").write_text(text, encoding="utf-8")
 
 
-def register(home: Path, link: Link, site: str, public: Path) -> None:
-    """Make a site's node known to the link."""
-    flwr(home, ["supernode", "register", str(public), link.name, "--name", site])
+def register(home: Path, link: Link, nodes: Mapping[str, Path]) -> None:
+    """Make the sites' nodes known to the link, by their public keys; those that it knows stay as they are."""
+    flwr(home, _registrations(link, nodes))
 
 
-def submit(home: Path, link: Link, app: Path, socket: Path) -> str:
-    """Upload the relay and start it; what Flower calls the run."""
-    return flwr(home, ["run", str(app), link.name, "--run-config", f'socket="{socket}"'])
+def submit(home: Path, link: Link, app: Path, socket: Path, nodes: Mapping[str, Path] | None = None) -> None:
+    """Upload the relay and start it; before that, make these nodes known to the link, which may have been restarted."""
+    flwr(home, [*_registrations(link, nodes or {}), ["run", str(app), link.name, "--run-config", f'socket="{socket}"']])
 
 
-def flwr(home: Path, words: Sequence[str], extra: Mapping[str, str] | None = None, patience: float = 120.0) -> str:
-    """A command of Flower's own; what it wrote."""
+def _registrations(link: Link, nodes: Mapping[str, Path]) -> list[list[str]]:
+    return [[*REGISTER, str(public), link.name, "--name", site] for site, public in nodes.items()]
+
+
+def flwr(home: Path, commands: Sequence[Sequence[str]], patience: float = 120.0) -> None:
+    """Commands of Flower's own, in turn; the first that fails is the last."""
+    if find_spec("flwr") is None:
+        raise FlowerFailed("Flower is not installed here; install it with: pip install 'fedveil[flower]'.")
+    words = [sys.executable, "-m", "fedveil.run.flower.commands", json.dumps(commands)]
     try:
         done: Any = subprocess.run(  # noqa: S603  the words are our own
-            ["flwr", *words],  # noqa: S607  from this Python's programs
-            env=environment(home, extra),
+            words,
+            env=environment(home),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=patience,
             check=False,
         )
-    except FileNotFoundError as error:
-        raise FlowerFailed("Flower is not installed here; install it with: pip install 'fedveil[flower]'.") from error
     except subprocess.TimeoutExpired as error:
-        raise FlowerFailed(f"flwr {words[0]} did not answer within {patience:.0f} seconds.") from error
+        raise FlowerFailed(f"Flower's commands did not end within {patience:.0f} seconds.") from error
     if done.returncode != 0:
-        raise FlowerFailed(f"flwr {' '.join(words[:2])} failed: {' '.join((done.stdout + done.stderr).split())}")
-    return str(done.stdout)
+        raise FlowerFailed(f"Flower says: {' '.join((done.stdout + done.stderr).split())}")
