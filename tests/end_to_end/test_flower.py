@@ -172,7 +172,7 @@ def test_lies_and_wrong_keys_do_not_change_the_sum_of_the_others(seen: Seen, rec
     for turn, states in enumerate(seen.states[: LAST + 1]):
         bad = failed(turn, CLIENTS[0])
         assert ((SITE, "answered") in states) == (not bad), turn
-        assert ((SITE, "failed") in states) == bad, turn
+        assert not bad or (SITE, "failed") in states, turn
         assert {("site-1", "answered"), ("site-3", "answered")} <= states
     assert released(seen.out).tobytes() == simulated(seen.out, records, failed)[0].tobytes()
     for turn in BAD:  # each of them would show
