@@ -16,7 +16,7 @@ from fedveil.run.federate import Federation, Held, begin, check_carried, check_f
 from fedveil.run.files import private_folder
 from fedveil.run.flower.app_folder import write_app
 from fedveil.run.flower.local import LocalNetwork, deal_clients, local_network, site_names
-from fedveil.run.flower.network import Link, register, submit, write_connection
+from fedveil.run.flower.network import Link, submit, write_connection
 from fedveil.run.post import Carrier, Clock, Post
 from fedveil.run.relay_carrier import RelayCarrier
 from fedveil.run.site_socket import listening
@@ -97,8 +97,7 @@ def _deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
 
     def relay() -> None:
         """A link that was restarted has forgotten its sites, so they are registered before every relay."""
-        register(home, link, deployment.node_keys())
-        submit(home, link, app, path)
+        submit(home, link, app, path, deployment.node_keys)
 
     with listening(path) as door:
         carrier = RelayCarrier(door, relay)

@@ -1,6 +1,7 @@
-"""The same study on real processes: a link with TLS and registered nodes, three sites with guards, killed at times.
+"""The same study on real processes: a link with TLS and registered nodes, three sites with guards; and their faults.
 
-Waits are for events, with limits far above what they take; a limit that is reached fails the test.
+Processes are killed, sites lie, keys are wrong, instructions are sent twice. Waits are for events, with limits far
+above what they take; a limit that is reached fails the test.
 """
 
 import json
@@ -10,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +29,22 @@ from flower_trials import (
     updates,
 )
 from relay_search import leaks
+from troubled_run import BAD, CLIENTS, FOREIGN, LAST, MIXED, SITE, Seen, failed, relay_of, troubled
 
 from fedveil.certify import certify
 from fedveil.data.records import Records
 from fedveil.errors import TooFewSurvivors
-from fedveil.remote import federated
+from fedveil.remote import federated, run_on
 from fedveil.run.certificates import make_node_key
 from fedveil.run.deploy_check import check_place
+from fedveil.run.deployment import Wanted, read_site, site_folders, write_deployment
 from fedveil.run.federate import Held
 from fedveil.run.flower.local import LocalNetwork
 from fedveil.run.flower.network import start_node
+from fedveil.run.relay_carrier import RelayLost
 from fedveil.run.site_state import load_state
 from fedveil.study import read_study_without_data
+from fedveil.train.hidden_parts import share_steps
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, seal
 from fedveil.wire.keys import Identity
@@ -56,6 +62,19 @@ def records() -> Records:
 def network(records: Records, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     with trial_network(records, tmp_path_factory.mktemp("network")) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site's files in another deployment, where it has the same name."""
+    folder = tmp_path_factory.mktemp("elsewhere") / "files"
+    write_deployment(folder, Wanted(sites=(SITE,), host="127.0.0.1", port=1), datetime.now(UTC))
+    return site_folders(folder, [SITE])[SITE]
+
+
+@pytest.fixture(scope="module")
+def seen(network: LocalNetwork, elsewhere: Path, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    return troubled(network, elsewhere, tmp_path_factory.mktemp("run"))
 
 
 def test_an_aggregator_killed_twice_ends_with_the_bits_of_the_simulation(
@@ -114,13 +133,21 @@ def charged(out: Path) -> bool:
         return False
 
 
-def test_strangers_are_refused(network: LocalNetwork) -> None:
-    """A node that nobody registered is turned away; tasks and messages are not given without credentials."""
-    key = network.folder / "stranger.key"
-    key.write_bytes(make_node_key().private)
-    stranger = start_node(network.processes, network.link, "stranger", key, network.door("site-1"), 0.0)
-    until(lambda: not stranger.alive, pause=0.1)
-    assert "has ended" in stranger.tail()
+def test_strangers_are_refused(network: LocalNetwork, elsewhere: Path) -> None:
+    """A node that nobody registered is turned away, and one that has another key than was registered for its name;
+    tasks and messages are not given without credentials.
+    """
+    unknown = network.folder / "stranger.key"
+    unknown.write_bytes(make_node_key().private)
+    keys = {"stranger": unknown, f"other-{SITE}": elsewhere / "node.key"}
+    assert read_site(elsewhere / "identity.key")[0].name == SITE
+    door = network.door(SITE)
+    nodes = [start_node(network.processes, network.link, name, key, door, 0.0) for name, key in keys.items()]
+    for node in nodes:
+        until(lambda node=node: not node.alive, pause=0.1)
+        assert "has ended" in node.tail()
+        assert "connected" not in node.written()
+    assert network.nodes[SITE].alive
     rows = {row.what: row for row in check_place(network.files, None, datetime.now(UTC))}
     assert all(row.fine for row in rows.values()), rows
     assert rows["tasks"].detail == rows["nodes"].detail == "refused without credentials"
@@ -139,6 +166,87 @@ def test_a_forged_instruction_gets_no_answer_at_the_guards_door(network: LocalNe
     assert mode == 0o600
 
 
+def test_lies_and_wrong_keys_do_not_change_the_sum_of_the_others(seen: Seen, records: Records) -> None:
+    """Bit for bit the run in which the site's clients are missing from those rounds, and from no other."""
+    for turn, states in enumerate(seen.states[: LAST + 1]):
+        bad = failed(turn, CLIENTS[0])
+        assert ((SITE, "answered") in states) == (not bad), turn
+        assert not bad or (SITE, "failed") in states, turn
+        assert {("site-1", "answered"), ("site-3", "answered")} <= states
+    assert released(seen.out).tobytes() == simulated(seen.out, records, failed)[0].tobytes()
+    for turn in BAD:  # each of them would show
+        others = [one for one in BAD if one != turn]
+        almost = simulated(seen.out, records, lambda now, client, others=others: client in CLIENTS and now in others)[0]
+        assert released(seen.out).tobytes() != almost.tobytes()
+
+
+def test_the_certificate_accounts_for_the_missing_noise(seen: Seen, network: LocalNetwork) -> None:
+    """The shares of those who must answer make up the planned noise alone; the site's own record says the same."""
+    found = certify(seen.out, "0")
+    plan = found.plan
+    assert plan.trust is not None
+    for turn, noise in enumerate(plan.hidden.noise()):
+        share = share_steps(plan, turn, plan.data.clients) * 2.0**plan.grid
+        assert sqrt(plan.data.clients - len(CLIENTS)) * share >= noise * (1 - 1e-12)
+    for guarantee in found.guarantees:
+        said = {row.name: row.value for row in guarantee.assumptions}
+        assert said["clients are missing by chance"] == "at most 2 a round"
+        assert said["answers to a round"] == "at least 4 of 6"
+    assert certify(network.records / SITE / "runs" / found.run, "0").plan == plan
+
+
+def test_an_instruction_sent_again_is_refused_and_leaves_no_trace(seen: Seen) -> None:
+    """Neither at the guard's door nor through the link does it get an answer; state and ledger stay as they are."""
+    assert len(seen.knocks) >= 3
+    assert set(seen.knocks) == {None}
+    assert seen.carried == [b"", b""]
+    assert seen.before == seen.after
+    assert any(name.endswith("ledger.sqlite") for name in seen.before)
+
+
+def test_a_guard_with_other_keys_opens_nothing_and_has_no_record(seen: Seen) -> None:
+    assert "bad-signature" in seen.logs[FOREIGN]
+    assert "not-for-me" in seen.logs[MIXED]
+    assert not list((seen.out.parent / "others").glob("runs/*"))
+
+
+def test_the_relay_has_no_update_and_no_model(seen: Seen, network: LocalNetwork, records: Records) -> None:
+    """On its disk, in its logs, homes and temporary files; and nothing but logs is being written by it."""
+    last, models = simulated(seen.out, records, failed)
+    assert len(models) == LAST + 1
+    assert leaks([network.folder], [*models, *updates(seen.out, records, failed)]) == []
+    assert leaks([seen.out], [last]) == [str(seen.out / "model.npz")]  # it is found where it is
+    logs = network.processes.logs
+    assert {f"{one.name}.log" for one in relay_of(network)} <= {path.name for path in logs.iterdir()}
+    assert all(one.log.stat().st_size for one in relay_of(network))
+    assert seen.written
+    assert all(path.is_relative_to(logs) and path.suffix == ".log" for path in seen.written), seen.written
+
+
+def test_a_link_killed_in_a_round_is_found_again_by_those_who_go_on(
+    network: LocalNetwork, records: Records, tmp_path: Path
+) -> None:
+    """It has forgotten its sites and its runs: nodes come back by themselves, and --resume registers them first."""
+    study, out = tmp_path / "study.toml", tmp_path / "out"
+    study.write_text(text())
+    rounds = []
+
+    def tell(site: str, state: str) -> None:
+        if state == "asked" and rounds == [1] and network.center[0].alive:
+            for one in network.center:
+                one.kill()
+
+    with pytest.raises(RelayLost, match="go on with --resume when the link is back"):
+        run_on(study, out, network.files, watch=lambda now: rounds.append(now.round), tell=tell)
+    assert not (out / "model.npz").exists()
+    network.start_center()
+    run_on(study, out, network.files, resume=True)
+    last, models = simulated(out, records)
+    assert released(out).tobytes() == last.tobytes()
+    assert all(node.alive for node in network.nodes.values())
+    assert leaks([network.folder, out / "private" / "flower"], [*models, *updates(out, records)]) == []
+
+
 def test_a_site_killed_in_a_round_is_left_out_of_it_or_the_round_is_refused(
     network: LocalNetwork, records: Records, tmp_path: Path
 ) -> None:
@@ -147,9 +255,15 @@ def test_a_site_killed_in_a_round_is_left_out_of_it_or_the_round_is_refused(
     The plan lets two clients be missing, and each site has two: their noise is planned for, see fedveil.trust.
     """
     study, out = tmp_path / "study.toml", tmp_path / "out"
-    study.write_text(text(dropouts=2, timeout=15.0))
-    rounds: list[set[str]] = [set()]  # who answered, by round; the first are greetings
+    study.write_text(text(dropouts=2, timeout=10.0))
+    wanted = read_study_without_data(study)
+    rounds: list[set[str]] = [set()]  # who answered, by round; the first are greetings and proposals
     victims = {(2, "site-2"), (3, "site-2"), (3, "site-3")}
+    later: list[str] = []  # who answered after the refusal
+
+    def start_again(site: str) -> None:
+        network.start_guard(site, GUARD)
+        network.guards[site].wait_for("listening", 60.0)
 
     def tell(site: str, state: str) -> None:
         if state == "answered":
@@ -157,37 +271,29 @@ def test_a_site_killed_in_a_round_is_left_out_of_it_or_the_round_is_refused(
         if state == "asked" and (len(rounds), site) in victims:
             victims.remove((len(rounds), site))
             network.guards[site].kill()
-            if network.nodes[site].name in doomed:
-                network.nodes[site].kill()
 
     def watch(now: Any) -> None:
         rounds.append(set())
         if now.round == 2:
             start_again("site-2")
 
-    def start_again(site: str) -> None:
-        network.start_guard(site, GUARD)
-        network.guards[site].wait_for("listening", 60.0)
+    def tell_later(site: str, state: str) -> None:
+        if state == "answered":
+            later.append(site)
+        if (site, state) == ("site-3", "asked") and len(later) == 3:  # all have accepted the plan again
+            network.guards[site].kill()
+            network.nodes[site].kill()
 
-    wanted, doomed = read_study_without_data(study), set[str]()
-    try:
-        with network.carrier() as carrier:
-            with pytest.raises(TooFewSurvivors, match="Round 3 has the answers of 2 clients and needs 4"):
-                federated(wanted, out, network.deployment, carrier, Held(), watch=watch, tell=tell)
-            assert rounds[1:] == [{"site-1", "site-3"}, {"site-1"}]
-            for site in ("site-2", "site-3"):
-                start_again(site)
-            rounds[2:] = [set()]
-            victims.add((3, "site-3"))
-            doomed.add("node-site-3")
-            federated(wanted, out, network.deployment, carrier, Held(), resume=True, watch=watch, tell=tell)
-    finally:
-        for site, guard in network.guards.items():
-            if not guard.alive:
-                start_again(site)
-            if not network.nodes[site].alive:
-                network.start_node(site)
-    assert rounds[2] == {"site-1", "site-2"}
+    with network.carrier() as carrier:
+        with pytest.raises(TooFewSurvivors, match="Round 3 has the answers of 2 clients and needs 4"):
+            federated(wanted, out, network.deployment, carrier, Held(), watch=watch, tell=tell)
+        for site in ("site-2", "site-3"):
+            start_again(site)
+        federated(wanted, out, network.deployment, carrier, Held(), resume=True, tell=tell_later)
+    start_again("site-3")
+    network.start_node("site-3")  # let in within a minute, so this test is best the last on its network
+    assert rounds[1:] == [{"site-1", "site-3"}, {"site-1"}]
+    assert sorted(later[3:5]) == ["site-1", "site-2"]
     lost = {(1, 2), (1, 3), (2, 4), (2, 5)}
     expected, _ = simulated(out, records, lambda turn, client: (turn, client) in lost)
     assert released(out).tobytes() == expected.tobytes()

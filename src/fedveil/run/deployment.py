@@ -58,8 +58,9 @@ class Deployment:
         """The public key that a site's node proves itself with."""
         return self.folder / "nodes" / f"{site}.pub"
 
+    @property
     def node_keys(self) -> dict[str, Path]:
-        """Those of all sites."""
+        """That key of every site."""
         return {site: self.node_key(site) for site in self.cards}
 
 

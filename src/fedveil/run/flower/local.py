@@ -72,7 +72,7 @@ class LocalNetwork:
 
     def register_sites(self) -> None:
         """Make the sites' nodes known to the link."""
-        register(self.processes.home, self.link, self.deployment.node_keys())
+        register(self.processes.home, self.link, self.deployment.node_keys)
 
     def start_guard(self, site: str, options: Sequence[str], program: Sequence[str] = ("-m", "fedveil")) -> None:
         """A site's guard, as its operator would start it; or, in a trial of faults, another program in its place."""

@@ -4,6 +4,7 @@ One port carries all that the link does. Whoever reaches it may ask for tasks, s
 heeds only when its executor is a process of its own), nodes must be registered, and nothing is installed at run time.
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedveil.errors import FedveilError, NotAvailable
+from fedveil.run.flower.commands import REGISTER
 from fedveil.run.flower.processes import Processes, Started, environment
 from fedveil.tables import write_tables
 
@@ -103,24 +105,27 @@ def write_connection(home: Path, link: Link) -> None:
     (home / "config.toml").write_text(text, encoding="utf-8")
 
 
-def register(home: Path, link: Link, keys: Mapping[str, Path]) -> None:
-    """Make the sites' nodes known to the link, by their public keys; those that it knows stay known."""
+def register(home: Path, link: Link, nodes: Mapping[str, Path]) -> None:
+    """Make the sites' nodes known to the link, by their public keys; those that it knows stay as they are."""
+    flwr(home, _registrations(link, nodes))
+
+
+def submit(home: Path, link: Link, app: Path, socket: Path, nodes: Mapping[str, Path] | None = None) -> None:
+    """Upload the relay and start it; before that, make these nodes known to the link, which may have been restarted."""
+    flwr(home, [*_registrations(link, nodes or {}), ["run", str(app), link.name, "--run-config", f'socket="{socket}"']])
+
+
+def _registrations(link: Link, nodes: Mapping[str, Path]) -> list[list[str]]:
+    return [[*REGISTER, str(public), link.name, "--name", site] for site, public in nodes.items()]
+
+
+def flwr(home: Path, commands: Sequence[Sequence[str]], patience: float = 120.0) -> None:
+    """Commands of Flower's own, in turn; the first that fails is the last."""
     check_installed()
-    words = [word for site, public in keys.items() for word in (site, str(public))]
-    _wrote(home, [sys.executable, "-m", "fedveil.run.flower.register", link.name, *words], "flwr supernode register")
-
-
-def submit(home: Path, link: Link, app: Path, socket: Path) -> str:
-    """Upload the relay and start it; what Flower calls the run."""
-    words = ["flwr", "run", str(app), link.name, "--run-config", f'socket="{socket}"']
-    return _wrote(home, words, "flwr run")
-
-
-def _wrote(home: Path, words: Sequence[str], name: str, patience: float = 120.0) -> str:
-    """What a command of Flower's wrote."""
+    words = [sys.executable, "-m", "fedveil.run.flower.commands", json.dumps(commands)]
     try:
         done: Any = subprocess.run(  # noqa: S603  the words are our own
-            list(words),
+            words,
             env=environment(home),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -129,7 +134,6 @@ def _wrote(home: Path, words: Sequence[str], name: str, patience: float = 120.0)
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise FlowerFailed(f"{name} did not answer within {patience:.0f} seconds.") from error
+        raise FlowerFailed(f"Flower's commands did not end within {patience:.0f} seconds.") from error
     if done.returncode != 0:
-        raise FlowerFailed(f"{name} failed: {' '.join((done.stdout + done.stderr).split())}")
-    return str(done.stdout)
+        raise FlowerFailed(f"Flower says: {' '.join((done.stdout + done.stderr).split())}")

@@ -72,10 +72,15 @@ class Started:
         _signal_session(self.process, signal.SIGKILL)
         self.process.wait()
 
+    def ask(self) -> None:
+        """Ask it to end."""
+        if self.alive:
+            self.process.terminate()
+
     def stop(self) -> None:
         """Ask it, wait a little, end it; what it started goes with it."""
         if self.alive:
-            self.process.terminate()
+            self.ask()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=_GRACE)
         _signal_session(self.process, signal.SIGKILL)
@@ -141,6 +146,8 @@ class Processes:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for one in self.started:
+            one.ask()  # all at once: each takes a second or two
         waiting = list(self.started)
         while waiting:
             try:
