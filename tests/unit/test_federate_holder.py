@@ -173,44 +173,43 @@ def test_what_is_no_sum_of_the_round_is_not_opened_and_spends_it(trial: Trial) -
     assert opened_rounds(trial) == [(1, 9)]
 
 
+def keyless(trial: Trial) -> str:
+    """All have agreed, and the sites have no key yet; the run's name."""
+    trial.carrier.meddle = lambda way, site, e: None if peek(e).kind == "take-key" else e
+    with pytest.raises(SiteRefused, match="did not answer"):
+        trial.run(study(trust=HELD))
+    return peek(trial.carrier.sent[-1][1]).run
+
+
 def test_a_site_encrypts_under_no_key_that_the_holder_has_not_signed_for_this_run_and_plan(trial: Trial) -> None:
-    run = stopped(trial)
-    before, plan = (private(trial, "north") / KEY_FILE).read_bytes(), plan_in(trial)
+    run = keyless(trial)
+    plan, path = plan_in(trial), private(trial, "north") / KEY_FILE
     mine = make_keys(parameters_of(plan)).public
     good = vouched(trial.third, run, plan.hash, mine)
     given = [
-        (vouched(trial.aggregator, run, plan.hash, mine), "not-the-holders"),
+        (vouched(trial.aggregator, run, plan.hash, mine), "not-the-holders"),  # the aggregator's own in its place
         (vouched(trial.identities["east"], run, plan.hash, mine), "not-the-holders"),
         (vouched(Identity.make("keeper", made_up("forger")), run, plan.hash, mine), "not-the-holders"),
+        (vouched(replace(trial.third, name="other"), run, plan.hash, mine), "other-key"),
         (vouched(trial.third, "f" * 32, plan.hash, mine), "other-key"),  # of another run
         (vouched(trial.third, run, "0" * 64, mine), "other-key"),  # for another plan
         (good[:-1], "not-the-holders"),
         (good[:64] + good[64:].replace(run.encode(), b"f" * 32), "not-the-holders"),
         (b"", "not-the-holders"),
         (vouched(trial.third, run, plan.hash, b"no key"), "no-encryption"),
-        (good, "other-key"),  # a second one
     ]
     for number, (signed, code) in enumerate(given):
         kind, answer = ask(trial, run, "take-key", 0, Content(blocks={"key": signed}), 2**50 + number)
         assert (kind, answer.values) == ("refused", {"code": code})
-    assert (private(trial, "north") / KEY_FILE).read_bytes() == before
-
-
-def test_an_aggregator_that_puts_its_own_key_in_place_gets_nothing(trial: Trial) -> None:
-    """Before the sites have any key: they refuse, and then send nothing."""
-
-    def meddle(way: str, site: str, envelope: bytes) -> bytes | None:
-        return None if peek(envelope).kind == "take-key" else envelope
-
-    trial.carrier.meddle = meddle
-    with pytest.raises(SiteRefused, match="did not answer"):
-        trial.run(study(trust=HELD))
-    run, plan = peek(trial.carrier.sent[-1][1]).run, plan_in(trial)
-    forged = vouched(trial.aggregator, run, plan.hash, make_keys(parameters_of(plan)).public)
-    refused = ask(trial, run, "take-key", 0, Content(blocks={"key": forged}), 2**50)[1]
-    assert refused.values == {"code": "not-the-holders"}
+    assert not path.exists()
     model = Content(rows={"model": np.zeros(plan.dimension)})
-    assert ask(trial, run, "encrypt", 0, model, 2**50 + 1)[1].values == {"code": "no-key"}
+    assert ask(trial, run, "encrypt", 0, model, 2**51)[1].values == {"code": "no-key"}
+    assert ask(trial, run, "take-key", 0, Content(blocks={"key": good}), 2**51 + 1)[0] == "taken"
+    kept = path.read_bytes()
+    second = vouched(trial.third, run, plan.hash, make_keys(parameters_of(plan)).public)
+    refused = ask(trial, run, "take-key", 0, Content(blocks={"key": second}), 2**51 + 2)[1]
+    assert refused.values == {"code": "other-key"}
+    assert path.read_bytes() == kept
 
 
 def test_sites_open_nothing_and_make_no_key(trial: Trial) -> None:
@@ -238,7 +237,7 @@ def proposed(plan: Any, name: str | None = None) -> Content:
 
 
 def test_a_plan_that_changes_or_that_nobody_accepted_is_refused(trial: Trial) -> None:
-    run = stopped(trial)
+    run = keyless(trial)
     plan = plan_in(trial)
     # All but one may be missing: under it a single message would be a sum.
     loose = replace(plan, trust=replace(plan.trust, dropouts=plan.data.clients - 1, colluders=0))
@@ -254,12 +253,19 @@ def test_a_plan_that_changes_or_that_nobody_accepted_is_refused(trial: Trial) ->
     assert propose("b" * 32, proposed(loose), 1)[1].values == {"code": "not-accepted"}
     assert not (trial.folder / "keeper" / "runs" / ("b" * 32) / "private" / KEY_FILE).exists()
     assert propose("b" * 32, proposed(plan), 2)[0] == "accepted"
-    # A key that the holder has made for the loose plan, in the run of the sites: they do not take it.
-    trial.carrier.guards["keeper"] = trial.holder()
-    assert propose("c" * 32, proposed(loose), 1)[0] == "accepted"
-    kind, made = ask(trial, "c" * 32, "make-key", 0, Content(), 2, "keeper")
+
+
+def test_a_holder_that_was_shown_a_laxer_plan_makes_a_key_that_the_sites_do_not_take(trial: Trial) -> None:
+    """Under a plan that lets all but one be missing it would open a single message; the sites have another plan."""
+    run, elsewhere = keyless(trial), trial.folder / "elsewhere"
+    plan = plan_in(trial)
+    loose = replace(plan, trust=replace(plan.trust, dropouts=plan.data.clients - 1, colluders=0))
+    trial.carrier.guards["keeper"] = replace(trial.holder(), folder=elsewhere)  # has not seen this run yet
+    assert ask(trial, run, "propose", 0, proposed(loose), 1, "keeper")[0] == "accepted"
+    kind, made = ask(trial, run, "make-key", 0, Content(), 2, "keeper")
     assert kind == "made"
     assert ask(trial, run, "take-key", 0, made, 2**50)[1].values == {"code": "other-key"}
+    assert not (private(trial, "north") / KEY_FILE).exists()
 
 
 def test_after_the_end_the_key_is_gone_and_nothing_is_opened(trial: Trial) -> None:
@@ -269,7 +275,10 @@ def test_after_the_end_the_key_is_gone_and_nothing_is_opened(trial: Trial) -> No
     assert not (private(trial, "keeper") / KEY_FILE).exists()
     for number, kind in enumerate(("open", "make-key")):
         assert ask(trial, run, kind, 2, message, 2**50 + number, "keeper")[1].values == {"code": "finished"}
+    again = ask(trial, run, "propose", 0, proposed(plan_in(trial)), 2**50 + 2, "keeper")
+    assert again[1].values == {"code": "finished"}
     assert ask(trial, run, "finish", 0, Content(), 2**51, "keeper")[0] == "recorded"  # said again, after a crash
+    assert not (private(trial, "keeper") / KEY_FILE).exists()
 
 
 def test_a_holder_that_is_away_is_waited_for_and_named(trial: Trial) -> None:

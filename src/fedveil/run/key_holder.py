@@ -78,6 +78,8 @@ class KeyHolder:
         plan = plan_of(asked)
         if plan.trust is None or plan.trust.key_holder != "third-party":
             raise Refused("no-third-party")
+        if state.finished:  # it would make another key
+            raise Refused("finished")
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
         self.show(plan)
         if not self.accept & {plan.hash, ANY}:
