@@ -58,8 +58,14 @@ def _by_parts(plan: Plan, trust: Trust, adversary: Adversary) -> list[Assumption
         if not local:
             why = "declared: they may tell the server all they know"
             rows.append(Assumption("colluding clients", f"at most {trust.colluders} a round", why))
+    if trust.key_holder == "third-party" and adversary != "server":  # that one sees more than the holder could tell
+        why = "declared: it sees every sum and who is in it, tells the server no more than that, and others nothing"
+        rows.append(Assumption("the key holder is trusted", "a third party, no client", why))
     if adversary == "curious-client" and not local:
         rows.append(_sent_row(plan, trust))
+        if trust.key_holder == "clients":
+            why = "declared: how single messages were rounded lies below the encryption's own noise, unproved"
+            rows.append(Assumption("an opened ciphertext shows its sum alone", "declared", why))
     return rows
 
 

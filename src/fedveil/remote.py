@@ -47,7 +47,7 @@ def federated(
     begun = begin(folder, resume, system.random)
     post = Post(
         identity=deployment.identity,
-        cards=deployment.cards,
+        cards=deployment.everybody,
         run=begun.run,
         number=begun.number,
         carrier=carrier,
@@ -64,6 +64,7 @@ def federated(
         held=held,
         system=system,
         watch=watch,
+        holder=deployment.holder,
     ).conduct()
     return concluded(folder, metrics)
 
@@ -125,7 +126,8 @@ def run_local(
     check_folder(folder, resume)
     check_carried(found.planned(loaded.train.shape, held.count, held.public).plan)
     deal_clients(loaded.train.clients, site_names(sites))
-    with trial(loaded, folder, sites, system) as network, network.carrier() as carrier:
+    apart = found.trust is not None and found.trust.key_holder == "third-party"
+    with trial(loaded, folder, sites, system, apart) as network, network.carrier() as carrier:
         return federated(
             found,
             folder,
@@ -140,15 +142,18 @@ def run_local(
 
 
 @contextmanager
-def trial(loaded: Loaded, folder: Path, sites: int, system: System) -> Iterator[LocalNetwork]:
+def trial(loaded: Loaded, folder: Path, sites: int, system: System, holder: bool = False) -> Iterator[LocalNetwork]:
     """The processes of a trial; its guards accept any plan, since one person is all the operators.
+
+    ``holder``: with a key holder.
 
     The sites' keys and data lie in the private folder until the run has ended.
     """
     records = (folder / "sites").absolute()
     records.mkdir(parents=True, exist_ok=True)
     files = private_folder(folder / "private") / "deployment"
-    with local_network(loaded.train, sites, files, records, system.now(), ["--accept", "any", "--trials"]) as network:
+    options = ["--accept", "any", "--trials"]
+    with local_network(loaded.train, sites, files, records, system.now(), options, holder) as network:
         yield network
     if (folder / "model.npz").exists() and not (folder / "private" / "released").exists():
         shutil.rmtree(files)

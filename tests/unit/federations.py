@@ -15,6 +15,7 @@ from fedveil.plan import Plan
 from fedveil.promises import promise
 from fedveil.run.conduct import Progress, System
 from fedveil.run.federate import Federation, Held, begin
+from fedveil.run.key_holder import KeyHolder
 from fedveil.run.post import Clock, Post
 from fedveil.run.site_data import read_site_data, write_dealt
 from fedveil.run.site_guard import Guard, Site, Terms
@@ -55,7 +56,7 @@ def made_up(name: str, count: int = 64) -> bytes:
 class Direct:
     """Carries envelopes within the process. ``down``: sites that are away; ``meddle`` may change what passes."""
 
-    guards: dict[str, Guard]
+    guards: dict[str, Guard | KeyHolder]
     down: set[str] = field(default_factory=set)
     meddle: Callable[[str, str, bytes], bytes | None] = lambda way, site, envelope: envelope
     sent: list[tuple[str, bytes]] = field(default_factory=list)
@@ -86,20 +87,26 @@ class Direct:
 
 @dataclass
 class Trial:
-    """Three guards with the clients of some records, and an aggregator that can be started again and again."""
+    """Three guards with the clients of some records, and an aggregator that can be started again and again.
+
+    ``keeper``: with a third party of that name, who holds the key of encrypted sums.
+    """
 
     folder: Path
     records: Records
     terms: Terms = TRIALS
     plans: list[Plan] = field(default_factory=list)
     now: float = 0.0
+    keeper: bool = False
     carrier: Direct = field(init=False)
     aggregator: Identity = field(init=False)
     identities: dict[str, Identity] = field(init=False)
+    third: Identity = field(init=False)
 
     def __post_init__(self) -> None:
         self.aggregator = Identity.make("aggregator", made_up("aggregator"))
         self.identities = {site: Identity.make(site, made_up(site)) for site in SITES}
+        self.third = Identity.make("keeper", made_up("keeper"))
         for index, site in enumerate(SITES):
             (self.folder / site).mkdir()
             clients = np.arange(index, self.records.clients, len(SITES), dtype=np.int64)
@@ -116,6 +123,21 @@ class Trial:
         """As their processes would be: with nothing in memory."""
         for site in SITES:
             self.carrier.guards[site] = self.guard(site, terms or self.terms)
+        if self.keeper:
+            self.carrier.guards["keeper"] = self.holder()
+
+    def holder(self, accept: str = "any") -> KeyHolder:
+        counter = iter(range(10**9))
+        return KeyHolder(
+            identity=self.third,
+            aggregator=self.aggregator.card,
+            folder=self.folder / "keeper",
+            accept=frozenset({accept}),
+            world=World(
+                lambda size: made_up(f"keeper {next(counter)}", size), lambda: datetime(2026, 1, 1, tzinfo=UTC)
+            ),
+            show=self.plans.append,
+        )
 
     def guard(self, site: str, terms: Terms) -> Guard:
         counter = iter(range(10**9))
@@ -125,6 +147,7 @@ class Trial:
             data=read_site_data(self.folder / f"{site}.npz"),
             folder=self.folder / site,
             peers={name: card for name, card in self.cards.items() if name != site},
+            holder=self.third.card if self.keeper else None,
         )
         return Guard(
             site=place,
@@ -154,7 +177,7 @@ class Trial:
         counter = iter(range(10**9))
         post = Post(
             identity=self.aggregator,
-            cards=self.cards,
+            cards={**self.cards, "keeper": self.third.card} if self.keeper else self.cards,
             run=begun.run,
             number=begun.number,
             carrier=self.carrier,
@@ -163,7 +186,15 @@ class Trial:
         )
         system = System(now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
         Federation(
-            study=wanted, folder=out, cards=self.cards, post=post, begun=begun, held=Held(), system=system, watch=watch
+            study=wanted,
+            folder=out,
+            cards=self.cards,
+            post=post,
+            begun=begun,
+            held=Held(),
+            system=system,
+            watch=watch,
+            holder=self.third.card if self.keeper else None,
         ).conduct()
         return out
 

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedveil.run.deploy_check import check_place
-from fedveil.run.deployment import Wanted, read_deployment, read_peers, read_site, rekey, write_deployment
+from fedveil.run.deployment import Wanted, read_deployment, read_holder, read_peers, read_site, rekey, write_deployment
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -31,6 +31,48 @@ def test_everyone_knows_everyone(folder: Path) -> None:
         peers = read_peers(folder / "sites" / site / "identity.key")
         assert peers == {name: card for name, card in center.cards.items() if name != site}
         assert center.node_key(site).read_bytes() == (folder / "sites" / site / "node.pub").read_bytes()
+
+
+def test_a_key_holder_is_known_to_all_and_is_nobody_else(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    wanted = Wanted(sites=("north", "south"), host="link.example.org", port=9092, holder="notary")
+    write_deployment(folder, wanted, NOW)
+    center, (own, aggregator) = read_deployment(folder), read_site(folder / "key-holder" / "identity.key")
+    assert (center.holder, aggregator) == (own.card, center.identity.card)
+    assert center.everybody == {**center.cards, "notary": own.card}
+    assert set(center.cards) == {"north", "south"}
+    assert center.node_key("notary").read_bytes() == (folder / "key-holder" / "node.pub").read_bytes()
+    for site in wanted.sites:
+        assert read_holder(folder / "sites" / site / "identity.key") == own.card
+        assert "notary" not in read_peers(folder / "sites" / site / "identity.key")  # it is no site
+    assert stat.S_IMODE((folder / "key-holder").stat().st_mode) == 0o700
+    assert "fedveil keyholder" in (folder / "key-holder" / "fedveil-keyholder.service").read_text()
+    door = "--socket /run/fedveil-keyholder/guard.sock"
+    for unit in ("keyholder", "node"):
+        assert door in (folder / "key-holder" / f"fedveil-{unit}.service").read_text()
+    page = (folder / "README.md").read_text()
+    assert "`key-holder/` goes to notary" in page
+    assert "aggregator/nodes/notary.pub" in page
+    (folder / "aggregator" / "nodes" / "notary.pub").unlink()
+    rows = {row.what: row for row in check_place(folder, None, NOW)}
+    assert rows["files"].detail == "no node key of notary"
+    text = (folder / "aggregator" / "sites" / "south.pub").read_text()
+    (folder / "aggregator" / "key-holder.pub").write_text(text)
+    with pytest.raises(ValueError, match=r"key-holder\.pub must be the key of notary"):
+        read_deployment(folder)
+
+
+def test_a_deployment_without_a_key_holder_says_nothing_of_one(folder: Path) -> None:
+    assert read_deployment(folder).holder is None
+    assert read_holder(folder / "sites" / "north" / "identity.key") is None
+    assert "key-holder" not in (folder / "README.md").read_text()
+    assert not [path for path in folder.rglob("*") if "holder" in path.name]
+
+
+@pytest.mark.parametrize("name", ["north", "aggregator", "a/b", ""])
+def test_key_holders_that_cannot_be(name: str) -> None:
+    with pytest.raises(ValueError, match="must"):
+        Wanted(sites=("north", "south"), host="h", port=1, holder=name)
 
 
 def test_what_is_secret_is_closed_to_others(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from fedveil.errors import TooFewSurvivors
 from fedveil.plan import read_plan
+from fedveil.run.consents import consent
 from fedveil.run.encrypted_setting import KEY_FILE, parameters_of
 from fedveil.run.everybody import SiteRefused
 from fedveil.run.simulate import simulate
@@ -80,18 +82,18 @@ def test_other_methods_give_the_same_bits_too(trial: Trial, make: Callable[[], S
     assert wanted.trust is not None
     trial.run(replace(wanted, trust=replace(wanted.trust, server="homomorphic", key_holder="clients")))
     assert trial.model().tobytes() == expected(trial)
-    kinds = {"here", "accepted", "made", "taken", "encrypted", "opened", "recorded"}
+    kinds = {"here", "accepted", "made", "taken", "encrypted", "consented", "opened", "recorded"}
     assert {peek(envelope).kind for _, envelope in trial.carrier.back} == kinds
 
 
-@pytest.mark.parametrize(("way", "kind"), [("up", "made"), ("up", "taken"), ("up", "encrypted"), ("up", "opened")])
-def test_killed_at_any_moment_everything_goes_on_to_the_same_bits(trial: Trial, way: str, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["made", "taken", "encrypted", "consented", "opened"])
+def test_killed_at_any_moment_everything_goes_on_to_the_same_bits(trial: Trial, kind: str) -> None:
     """The aggregator, and the guards with it; round 2 where it is in a round."""
     alive = [True]
 
     def meddle(here: str, site: str, envelope: bytes) -> bytes:
         head = peek(envelope)
-        if alive and (here, head.kind) == (way, kind) and (head.round == 1 or kind in ("made", "taken")):
+        if alive and (here, head.kind) == ("up", kind) and (head.round == 1 or kind in ("made", "taken")):
             alive.clear()
             raise Killed
         return envelope
@@ -106,7 +108,7 @@ def test_killed_at_any_moment_everything_goes_on_to_the_same_bits(trial: Trial, 
     for site, envelope in trial.carrier.sent:
         if peek(envelope).kind == "open":
             body = unseal(envelope, trial.identities[site], trial.aggregator.card).body
-            sums.setdefault(peek(envelope).round, set()).add(body)
+            sums.setdefault(peek(envelope).round, set()).add(Content.read(body).blocks["sum"])
     assert sorted(sums) == [0, 1, 2]
     assert all(len(different) == 1 for different in sums.values())
     assert not any((private(trial, site) / KEY_FILE).exists() for site in SITES)  # destroyed with the noise's
@@ -160,16 +162,78 @@ def summed(trial: Trial, turn: int, clients: range, public: bytes | None = None)
     return adder.close()
 
 
+def agreed(trial: Trial, run: str, turn: int, message: bytes, *sites: str) -> Content:
+    """A question to open a sum, with the word of these sites, given or not."""
+    digest = sha256(message).hexdigest()
+    words = {f"by {site}": consent(trial.identities[site], run, turn, digest) for site in sites or ("east", "south")}
+    return Content(blocks={"sum": message, **words})
+
+
+def test_no_two_sums_of_a_round_are_opened_whichever_sites_are_asked(trial: Trial) -> None:
+    """An aggregator that lies: it has one sum opened by the north, and wants another from the south."""
+    run = stopped(trial)
+    first, other = (summed(trial, 1, range(9)) for _ in range(2))
+
+    def word(site: str, message: bytes, number: int) -> tuple[str, Content]:
+        asked = Content(values={"sum": sha256(message).hexdigest()})
+        return ask(trial, run, "consent", 1, asked, 2**50 + number, site)
+
+    kind, given = word("east", first, 0)
+    assert kind == "consented"
+    words = {"by east": given.blocks["consent"]}
+    assert ask(trial, run, "open", 1, Content(blocks={"sum": first, **words}), 2**50 + 1)[0] == "opened"
+    trial.restart_guards()
+    assert word("east", other, 2)[1].values == {"code": "spent-round"}
+    assert word("north", other, 3)[1].values == {"code": "spent-round"}
+    kind, given = word("south", other, 4)
+    assert kind == "consented"  # it alone: not enough
+    asked = {"sum": other, "by south": given.blocks["consent"], **words}
+    assert ask(trial, run, "open", 1, Content(blocks=asked), 2**50 + 5, "south")[1].values == {"code": "no-consent"}
+    assert ask(trial, run, "consent", 1, Content(values={"sum": "x"}), 2**50 + 6)[1].values == {"code": "malformed"}
+
+
+def test_a_sum_without_the_word_of_most_sites_stays_closed_and_unspent(trial: Trial) -> None:
+    run = stopped(trial)
+    message = summed(trial, 1, range(9))
+    digest, right = sha256(message).hexdigest(), agreed(trial, run, 1, message, "east").blocks["by east"]
+    for number, words in enumerate(
+        [
+            {},
+            {"by north": consent(trial.identities["north"], run, 1, digest)},  # its own counts once
+            {"by south": right},
+            {"by east": right[:-1]},
+            {"by east": consent(trial.identities["east"], run, 2, digest)},
+            {"by east": consent(trial.identities["east"], "f" * 32, 1, digest)},
+            {"by east": consent(trial.identities["east"], run, 1, sha256(b"").hexdigest())},
+            {"by west": right},
+        ]
+    ):
+        answer = ask(trial, run, "open", 1, Content(blocks={"sum": message, **words}), 2**50 + number)[1]
+        assert answer.values["code"] in ("no-consent", "unknown-peers")
+    assert ask(trial, run, "open", 1, agreed(trial, run, 1, message, "east"), 2**51)[0] == "opened"
+
+
+def test_a_run_waits_for_most_sites_and_says_for_whom(trial: Trial) -> None:
+    gone = {"east", "south"}
+    trial.carrier.meddle = lambda way, site, e: None if site in gone and peek(e).kind == "consent" else e
+    with pytest.raises(TooFewSurvivors, match="2 of 3 sites consent, and 1 do; it waits for east, south"):
+        trial.run(study(trust=ENCRYPTED))
+    gone.clear()
+    trial.run(study(trust=ENCRYPTED), resume=True)
+    assert trial.model().tobytes() == expected(trial)
+
+
 def test_one_sum_of_a_round_is_opened_ever(trial: Trial) -> None:
     run = stopped(trial)
-    first, other = (Content(blocks={"sum": summed(trial, 1, range(9))}) for _ in range(2))
+    first, other = (agreed(trial, run, 1, summed(trial, 1, range(9))) for _ in range(2))
     kind, answer = ask(trial, run, "open", 1, first, 2**50)
     assert (kind, answer.rows["total"].tolist(), answer.values["clients"]) == ("opened", [36] * 3, list(range(9)))
     assert ask(trial, run, "open", 1, first, 2**50 + 1)[0] == "opened"
     for number in (2, 3):
         assert ask(trial, run, "open", 1, other, 2**50 + number)[1].values == {"code": "spent-round"}
         trial.restart_guards()
-    assert ask(trial, run, "open", 0, other, 2**50 + 4)[1].values == {"code": "spent-round"}
+    early = agreed(trial, run, 0, summed(trial, 0, range(9)))
+    assert ask(trial, run, "open", 0, early, 2**50 + 4)[1].values == {"code": "spent-round"}
 
 
 SUMS: dict[str, Callable[[Trial, int], bytes]] = {
@@ -190,12 +254,13 @@ def test_what_is_no_sum_of_the_round_is_not_opened_and_spends_it(trial: Trial) -
     schedule = {"rounds": 8, "passes": 1, "batch": 7, "step_size": 0.5, "noise_std": 8.0}
     run = stopped(trial, schedule=schedule)
     for turn, what in enumerate(sorted(SUMS), start=1):
-        bad = Content(blocks={"sum": SUMS[what](trial, turn)})
+        bad = agreed(trial, run, turn, SUMS[what](trial, turn))
         kind, answer = ask(trial, run, "open", turn, bad, 2**50 + 2 * turn)
         assert (kind, answer.values, dict(answer.rows)) == ("refused", {"code": "no-sum"}, {})
-        good = Content(blocks={"sum": summed(trial, turn, range(9))})
+        good = agreed(trial, run, turn, summed(trial, turn, range(9)))
         assert ask(trial, run, "open", turn, good, 2**50 + 2 * turn + 1)[1].values == {"code": "spent-round"}
-    assert ask(trial, run, "open", 8, good, 2**51)[1].values == {"code": "no-such-round"}
+    late = agreed(trial, run, 8, summed(trial, 8, range(9)))
+    assert ask(trial, run, "open", 8, late, 2**51)[1].values == {"code": "no-such-round"}
 
 
 def lie(trial: Trial, said: Content, turn: int) -> Content:
@@ -228,9 +293,10 @@ def test_a_key_that_is_not_the_makers_of_this_run_is_refused(trial: Trial) -> No
     run = stopped(trial)
     before = (private(trial, "north") / KEY_FILE).read_bytes()
     keys = make_keys(parameters_of(read_plan((trial.folder / "out" / "plan.toml").read_text())))
-    body = Content(blocks={"public": keys.public, "secret": keys.secret}).write()
+    both = Content(blocks={"public": keys.public, "secret": keys.secret}).write()
 
-    def sealed(name: str, maker: Identity) -> bytes:
+    def sealed(name: str, maker: Identity, sites: tuple[str, ...] = SITES) -> bytes:
+        body = Content(values={"sites": list(sites)}, blocks={"keys": both}).write()
         head = Head(run=name, sender="east", receiver="north", kind="sums-key", round=0, number=0)
         return seal(head, body, maker, trial.cards["north"], made_up("once", 32))
 
@@ -239,6 +305,7 @@ def test_a_key_that_is_not_the_makers_of_this_run_is_refused(trial: Trial) -> No
         (sealed(run, Identity.make("east", made_up("forger"))), "bad-signature"),
         (sealed("f" * 32, east), "other-key"),
         (sealed(run, east), "other-key"),  # a second one
+        (sealed(run, east, ("east", "north")), "unknown-peers"),  # most of whom?
         (sealed(run, east)[:-1], "bad-signature"),
         (b"", "malformed"),
     ]
@@ -282,8 +349,3 @@ def test_sites_that_do_not_know_each_other_share_no_key(trial: Trial) -> None:
     guard.site = replace(guard.site, peers={"north": trial.cards["north"]})
     with pytest.raises(SiteRefused, match="east has no public key of south"):
         trial.run(study(trust=ENCRYPTED), resume=True)
-
-
-def test_a_third_party_that_holds_the_key_is_refused(trial: Trial) -> None:
-    with pytest.raises(ValueError, match="key_holder must be clients across sites"):
-        trial.run(study(trust={**ENCRYPTED, "key_holder": "third-party"}))

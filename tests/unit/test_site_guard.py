@@ -37,12 +37,15 @@ def stop_after(trial: Trial, rounds: int) -> str:
     return peek(trial.carrier.sent[-1][1]).run
 
 
-def ask(trial: Trial, run: str, kind: str, turn: int, content: Content, number: int = 2**50) -> tuple[str, Content]:
-    """An instruction that the aggregator has signed, straight to the guard of the north."""
-    head = Head(run=run, sender="aggregator", receiver="north", kind=kind, round=turn, number=number)
+def ask(
+    trial: Trial, run: str, kind: str, turn: int, content: Content, number: int = 2**50, site: str = "north"
+) -> tuple[str, Content]:
+    """An instruction that the aggregator has signed, straight to the guard of the north, or of another site."""
+    head = Head(run=run, sender="aggregator", receiver=site, kind=kind, round=turn, number=number)
     once = made_up(f"{kind} {turn} {number}", 32)
-    envelope = seal(head, content.write(), trial.aggregator, trial.identities["north"].card, once)
-    opened = unseal(trial.carrier.guards["north"].handle(envelope), trial.aggregator, trial.cards["north"])
+    card = trial.third.card if site == "keeper" else trial.cards[site]
+    envelope = seal(head, content.write(), trial.aggregator, card, once)
+    opened = unseal(trial.carrier.guards[site].handle(envelope), trial.aggregator, card)
     return opened.head.kind, Content.read(opened.body)
 
 

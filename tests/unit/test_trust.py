@@ -283,6 +283,22 @@ class TestWords:
         assert "the clients hold the decryption key" in mine
         assert "a third party holds the decryption key" in theirs
 
+    def test_what_is_asked_of_a_third_party_is_declared_to_all_whom_it_could_betray(self) -> None:
+        name = "the key holder is trusted"
+        for adversary in ADVERSARIES:
+            rows = self.rows(Trust(server="homomorphic", key_holder="third-party"), adversary)
+            assert (name in rows) == (adversary != "server")
+            assert name not in self.rows(Trust(server="homomorphic"), adversary)
+        rows = self.rows(Trust(server="homomorphic", key_holder="third-party"), "final-model")
+        assert rows[name].enforced_by.startswith("declared: it sees every sum")
+
+    def test_clients_who_open_sums_are_declared_to_see_no_more_in_them(self) -> None:
+        name = "an opened ciphertext shows its sum alone"
+        assert self.rows(Trust(server="homomorphic"), "curious-client")[name].value == "declared"
+        assert name not in self.rows(Trust(server="homomorphic"), "every-model")
+        for trust in (Trust(server="homomorphic", key_holder="third-party"), Trust(server="secure-aggregation")):
+            assert name not in self.rows(trust, "curious-client")
+
     def test_a_trusted_server_is_declared(self) -> None:
         assert self.rows(Trust())["the server learns sums only"].enforced_by.startswith("declared")
         assert "clients are missing by chance" not in self.rows(Trust())

@@ -25,20 +25,23 @@ def init(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     sites: Annotated[str, typer.Option("--sites", help="The sites' names, with commas between.")],
     host: Annotated[str, typer.Option("--host", help="The name or address by which sites reach the link.")],
+    holder: Annotated[
+        str | None, typer.Option("--key-holder", help="A third party that can open encrypted sums; its name.")
+    ] = None,
     port: Annotated[int, typer.Option("--port", help="The link's one port.")] = 9092,
     days: Annotated[int, typer.Option("--days", help="How long the certificates are valid.")] = 365,
     as_json: Json = False,
 ) -> None:
     """Write keys, certificates, unit files and a page of instructions."""
     names = tuple(name.strip() for name in sites.split(","))
-    write_deployment(folder, Wanted(sites=names, host=host, port=port, days=days), datetime.now(UTC))
-    result = {"folder": str(folder), "sites": list(names), "page": str(folder / "README.md")}
+    write_deployment(folder, Wanted(sites=names, host=host, port=port, days=days, holder=holder), datetime.now(UTC))
+    result = {"folder": str(folder), "sites": list(names), "key_holder": holder, "page": str(folder / "README.md")}
     show(result, as_json, lambda: out().print(f"written: {folder}; read {folder / 'README.md'} next"))
 
 
 @deploy.command(epilog="Example: fedveil deploy check consortium/aggregator")
 def check(
-    folder: Annotated[Path, typer.Argument(help="The aggregator's folder, or a site's.")],
+    folder: Annotated[Path, typer.Argument(help="The aggregator's folder, a site's, or the key holder's.")],
     superlink: Annotated[str | None, typer.Option("--superlink", help="HOST:PORT of the link, from a site.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -57,7 +60,9 @@ def check(
 
 
 @deploy.command("rekey", epilog="Example: fedveil deploy rekey sites/north")
-def new_keys(folder: Annotated[Path, typer.Argument(help="A site's folder.")], as_json: Json = False) -> None:
+def new_keys(
+    folder: Annotated[Path, typer.Argument(help="A site's folder, or the key holder's.")], as_json: Json = False
+) -> None:
     """New keys for a site, made where they are used: only the public halves leave it."""
     rekey(folder)
     public = [str(folder / "identity.pub"), str(folder / "node.pub")]

@@ -15,7 +15,7 @@ from fedveil.cli.show import Json, rounded_up, show
 from fedveil.guarantee import finite_or_none
 from fedveil.plan import Plan
 from fedveil.promises import ADVERSARIES, promise
-from fedveil.run.deployment import read_peers, read_site
+from fedveil.run.deployment import read_holder, read_peers, read_site
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.flower.network import Link
 from fedveil.run.flower.node import run_node
@@ -45,16 +45,23 @@ def site(
     records.mkdir(parents=True, exist_ok=True)
     own, peers = read_site_data(data), read_peers(key)
     guard = Guard(
-        site=Site(identity=identity, aggregator=aggregator, data=own, folder=records.absolute(), peers=peers),
+        site=Site(
+            identity=identity,
+            aggregator=aggregator,
+            data=own,
+            folder=records.absolute(),
+            peers=peers,
+            holder=read_holder(key),
+        ),
         terms=terms,
         world=World(os.urandom, lambda: datetime.now(UTC)),
-        show=lambda plan: _say(_page(plan)),
+        show=lambda plan: say(page(plan)),
         finished=_certified,
     )
-    stopped = _until_signalled()
+    stopped = until_signalled()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
-        _say(f"{identity.name}: listening for {aggregator.name}")
-        serve(door, guard, _say, lambda: bool(stopped))
+        say(f"{identity.name}: listening for {aggregator.name}")
+        serve(door, guard, say, lambda: bool(stopped))
     show({"site": identity.name, "stopped": True}, as_json, lambda: None)
 
 
@@ -72,12 +79,12 @@ def node(
     link = Link(name="link", host=host, port=int(port), authority=authority or key.parent / "authority.pem")
     for path in (key, link.authority):
         require(path.exists(), "The node", f"find {path.name}", str(path))
-    stopped = _until_signalled()
-    run_node(link, key, socket.absolute(), patience, lambda: bool(stopped), _say)
+    stopped = until_signalled()
+    run_node(link, key, socket.absolute(), patience, lambda: bool(stopped), say)
     show({"stopped": True}, as_json, lambda: None)
 
 
-def _until_signalled() -> list[int]:
+def until_signalled() -> list[int]:
     """A list that fills when this process is asked to stop."""
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,22 +92,24 @@ def _until_signalled() -> list[int]:
     return stopped
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """To the operator; standard output is for results."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
-def _page(plan: Plan) -> str:
+def page(plan: Plan) -> str:
     """What the operator sees before the first update: what will run, and what it would promise and cost."""
     data, target = plan.data, plan.target
     facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(data, target))
     trust = plan.trust
+    apart = ", a third party holds the key" if trust and trust.key_holder == "third-party" else ""
     lines = [
         f"plan {plan.hash}",
         f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
         f"  {data.records} records of {data.clients} clients",
         f"  {plan.method.kind}: {facts}",
-        f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders" if trust else "",
+        f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders{apart}" if trust else "",
         f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:",
     ]
     for adversary in ADVERSARIES:
@@ -114,7 +123,7 @@ def _page(plan: Plan) -> str:
 def _certified(folder: Path) -> None:
     """The certificate, from the site's own record."""
     write_atomically(folder / "certificate.json", certify(folder, __version__).text().encode(), mode=PUBLIC)
-    _say(f"the run has ended; its record: {folder}")
+    say(f"the run has ended; its record: {folder}")
 
 
 def _cap(text: str) -> tuple[Any, float, float]:

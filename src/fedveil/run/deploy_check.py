@@ -41,7 +41,7 @@ def check_place(folder: Path, superlink: str | None, now: datetime) -> list[Row]
         except FedveilError as error:
             return [*rows, Row("files", False, str(error))]
         private = [found.folder / name for name in ("identity.key", "server.key", "superexec.secret")]
-        missing = [site for site in found.cards if not found.node_key(site).exists()]
+        missing = [site for site in found.everybody if not found.node_key(site).exists()]
         rows.append(Row("files", not missing, "complete" if not missing else f"no node key of {', '.join(missing)}"))
         rows += [_closed(path) for path in private]
         host, port, authority = found.host, found.port, found.authority

@@ -1,31 +1,34 @@
 """The files of a deployment: what the aggregator holds, what goes to each site, and a page that says what to do."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.run.certificates import MOST_DAYS, make_certificates, make_node_key
-from fedveil.run.deployment_page import guard_unit, node_unit, page, superexec_unit, superlink_unit
+from fedveil.run.certificates import MOST_DAYS, Certified, make_certificates, make_node_key
+from fedveil.run.deployment_page import guard_unit, holder_unit, node_unit, page, superexec_unit, superlink_unit
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.wire.keys import AGGREGATOR, Card, Identity, check_name
 
+HOLDER: Final = "key-holder"  # its folder
+HOLDER_CARD: Final = "key-holder.pub"
 _MOST_SITES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A deployment to be written; ``host`` is how sites reach the link."""
+    """A deployment to be written; ``host`` is how sites reach the link; ``holder``: a third party, if there is one."""
 
     sites: tuple[str, ...]
     host: str
     port: int
     days: int = 365
+    holder: str | None = None
 
     def __post_init__(self) -> None:
         for site in self.sites:
@@ -33,6 +36,11 @@ class Wanted:
             require(site != AGGREGATOR, "--sites", "not name the aggregator", site)
         distinct = len(set(self.sites)) == len(self.sites)
         require(distinct and 1 <= len(self.sites) <= _MOST_SITES, "--sites", "name each site once", self.sites)
+        if self.holder is not None:
+            check_name(self.holder)
+            hint = "Whoever holds the key must be neither a site nor the aggregator."
+            apart = self.holder not in (*self.sites, AGGREGATOR)
+            require(apart, "--key-holder", "be somebody else than the sites", self.holder, hint)
         plain = self.host != "" and self.host.isprintable() and not set(self.host) & set(" /:\"'\\")
         require(plain, "--host", "be a host's name or IPv4 address", self.host)
         require(1 <= self.port <= 65535, "--port", "lie between 1 and 65535", self.port)
@@ -41,13 +49,19 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """An aggregator's folder, read: where its link is, who it is, and who its sites are."""
+    """An aggregator's folder, read: where its link is, who it is, who its sites are, and who may hold a key."""
 
     folder: Path
     host: str
     port: int
     identity: Identity
     cards: dict[str, Card]
+    holder: Card | None = None
+
+    @property
+    def everybody(self) -> dict[str, Card]:
+        """All who are reached: the sites, and the key holder."""
+        return self.cards if self.holder is None else {**self.cards, self.holder.name: self.holder}
 
     @property
     def authority(self) -> Path:
@@ -55,13 +69,13 @@ class Deployment:
         return self.folder / "authority.pem"
 
     def node_key(self, site: str) -> Path:
-        """The public key that a site's node proves itself with."""
+        """The public key that the node of a site, or of the key holder, proves itself with."""
         return self.folder / "nodes" / f"{site}.pub"
 
     @property
     def node_keys(self) -> dict[str, Path]:
-        """That key of every site."""
-        return {site: self.node_key(site) for site in self.cards}
+        """That key of everybody."""
+        return {site: self.node_key(site) for site in self.everybody}
 
 
 def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callable[[int], bytes] = os.urandom) -> None:
@@ -70,10 +84,35 @@ def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callab
     folder.mkdir(parents=True, exist_ok=True)
     hosts = [wanted.host] if wanted.host in ("127.0.0.1", "localhost") else [wanted.host, "127.0.0.1"]
     certified = make_certificates(list(dict.fromkeys([*hosts, "localhost"])), now, wanted.days)
-    center = private_folder(folder / AGGREGATOR)
-    identity = Identity.make(AGGREGATOR, random(64))
-    where = {"host": wanted.host, "port": wanted.port, "sites": wanted.sites}
-    private = {"server.key": certified.key, "superexec.secret": random(32), "identity.key": identity.text().encode()}
+    center, identity = private_folder(folder / AGGREGATOR), Identity.make(AGGREGATOR, random(64))
+    _write_center(center, wanted, identity, certified, random(32))
+    private_folder(folder / "sites")
+    known_to_all = {"authority.pem": certified.authority, "aggregator.pub": identity.card.text().encode()}
+    if wanted.holder is not None:
+        own = Identity.make(wanted.holder, random(64))
+        units = {"fedveil-keyholder.service": holder_unit()}
+        units["fedveil-node.service"] = node_unit(wanted.host, wanted.port, "fedveil-keyholder")
+        _write_member(folder / HOLDER, own, center, known_to_all, units)
+        known_to_all[HOLDER_CARD] = own.card.text().encode()
+        write_atomically(center / HOLDER_CARD, known_to_all[HOLDER_CARD], mode=PUBLIC)
+    owned = {site: Identity.make(site, random(64)) for site in wanted.sites}
+    for site, own in owned.items():
+        units = {"fedveil-guard.service": guard_unit(), "fedveil-node.service": node_unit(wanted.host, wanted.port)}
+        place = folder / "sites" / site
+        _write_member(place, own, center, known_to_all, units)
+        (place / "peers").mkdir()
+        peers = {f"peers/{name}.pub": peer.card.text().encode() for name, peer in owned.items() if name != site}
+        _write(place, {}, peers)
+        write_atomically(center / "sites" / f"{site}.pub", own.card.text().encode(), mode=PUBLIC)
+    told = page(wanted.sites, wanted.host, wanted.port, wanted.holder)
+    write_atomically(folder / "README.md", told.encode(), mode=PUBLIC)
+
+
+def _write_center(center: Path, wanted: Wanted, identity: Identity, certified: Certified, secret: bytes) -> None:
+    """What stays with the aggregator, but for the others' public keys."""
+    where: dict[str, Any] = {"host": wanted.host, "port": wanted.port, "sites": wanted.sites}
+    where |= {} if wanted.holder is None else {"key_holder": wanted.holder}
+    private = {"server.key": certified.key, "superexec.secret": secret, "identity.key": identity.text().encode()}
     public = {
         "deployment.toml": write_tables({"deployment": where}).encode(),
         "authority.pem": certified.authority,
@@ -85,21 +124,17 @@ def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callab
     _write(center, private, public)
     for kind in ("sites", "nodes"):
         (center / kind).mkdir()
-    private_folder(folder / "sites")
-    owned = {site: Identity.make(site, random(64)) for site in wanted.sites}
-    for site, own in owned.items():
-        node = make_node_key()
-        place = private_folder(folder / "sites" / site)
-        units = {"fedveil-guard.service": guard_unit(), "fedveil-node.service": node_unit(wanted.host, wanted.port)}
-        shown = {"authority.pem": certified.authority, "aggregator.pub": identity.card.text().encode()}
-        shown |= {"identity.pub": own.card.text().encode(), "node.pub": node.public}
-        shown |= {name: text.encode() for name, text in units.items()}
-        shown |= {f"peers/{name}.pub": peer.card.text().encode() for name, peer in owned.items() if name != site}
-        (place / "peers").mkdir()
-        _write(place, {"identity.key": own.text().encode(), "node.key": node.private}, shown)
-        write_atomically(center / "sites" / f"{site}.pub", own.card.text().encode(), mode=PUBLIC)
-        write_atomically(center / "nodes" / f"{site}.pub", node.public, mode=PUBLIC)
-    write_atomically(folder / "README.md", page(wanted.sites, wanted.host, wanted.port).encode(), mode=PUBLIC)
+
+
+def _write_member(
+    folder: Path, own: Identity, center: Path, shown: Mapping[str, bytes], units: Mapping[str, str]
+) -> None:
+    """What goes to a site, or to the key holder: its keys, whom it must know, its units."""
+    node = make_node_key()
+    public = {**shown, "identity.pub": own.card.text().encode(), "node.pub": node.public}
+    public |= {name: text.encode() for name, text in units.items()}
+    _write(private_folder(folder), {"identity.key": own.text().encode(), "node.key": node.private}, public)
+    write_atomically(center / "nodes" / f"{own.name}.pub", node.public, mode=PUBLIC)
 
 
 def read_deployment(folder: Path) -> Deployment:
@@ -107,15 +142,27 @@ def read_deployment(folder: Path) -> Deployment:
     center = folder if (folder / "deployment.toml").exists() else folder / AGGREGATOR
     tables = read_tables(read_text(center / "deployment.toml"), "deployment.toml")
     where = table(tables.get("deployment", {}), "deployment")
-    known(where, ["host", "port", "sites"], "[deployment]")
+    known(where, ["host", "port", "sites", "key_holder"], "[deployment]")
     wanted = Wanted(
-        sites=tuple(where.get("sites", ())), host=str(where.get("host", "")), port=int(where.get("port", 0))
+        sites=tuple(where.get("sites", ())),
+        host=str(where.get("host", "")),
+        port=int(where.get("port", 0)),
+        holder=where.get("key_holder"),
     )
     cards = {site: Card.read(read_text(center / "sites" / f"{site}.pub")) for site in wanted.sites}
     for site, card in cards.items():
         require(card.name == site, f"sites/{site}.pub", f"be the key of {site}", card.name)
-    identity = Identity.read(read_text(center / "identity.key"))
-    return Deployment(folder=center.absolute(), host=wanted.host, port=wanted.port, identity=identity, cards=cards)
+    holder = None if wanted.holder is None else Card.read(read_text(center / HOLDER_CARD))
+    right = holder is None or holder.name == wanted.holder
+    require(right, HOLDER_CARD, f"be the key of {wanted.holder}", None if holder is None else holder.name)
+    return Deployment(
+        folder=center.absolute(),
+        host=wanted.host,
+        port=wanted.port,
+        identity=Identity.read(read_text(center / "identity.key")),
+        cards=cards,
+        holder=holder,
+    )
 
 
 def read_site(key: Path) -> tuple[Identity, Card]:
@@ -129,6 +176,12 @@ def read_peers(key: Path) -> dict[str, Card]:
     for name, card in cards.items():
         require(card.name == name, f"peers/{name}.pub", f"be the key of {name}", card.name)
     return cards
+
+
+def read_holder(key: Path) -> Card | None:
+    """The key holder's public key, beside a site's own; None where the deployment has no such party."""
+    path = key.parent / HOLDER_CARD
+    return Card.read(read_text(path)) if path.exists() else None
 
 
 def rekey(folder: Path, random: Callable[[int], bytes] = os.urandom) -> None:

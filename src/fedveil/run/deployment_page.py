@@ -53,19 +53,32 @@ def guard_unit() -> str:
     return _unit("fedveil: site guard", command, extra)
 
 
-def node_unit(host: str, port: int) -> str:
+def holder_unit() -> str:
+    """The key holder: the only process that can open sums."""
+    command = (
+        "fedveil keyholder --key /etc/fedveil/keyholder/identity.key --records /var/lib/fedveil-keyholder"
+        " --socket /run/fedveil-keyholder/guard.sock --group fedveil-node --accept PLAN-HASH"
+    )
+    extra = "User=fedveil-keyholder\nStateDirectory=fedveil-keyholder\nRuntimeDirectory=fedveil-keyholder\n"
+    return _unit("fedveil: key holder", command, extra)
+
+
+def node_unit(host: str, port: int, guard: str = "fedveil-site") -> str:
     """The node, under a user of its own that can read neither the data nor the guard's keys."""
     command = (
         f"fedveil node --superlink {host}:{port} --key /etc/fedveil/node/node.key"
-        " --authority /etc/fedveil/node/authority.pem --socket /run/fedveil-site/guard.sock"
+        f" --authority /etc/fedveil/node/authority.pem --socket /run/{guard}/guard.sock"
     )
     extra = "User=fedveil-node\nStateDirectory=fedveil-node\nEnvironment=FLWR_HOME=/var/lib/fedveil-node\n"
     return _unit("fedveil: Flower node", command, extra)
 
 
-def page(sites: Sequence[str], host: str, port: int) -> str:
+def page(sites: Sequence[str], host: str, port: int, holder: str | None = None) -> str:
     """The page of instructions."""
     listed = "\n".join(f"- `sites/{site}/` goes to {site}, by a way that nobody else can read" for site in sites)
+    apart = "" if holder is None else _holder_page(holder, host, port)
+    if holder is not None:
+        listed += f"\n- `key-holder/` goes to {holder}, who is neither a site nor the aggregator, in the same way"
     return f"""# A deployment of fedveil
 
 The aggregator at `{host}`, and {len(sites)} sites: {", ".join(sites)}.
@@ -116,4 +129,25 @@ So whoever gets hold of the link can stop a run, but finds neither data nor keys
    its hash stands after `--accept` (or until `--accept any --cap ADVERSARY=EPSILON,DELTA` allows all that fit a cap).
 5. Start `fedveil-node.service`.
 6. After a run: `fedveil certify /var/lib/fedveil-site/runs/RUN`.
+{apart}"""
+
+
+def _holder_page(holder: str, host: str, port: int) -> str:
+    return f"""
+## At the key holder, {holder}
+
+It opens encrypted sums, and sees them; it has no data. Whoever has its key and the messages at the aggregator reads
+single updates: the two must not be in one hand. Studies with `trust.key_holder = "third-party"` need it, others do not.
+
+1. `pip install 'fedveil[flower,he]'`
+2. Put `node.key` and `authority.pem` into `/etc/fedveil/node` (user `fedveil-node`), the rest into
+   `/etc/fedveil/keyholder` (user `fedveil-keyholder`).
+3. `fedveil deploy check /etc/fedveil/keyholder --superlink {host}:{port}`
+4. Start `fedveil-keyholder.service`. It shows every plan that is proposed, and refuses it until its hash stands after
+   `--accept`; then `fedveil-node.service`.
+5. `/var/lib/fedveil-keyholder/runs/RUN/opened.jsonl` says which rounds' sums it has opened, and when.
+
+Every site has its public key as `key-holder.pub`, and makes sure by another way than the aggregator that it is the
+right one: a site encrypts under no key that this one has not signed. After `fedveil deploy rekey` its `identity.pub`
+goes there at every site and at the aggregator, and its `node.pub` to `aggregator/nodes/{holder}.pub`.
 """

@@ -1,17 +1,20 @@
-"""The aggregator's part of encrypted sums: it adds what it cannot open, and has one site open the sum.
+"""The aggregator's part of encrypted sums: it adds what it cannot open, and has the sum opened.
 
 The sum is on the disk before anybody is asked to open it: a restart asks for the same one. Two sums of a round, over
 different survivors, would show single clients' updates by their difference.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from fedveil.errors import BadValue, TooFewSurvivors
+from fedveil.run.consents import majority
 from fedveil.run.encrypted_setting import parameters_of
+from fedveil.run.everybody import reason
 from fedveil.run.files import write_atomically
 from fedveil.run.post import Answer
 from fedveil.run.serving import Serving, Standing, least
@@ -21,9 +24,11 @@ from fedveil.wire.content import Content
 
 
 class Asks(Protocol):
-    """Asks some sites one kind of thing; what came in time."""
+    """Asks one kind of thing until nobody is awaited and enough has come (see :func:`weight`); what came in time."""
 
-    def __call__(self, kind: str, questions: Mapping[str, Content], adder: Adder, /) -> dict[str, Answer]: ...  # noqa: D102
+    def __call__(  # noqa: D102
+        self, kind: str, questions: Mapping[str, Content], needed: int, empty: Adder, /
+    ) -> dict[str, Answer]: ...
 
 
 def adder_of(serving: Serving, public: bytes, turn: int) -> Adder:
@@ -31,29 +36,58 @@ def adder_of(serving: Serving, public: bytes, turn: int) -> Adder:
     return Adder.open(public, parameters_of(serving.plan), turn=turn, size=serving.plan.dimension)
 
 
-def encrypted_sum(
-    serving: Serving, stand: Standing, public: bytes, ask: Asks, sites: Iterable[str], log: Path
-) -> Whole:
-    """The sum of the next round; too few parts, or nobody who opens it, and the round is refused."""
+def weight(answer: Answer) -> int:
+    """What an answer counts for: the clients whose parts are in it, or one word."""
+    if answer.kind == "encrypted":
+        return len(answer.content.blocks)
+    return int(answer.kind in ("consented", "opened"))
+
+
+def encrypted_sum(serving: Serving, stand: Standing, public: bytes, ask: Asks, log: Path) -> bytes:
+    """The sum of the next round, still closed, and the only one of it; too few parts, and the round is refused."""
     turn, empty = stand.round, adder_of(serving, public, stand.round)
     kept = _read_log(log, turn)
     if kept is None:
-        answers = ask("encrypt", serving.questions(stand), empty)
-        adder = empty
+        needed, adder = least(serving, turn), empty
+        answers = ask("encrypt", serving.questions(stand), needed, empty)
         for site in sorted(answers):
             adder = taken(adder, answers[site].content)
-        needed = least(serving, turn)
         if not len(adder.senders) >= needed:
             raise TooFewSurvivors(
                 f"Round {turn + 1} has the answers of {len(adder.senders)} clients and needs {needed}: nobody may open"
                 " its sum. What was charged stays charged; go on with --resume when the sites are back."
             )
-        kept = Content(values={"round": turn, "sites": sorted(answers)}, blocks={"sum": adder.close()})
+        kept = Content(values={"round": turn}, blocks={"sum": adder.close()})
         write_atomically(log, kept.write())
-    there = list(kept.values["sites"])
-    question = Content(blocks={"sum": kept.blocks["sum"]})
-    for site in [*there, *sorted(set(sites) - set(there))]:
-        found = ask("open", {site: question}, empty).get(site)
+    return kept.blocks["sum"]
+
+
+def opened_outside(turn: int, kept: bytes, ask: Asks, holder: str, empty: Adder) -> Whole:
+    """What the key holder says the sum is; nobody else can say it."""
+    found = ask("open", {holder: Content(blocks={"sum": kept})}, 1, empty).get(holder)
+    if found is None or found.kind != "opened":
+        why = "does not answer" if found is None else f"refuses: {reason(found)}"
+        raise TooFewSurvivors(
+            f"The key holder {holder}, who alone can open the sum of round {turn + 1}, {why}. No other sum of it will"
+            " be asked for. What was charged stays charged; go on with --resume when it is back."
+        )
+    return found.content.rows["total"].astype(np.int64)
+
+
+def opened_by_most(turn: int, kept: bytes, ask: Asks, sites: Sequence[str], empty: Adder) -> Whole:
+    """What a site says the sum is, once most sites have consented that it is this one."""
+    needed, digest = majority(len(sites)), sha256(kept).hexdigest()
+    given = ask("consent", {site: Content(values={"sum": digest}) for site in sites}, needed, empty)
+    words = {site: one.content.blocks["consent"] for site, one in given.items() if one.kind == "consented"}
+    if not len(words) >= needed:
+        missing = ", ".join(site for site in sites if site not in words)
+        raise TooFewSurvivors(
+            f"The sum of round {turn + 1} is opened when {needed} of {len(sites)} sites consent, and {len(words)} do;"
+            f" it waits for {missing}. What was charged stays charged; go on with --resume when they are back."
+        )
+    question = Content(blocks={"sum": kept, **{f"by {site}": word for site, word in words.items()}})
+    for site in sorted(words):
+        found = ask("open", {site: question}, 1, empty).get(site)
         if found is not None and found.kind == "opened":
             return found.content.rows["total"].astype(np.int64)
     raise TooFewSurvivors(
@@ -73,7 +107,9 @@ def taken(adder: Adder, said: Content) -> Adder:
 
 
 def right(serving: Serving, turn: int, site: str, answer: Answer, empty: Adder) -> bool:
-    """Whether an answer holds parts of the site's own clients that can be added, or a sum that was opened."""
+    """Whether an answer holds parts of the site's own clients that can be added, a word, or a sum that was opened."""
+    if answer.kind == "consented":
+        return "consent" in answer.content.blocks
     if answer.kind == "opened":
         total = answer.content.rows.get("total")
         return total is not None and total.dtype == np.int64 and total.shape == (serving.plan.dimension,)

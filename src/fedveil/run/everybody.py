@@ -13,21 +13,26 @@ class SiteRefused(FedveilError):
 
 
 def ask_everybody(
-    post: Post, kind: str, asked: Mapping[str, Content], timeout: float, wanted: str, turn: int = 0
+    post: Post, kind: str, asked: Mapping[str, Content], timeout: float, wanted: str, turn: int = 0, who: str = "Site"
 ) -> dict[str, Answer]:
-    """An answer from every site, or a refusal that says who did not give it."""
+    """An answer from every site (or from whom ``who`` names), or a refusal that says who did not give it."""
     found = post.ask(kind, turn, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), never)
     for site in sorted(asked):
         if site not in found:
             raise SiteRefused(
-                f"Site {site} did not answer within {timeout:.0f} seconds. Is its guard running, and its node? "
+                f"{who} {site} did not answer within {timeout:.0f} seconds. Is its guard running, and its node? "
                 "Go on with --resume."
             )
         answer = found[site]
         if answer.kind == "refused":
-            code = answer.content.values.get("code")
-            raise SiteRefused(f"Site {site} refuses: {REASONS.get(str(code), str(code)[:40])}. Go on with --resume.")
+            raise SiteRefused(f"{who} {site} refuses: {reason(answer)}. Go on with --resume.")
     return found
+
+
+def reason(answer: Answer) -> str:
+    """Why a site has refused."""
+    code = answer.content.values.get("code")
+    return REASONS.get(str(code), str(code)[:40])
 
 
 def never(answers: Mapping[str, Answer]) -> bool:

@@ -112,7 +112,7 @@ def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
 @final
 @dataclass(slots=True, kw_only=True)
 class Federation:
-    """One start of an aggregator."""
+    """One start of an aggregator; ``holder``: the deployment's third party, asked only where the plan says so."""
 
     study: Study
     folder: Path
@@ -122,6 +122,7 @@ class Federation:
     held: Held
     system: System
     watch: Callable[[Progress], None] | None = None
+    holder: Card | None = None
 
     def conduct(self) -> dict[str, Any]:
         """Run the study; the metrics it wrote."""
@@ -164,9 +165,9 @@ class Federation:
         check_carried(plan)
         if isinstance(plan.method, SimFL):
             check_parties(members)
-        outside = plan.trust is not None and plan.trust.key_holder == "third-party"
-        hint = "Only sites and the aggregator are reached, and the aggregator must not hold it."
-        require(not outside, "trust.key_holder", "be clients across sites", "third-party", hint)
+        hint = "Write one that has: fedveil deploy init --key-holder NAME."
+        held = not _outside(plan) or self.holder is not None
+        require(held, "trust.key_holder", "be clients where a deployment has no key holder", "third-party", hint)
         several = [site for site, member in members.members.items() if member.clients.size > 1]
         alone = not (plan.private and plan.target.adversary == "curious-client" and several)
         hint = "A site sees all that its clients see: make each site one client, or choose another adversary."
@@ -207,13 +208,17 @@ class Federation:
         return Entropy.from_key(self.begun.key, context=plan.hash + self.begun.run)
 
     def _propose(self, plan: Plan, rows: Callable[[str], dict[str, Any]]) -> None:
-        """Every site sees the plan, and its own records' rounds, and agrees."""
+        """Every site sees the plan, and its own records' rounds, and agrees; the key holder before, who has no data."""
         values: dict[str, Any] = {"plan": plan.hash}
         if plan.seeded:
             values["seed"] = self.study.seed
         blocks = {"plan": write_plan(plan).encode()}
+        seconds = (plan.trust or Trust()).timeout
+        if _outside(plan) and self.holder is not None:
+            asked = {self.holder.name: Content(values={"plan": plan.hash}, blocks=blocks)}
+            ask_everybody(self.post, "propose", asked, seconds, "accepted", who="Key holder")
         asked = {site: Content(values=values, rows=rows(site), blocks=blocks) for site in self.cards}
-        ask_everybody(self.post, "propose", asked, (plan.trust or Trust()).timeout, "accepted")
+        ask_everybody(self.post, "propose", asked, seconds, "accepted")
 
     def _relayed(self, plan: Plan) -> Any:
         """All rounds of a method without a server: carried here, and not read."""
@@ -236,7 +241,13 @@ class Federation:
             )
             return windows.model()
         sums = RoundSums(
-            server=server, trust=plan.trust, run=self.begun.run, private=private, cards=self.cards, post=self.post
+            server=server,
+            trust=plan.trust,
+            run=self.begun.run,
+            private=private,
+            cards=self.cards,
+            post=self.post,
+            holder=self.holder,
         )
         sums.prepare()
         path = private / "checkpoint"
@@ -288,10 +299,20 @@ class Federation:
         return measure(plan, loaded, model, entropy)
 
     def _finish(self, data: bytes) -> None:
-        """Every site gets the model and closes its record; one that is away now gets it when the run is resumed."""
+        """Every site gets the model and closes its record; one that is away now gets it when the run is resumed.
+
+        A key holder is told too, without the model, and destroys its key.
+        """
         asked = {site: Content(blocks={"model": data}) for site in self.cards}
         plan = read_plan((self.folder / "plan.toml").read_text(encoding="utf-8"))
+        if _outside(plan) and self.holder is not None:
+            asked[self.holder.name] = Content()
         seconds = _HELLO if plan.trust is None else plan.trust.timeout
         found = self.post.ask("finish", 0, asked, seconds, lambda _, answer: answer.kind == "recorded", never)
         if len(found) == len(asked):
             (self.folder / "private" / "released").unlink(missing_ok=True)
+
+
+def _outside(plan: Plan) -> bool:
+    """Whether a third party holds the key of encrypted sums."""
+    return plan.trust is not None and plan.trust.key_holder == "third-party"

@@ -15,6 +15,13 @@ REASONS: Final = {
     "wrong-party": "the public keys in its folder peers are not those of the other sites",
     "not-for-me": "another site has an old public key of it in its folder peers",
     "other-key": "it has another key for the sums of this run",
+    "no-holder": "it has no public key of the key holder; put it at key-holder.pub beside its own key",
+    "not-the-holders": "the key of sums is not signed by the key holder that it knows by its file key-holder.pub",
+    "no-third-party": "the plan does not give the key of sums to a third party",
+    "no-consent": "most sites have not consented to this sum; are the public keys in its folder peers the right ones?",
+    "spent-round": "it has agreed to another sum of this round, and opens no second one",
+    "no-sum": "what it was given is no sum of this round",
+    "no-key": "the run's key is not there any more",
     "other-roster": "the list of clients' keys is not that of this run's clients",
     "finished": "it has recorded the end of this run",
 }

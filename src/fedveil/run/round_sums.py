@@ -12,6 +12,7 @@ from fedveil.run.everybody import SiteRefused, ask_everybody
 from fedveil.run.files import write_atomically
 from fedveil.run.post import Answer, Post
 from fedveil.run.serving import Serving, Standing, count, least, right, summed
+from fedveil.run.vouched_key import public_of
 from fedveil.secure.he_roles import Adder
 from fedveil.summing import Whole
 from fedveil.trust import Trust
@@ -22,7 +23,10 @@ from fedveil.wire.keys import Card
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSums:
-    """What the rounds of one run share: who is asked, by whom, and where keys and logs are kept."""
+    """What the rounds of one run share: who is asked, by whom, and where keys and logs are kept.
+
+    ``holder``: the third party that holds the key of encrypted sums, where the plan has one.
+    """
 
     server: Serving
     trust: Trust
@@ -30,10 +34,13 @@ class RoundSums:
     private: Path
     cards: Mapping[str, Card]
     post: Post
+    holder: Card | None = None
 
     def prepare(self) -> None:
         """Keys for encrypted sums, and for signed masks; made once in a run."""
-        if self.trust.server == "homomorphic":
+        if self.trust.key_holder == "third-party":
+            self._spread_key()
+        elif self.trust.server == "homomorphic":
             self._share_key()
         if self.trust.identities is not None:
             self._enrol()
@@ -81,21 +88,30 @@ class RoundSums:
         return masked_server.masked_sum(server, self.run, stand, ask, self.private / "masked", keys)
 
     def _encrypted(self, stand: Standing) -> Whole:
-        """The same under encryption: the aggregator adds, and a site opens the sum alone."""
-        server, turn = self.server, stand.round
+        """The same under encryption: the aggregator adds, and whoever holds the key opens the sum alone."""
+        server, turn, sites = self.server, stand.round, sorted(self.cards)
 
-        def ask(kind: str, questions: Mapping[str, Content], adder: Adder, /) -> dict[str, Answer]:
+        def ask(kind: str, questions: Mapping[str, Content], needed: int, empty: Adder, /) -> dict[str, Answer]:
             def enough(answers: Mapping[str, Answer]) -> bool:
-                return kind == "encrypt" and sum(len(a.content.blocks) for a in answers.values()) >= least(server, turn)
+                return sum(encrypted_server.weight(answer) for answer in answers.values()) >= needed
 
             def taken(site: str, answer: Answer) -> bool:
-                no = kind == "open" and answer.kind == "refused"  # no use in asking again
-                return no or encrypted_server.right(server, turn, site, answer, adder)
+                no = kind != "encrypt" and answer.kind == "refused"  # no use in asking again
+                return no or encrypted_server.right(server, turn, site, answer, empty)
 
             return self.post.ask(kind, turn, questions, self.trust.timeout, taken, enough)
 
         public = (self.private / "sums.public").read_bytes()
-        return encrypted_server.encrypted_sum(server, stand, public, ask, self.cards, self.private / "encrypted")
+        kept = encrypted_server.encrypted_sum(server, stand, public, ask, self.private / "encrypted")
+        empty = encrypted_server.adder_of(server, public, turn)
+        if self.trust.key_holder == "third-party":
+            return encrypted_server.opened_outside(turn, kept, ask, self._holder.name, empty)
+        return encrypted_server.opened_by_most(turn, kept, ask, sites, empty)
+
+    @property
+    def _holder(self) -> Card:
+        assert self.holder is not None  # noqa: S101  such plans are refused before
+        return self.holder
 
     def _enrol(self) -> None:
         """For signed masks: every site's list of its clients' keys goes to every site, who checks them all."""
@@ -116,9 +132,23 @@ class RoundSums:
         maker = maker_of(self.cards)
         made = ask_everybody(self.post, "make-key", {maker: Content()}, seconds, "made")[maker].content.blocks
         for site in self.cards:
-            if site != maker and site not in made:
+            if site != maker and f"for {site}" not in made:
                 raise SiteRefused(f"Site {maker} has no public key of {site}: put it at peers/{site}.pub there.")
         encrypted_server.adder_of(self.server, made.get("public", b""), 0)
-        asked = {site: Content(blocks={"key": made[site]}) for site in self.cards if site != maker}
+        asked = {site: Content(blocks={"key": made[f"for {site}"]}) for site in self.cards if site != maker}
         ask_everybody(self.post, "take-key", asked, seconds, "taken")
         write_atomically(path, made["public"])
+
+    def _spread_key(self) -> None:
+        """For encrypted sums that a third party opens: it makes the key, and every site gets the public half signed."""
+        path, seconds, holder = self.private / "sums.public", self.trust.timeout, self._holder
+        if path.exists():
+            return
+        asked = {holder.name: Content()}
+        made = ask_everybody(self.post, "make-key", asked, seconds, "made", who="Key holder")
+        signed = made[holder.name].content.blocks.get("key", b"")
+        public = public_of(signed, holder, self.run, self.server.plan.hash)
+        encrypted_server.adder_of(self.server, public, 0)
+        told = Content(blocks={"key": signed})
+        ask_everybody(self.post, "take-key", dict.fromkeys(self.cards, told), seconds, "taken")
+        write_atomically(path, public)

@@ -8,32 +8,32 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 
+from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Cap, CapExceeded
 from fedveil.method.simfl import SimFL
-from fedveil.plan import Plan, read_plan
+from fedveil.plan import Plan
 from fedveil.run.encrypted_setting import KEY_FILE
 from fedveil.run.encrypted_site import EncryptedSite
 from fedveil.run.enrolment import enrolment, roster_of
 from fedveil.run.files import private_folder, write_atomically
+from fedveil.run.instructions import ANY, agreed_to, answered, plan_of
 from fedveil.run.masked_setting import STAGES
 from fedveil.run.masked_site import MaskedSite
 from fedveil.run.site_data import SiteData
 from fedveil.run.site_record import Record, World
 from fedveil.run.site_simfl import SimFLSite, check_party
-from fedveil.run.site_state import SiteState, load_state, save_state
+from fedveil.run.site_state import SiteState, save_state
 from fedveil.run.site_work import SiteWork, check_proposal, site_work
 from fedveil.run.summing import floors_of
 from fedveil.wire.content import Content
-from fedveil.wire.envelope import Head, Opened, Refused, seal, unseal
+from fedveil.wire.envelope import Opened, Refused, unseal
 from fedveil.wire.keys import Card, Identity
-
-ANY: Final = "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +52,23 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """Who and where a site is, and its data; ``peers``: the other sites' public keys, as this site was given them."""
+    """Who and where a site is, and its data; ``peers``: the other sites' public keys, as this site was given them.
+
+    ``holder``: the third party that may hold the key of encrypted sums, as this site was told.
+    """
 
     identity: Identity
     aggregator: Card
     data: SiteData
     folder: Path
     peers: Mapping[str, Card] = field(default_factory=dict)
+    holder: Card | None = None
+
+    def __post_init__(self) -> None:
+        others = {card.verify for card in (self.aggregator, self.identity.card, *self.peers.values())}
+        apart = self.holder is None or self.holder.verify not in others
+        hint = "Ask the key holder itself for its public key."
+        require(apart, "key-holder.pub", "be the key of neither a site nor the aggregator", "one of theirs", hint)
 
     @property
     def records(self) -> Records:
@@ -83,14 +93,9 @@ class Guard:
         """The sealed answer; :class:`Refused` if the envelope itself is not in order, and then nothing is said."""
         opened = unseal(data, self.site.identity, self.site.aggregator)
         record = self._record(opened.head.run)
+        me, aggregator, once = self.site.identity, self.site.aggregator, self.world.random(32)
         path = record.private / "state"
-        state = load_state(path).numbered(opened.head.number)
-        save_state(path, state)
-        try:
-            kind, content = self._answer(opened, record, state)
-        except Refused as refusal:
-            kind, content = "refused", Content(values={"code": refusal.code})
-        return self._sealed(opened, kind, content)
+        return answered(opened, path, me, aggregator, once, lambda state: self._answer(opened, record, state))
 
     def _answer(self, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         asked = Content.read(opened.body)
@@ -103,7 +108,7 @@ class Guard:
                 return self._step(asked, opened, record, state)
             case "masked":
                 return self._masked(asked, opened, record, state)
-            case "make-key" | "take-key" | "encrypt" | "open":
+            case "make-key" | "take-key" | "encrypt" | "consent" | "open":
                 return self._encrypted(asked, opened, record, state)
             case "enrol" | "roster":
                 return self._enrolled(asked, opened, record, state)
@@ -126,9 +131,11 @@ class Guard:
 
     def _propose(self, asked: Content, body: bytes, record: Record, state: SiteState) -> tuple[str, Content]:
         """Look at the plan, show it, and charge it; or say by a word why not."""
-        plan = _plan_of(asked)
+        plan = plan_of(asked)
         _fits(plan, self.site.records)
         check_proposal(plan, asked, self.site.records)
+        if plan.trust is not None and plan.trust.key_holder == "third-party" and self.site.holder is None:
+            raise Refused("no-holder")
         if isinstance(plan.method, SimFL):
             check_party(plan, asked, self.site.records, self.site.identity.name, self.site.peers)
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
@@ -223,31 +230,25 @@ class Guard:
         return {**self.site.peers, self.site.identity.name: self.site.identity.card}
 
     def _encrypted(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
-        """Encrypted sums: the sites' key, the clients' parts, and one opened sum a round, ever."""
+        """Encrypted sums: the run's key, the clients' parts, and one sum of a round, ever."""
         if not state.plan:
             raise Refused("not-accepted")
         plan, _ = self._agreed(record, state)
-        if plan.trust is None or plan.trust.key_holder != "clients":
+        if plan.trust is None or plan.trust.server != "homomorphic":
             raise Refused("unknown-kind")
         if state.finished:
             raise Refused("finished")
-        site, turn = self.site, opened.head.round
-        sums = EncryptedSite(plan, record.run, site.identity, site.peers, record.private / KEY_FILE, self.world.random)
-        match opened.head.kind:
-            case "make-key":
-                return "made", sums.make()
-            case "take-key":
-                return "taken", sums.take(asked)
-            case "open":
-                message = asked.blocks.get("sum", b"")
-                # Before it is opened, whatever comes of it: each try tells something.
-                save_state(record.private / "state", state.opening(turn, hashlib.sha256(message).hexdigest()))
-                return "opened", sums.open(turn, message)
+        site, turn, path = self.site, opened.head.round, record.private / "state"
+        place, random = record.private / KEY_FILE, self.world.random
+        sums = EncryptedSite(plan, record.run, site.identity, site.peers, site.holder, place, random)
+        if opened.head.kind != "encrypt":
+            kind = opened.head.kind
+            return sums.answer(kind, turn, asked, lambda digest: save_state(path, state.opening(turn, digest)))
         stepped = state.stepped(turn, hashlib.sha256(opened.body).hexdigest())
         parts = self._work(record, state).parts(turn, asked)
         if not parts:
             raise Refused("nothing-to-send")
-        save_state(record.private / "state", stepped)  # before the answer leaves: this round is spent
+        save_state(path, stepped)  # before the answer leaves: this round is spent
         return "encrypted", sums.encrypt(turn, parts)
 
     def _party(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
@@ -294,47 +295,13 @@ class Guard:
         return self._works[record.run]
 
     def _agreed(self, record: Record, state: SiteState) -> tuple[Plan, Content]:
-        """The proposal as it was agreed to; another is refused."""
-        body = (record.private / "proposal").read_bytes()
-        if hashlib.sha256(body).hexdigest() != state.proposal:
-            raise Refused("other-plan")
-        proposal = Content.read(body)
-        plan = _plan_of(proposal)
-        if plan.hash != state.plan:
-            raise Refused("other-plan")
-        return plan, proposal
+        return agreed_to(record.private / "proposal", state)
 
     def _record(self, run: str) -> Record:
         folder = self.site.folder / "runs" / run
         folder.mkdir(parents=True, exist_ok=True)
         private_folder(folder / "private")
         return Record(folder, self.site.folder / "ledger.sqlite", run, self.world)
-
-    def _sealed(self, opened: Opened, kind: str, content: Content) -> bytes:
-        asked, me = opened.head, self.site.identity
-        head = Head(
-            run=asked.run,
-            sender=me.name,
-            receiver=asked.sender,
-            kind=kind,
-            round=asked.round,
-            number=asked.number,
-            answers=opened.digest,
-        )
-        return seal(head, content.write(), me, self.site.aggregator, self.world.random(32))
-
-
-def _plan_of(proposal: Content) -> Plan:
-    """The plan in a proposal; its text must be the one way to write it, and its name what was said."""
-    try:
-        plan = read_plan(proposal.blocks["plan"].decode("utf-8"))
-    except (BadValue, KeyError, UnicodeDecodeError, ValueError) as error:
-        raise Refused("malformed") from error
-    if plan.hash != proposal.values.get("plan"):
-        raise Refused("other-plan")
-    if plan.trust is None and not isinstance(plan.method, SimFL):
-        raise Refused("not-by-parts")
-    return plan
 
 
 def _fits(plan: Plan, records: Records) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.records import Records
-from fedveil.run.deployment import Deployment, Wanted, read_deployment, site_folders, write_deployment
+from fedveil.run.deployment import HOLDER, Deployment, Wanted, read_deployment, site_folders, write_deployment
 from fedveil.run.flower.app_folder import write_app
 from fedveil.run.flower.network import Link, register, start_link, start_node, submit, write_connection
 from fedveil.run.flower.processes import Processes, Started, free_port
@@ -55,7 +55,9 @@ class LocalNetwork:
     center: list[Started]
 
     def place(self, site: str) -> Path:
-        """A site's own folder."""
+        """The folder of a site, or of the key holder."""
+        if self.deployment.holder is not None and site == self.deployment.holder.name:
+            return (self.files / HOLDER).absolute()
         return site_folders(self.files, [site])[site]
 
     def door(self, site: str) -> Path:
@@ -82,6 +84,15 @@ class LocalNetwork:
         words += ["--socket", str(self.door(site)), *options]
         self.guards[site] = self.processes.start(f"guard-{site}", words)
 
+    def start_holder(self) -> None:
+        """The key holder, as its operator would start it; nothing where the deployment has none."""
+        if self.deployment.holder is None:
+            return
+        name = self.deployment.holder.name
+        words = [sys.executable, "-m", "fedveil", "keyholder", "--key", str(self.place(name) / "identity.key")]
+        words += ["--records", str(self.records / name), "--socket", str(self.door(name)), "--accept", "any"]
+        self.guards[name] = self.processes.start(f"holder-{name}", words)
+
     def start_node(self, site: str) -> None:
         """A site's node."""
         place = self.place(site)
@@ -101,9 +112,17 @@ class LocalNetwork:
 
 @contextmanager
 def local_network(
-    records: Records, sites: int, files: Path, keep: Path, now: datetime, options: Sequence[str]
+    records: Records,
+    sites: int,
+    files: Path,
+    keep: Path,
+    now: datetime,
+    options: Sequence[str],
+    holder: bool = False,
 ) -> Iterator[LocalNetwork]:
     """Link, guards (started with ``options``) and nodes; the sites' own records are left in ``keep``.
+
+    ``holder``: with a third party that holds the key of encrypted sums.
 
     ``files``: the deployment's keys and the sites' data, made if absent, found again when a trial is resumed.
     """
@@ -113,7 +132,8 @@ def local_network(
     try:
         port = free_port()
         if not files.exists():
-            write_deployment(files, Wanted(sites=names, host="127.0.0.1", port=port, days=2), now)
+            apart = HOLDER if holder else None
+            write_deployment(files, Wanted(sites=names, host="127.0.0.1", port=port, days=2, holder=apart), now)
         deployment = read_deployment(files)
         same = set(deployment.cards) == set(names)
         require(same, "--sites", f"be as when the run began, {len(deployment.cards)}", sites)
@@ -123,11 +143,12 @@ def local_network(
             for site in names:
                 write_dealt(network.place(site) / "data.npz", records, dealt[site])
                 network.start_guard(site, options)
+            network.start_holder()
             network.start_center()
             network.register_sites()
-            for site in names:
+            for site in deployment.everybody:
                 network.start_node(site)
-            for site in names:
+            for site in deployment.everybody:
                 network.guards[site].wait_for(_READY, 60.0)
             yield network
     finally:

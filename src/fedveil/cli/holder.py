@@ -1,0 +1,47 @@
+"""The command of a key holder: a third party that opens encrypted sums, one a round, and has no data."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedveil.cli.show import Json, show
+from fedveil.cli.site import page, say, until_signalled
+from fedveil.run.deployment import read_site
+from fedveil.run.files import private_folder, sole_use
+from fedveil.run.key_holder import KeyHolder
+from fedveil.run.site_record import World
+from fedveil.run.site_socket import listening, serve
+
+
+def keyholder(
+    key: Annotated[Path, typer.Option("--key", help="The holder's identity.key; aggregator.pub lies beside it.")],
+    records: Annotated[Path, typer.Option("--records", help="Folder for keys and the record of every run.")],
+    socket: Annotated[Path | None, typer.Option("--socket", help="Where the relay knocks; beside the key.")] = None,
+    accept: Annotated[list[str] | None, typer.Option("--accept", help="A plan's hash, or: any.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="The group that the relay runs under.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold the key of encrypted sums: shows every plan, and opens one sum a round of those it has accepted."""
+    identity, aggregator = read_site(key)
+    records.mkdir(parents=True, exist_ok=True)
+    holder = KeyHolder(
+        identity=identity,
+        aggregator=aggregator,
+        folder=records.absolute(),
+        accept=frozenset(accept or ()),
+        world=World(os.urandom, lambda: datetime.now(UTC)),
+        show=lambda plan: say(page(plan)),
+    )
+    stopped = until_signalled()
+    with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
+        say(f"{identity.name}: listening for {aggregator.name}")
+        serve(door, holder, say, lambda: bool(stopped))
+    show({"key_holder": identity.name, "stopped": True}, as_json, lambda: None)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command(epilog="Example: fedveil keyholder --key identity.key --records records --accept HASH")(keyholder)

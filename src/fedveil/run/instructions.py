@@ -1,0 +1,65 @@
+"""What a guard and a key holder have in common: a signed instruction in, a sealed answer out, and one agreed plan.
+
+What came is on the disk, by its number, before it is looked at: nothing is answered twice.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from fedveil.errors import BadValue
+from fedveil.method.simfl import SimFL
+from fedveil.plan import Plan, read_plan
+from fedveil.run.site_state import SiteState, load_state, save_state
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Head, Opened, Refused, seal
+from fedveil.wire.keys import Card, Identity
+
+ANY: Final = "any"  # an operator who accepts whatever plan
+Respond = Callable[[SiteState], tuple[str, Content]]
+
+
+def answered(opened: Opened, state: Path, me: Identity, aggregator: Card, once: bytes, respond: Respond) -> bytes:
+    """The sealed answer to an instruction that is new; :class:`Refused` if it is not, and then nothing is said."""
+    asked, found = opened.head, load_state(state).numbered(opened.head.number)
+    save_state(state, found)
+    try:
+        kind, content = respond(found)
+    except Refused as refusal:
+        kind, content = "refused", Content(values={"code": refusal.code})
+    head = Head(
+        run=asked.run,
+        sender=me.name,
+        receiver=asked.sender,
+        kind=kind,
+        round=asked.round,
+        number=asked.number,
+        answers=opened.digest,
+    )
+    return seal(head, content.write(), me, aggregator, once)
+
+
+def plan_of(proposal: Content) -> Plan:
+    """The plan in a proposal; its text must be the one way to write it, and its name what was said."""
+    try:
+        plan = read_plan(proposal.blocks["plan"].decode("utf-8"))
+    except (BadValue, KeyError, UnicodeDecodeError, ValueError) as error:
+        raise Refused("malformed") from error
+    if plan.hash != proposal.values.get("plan"):
+        raise Refused("other-plan")
+    if plan.trust is None and not isinstance(plan.method, SimFL):
+        raise Refused("not-by-parts")
+    return plan
+
+
+def agreed_to(path: Path, state: SiteState) -> tuple[Plan, Content]:
+    """The proposal as it was agreed to; another is refused."""
+    body = path.read_bytes()
+    if hashlib.sha256(body).hexdigest() != state.proposal:
+        raise Refused("other-plan")
+    proposal = Content.read(body)
+    plan = plan_of(proposal)
+    if plan.hash != state.plan:
+        raise Refused("other-plan")
+    return plan, proposal

@@ -1,0 +1,77 @@
+"""The key holder's own process, as its operator starts it: files of a deployment, its socket, a plan by its hash."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedveil.plan import write_plan
+from fedveil.run.deployment import read_deployment, read_holder
+from fedveil.run.encrypted_setting import parameters_of
+from fedveil.run.vouched_key import public_of
+from fedveil.secure.he_library import has_tenseal
+from fedveil.secure.he_roles import Encryptor
+from fedveil.wire import frames
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Head, seal, unseal
+from unit.federations import made_up, study
+from unit.plans import some_records
+
+pytestmark = pytest.mark.skipif(not has_tenseal(), reason="TenSEAL is not installed (fedveil[he])")
+RUN = "a" * 32
+
+
+def test_a_holder_shows_a_plan_and_signs_a_key_for_the_one_it_has_accepted(tmp_path: Path) -> None:
+    fedveil = [sys.executable, "-m", "fedveil"]
+    made = ["--sites", "north,south", "--key-holder", "notary", "--host", "127.0.0.1"]
+    subprocess.run([*fedveil, "deploy", "init", str(tmp_path / "d"), *made], check=True, capture_output=True)
+    center, place = read_deployment(tmp_path / "d"), tmp_path / "d" / "key-holder"
+    trust = {"server": "homomorphic", "key_holder": "third-party", "dropouts": 2}
+    wanted, other = (
+        study(trust={**trust, "colluders": count}).planned(some_records(60, clients=9).shape).plan for count in (1, 2)
+    )
+    words = ["keyholder", "--key", str(place / "identity.key"), "--records", str(tmp_path / "records")]
+    process = subprocess.Popen(
+        [*fedveil, *words, "--accept", wanted.hash], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+    def ask(kind: str, run: str, number: int, content: Content) -> tuple[str, Content]:
+        assert center.holder is not None
+        head = Head(run=run, sender="aggregator", receiver="notary", kind=kind, round=0, number=number)
+        envelope = seal(head, content.write(), center.identity, center.holder, made_up(f"{run} {number}", 32))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+            door.settimeout(60.0)
+            door.connect(str(place / "guard.sock"))
+            frames.send(door, [("envelope", envelope)])
+            ((_, answer),) = frames.receive(door)
+        opened = unseal(answer, center.identity, center.holder)
+        return opened.head.kind, Content.read(opened.body)
+
+    try:
+        end = time.monotonic() + 60
+        while not (place / "guard.sock").exists():
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        proposal, changed = (
+            Content(values={"plan": plan.hash}, blocks={"plan": write_plan(plan).encode()}) for plan in (wanted, other)
+        )
+        assert ask("propose", "b" * 32, 1, changed)[1].values == {"code": "not-accepted"}
+        assert ask("propose", RUN, 1, proposal)[0] == "accepted"
+        kind, said = ask("make-key", RUN, 2, Content())
+        assert kind == "made"
+        known = read_holder(tmp_path / "d" / "sites" / "north" / "identity.key")
+        assert known is not None
+        Encryptor.open(public_of(said.blocks["key"], known, RUN, wanted.hash), parameters_of(wanted))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, shown = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "")
+    assert "notary: listening for aggregator" in shown
+    for plan in (wanted, other):
+        assert f"accept it with: --accept {plan.hash}" in shown
+    assert "a third party holds the key" in shown
