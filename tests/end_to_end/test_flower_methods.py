@@ -3,6 +3,7 @@
 One network serves all studies: a link with TLS, three sites of one client each. The relay serves all but two of them.
 """
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_trials import SEED, aggregator, trial_network, until
+from flower_trials import SEED, aggregator, released, trial_network, until
 
 from fedveil import run_study
 from fedveil.certify import certify
@@ -25,6 +26,7 @@ from fedveil.run.post import Carrier
 from fedveil.secure.he_library import has_tenseal
 from fedveil.study import read_study, study_of
 from fedveil.tables import write_tables
+from window_replay import replayed
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.xdist_group("flower methods")  # one worker, one network
@@ -149,3 +151,38 @@ def test_an_aggregator_killed_between_signed_rounds_goes_on_to_the_same_bits(
     assert process.wait(timeout=240) == 0, (tmp_path / "there.log").read_text()
     run_study(study_of(wanted, base=Path(), data_given=True), here, data=records)
     assert_same(there, here, network.records)
+
+
+def test_a_guard_that_stands_still_keeps_nobody_waiting_and_joins_again(
+    network: LocalNetwork, carrier: Carrier, records: Records, tmp_path: Path
+) -> None:
+    """A site's guard is stopped after the first window, and goes on when the others are done."""
+    wanted = tables(
+        {"server": "trusted", "patience": 3.0},
+        privacy={**TARGET, "epsilon": 30.0, "adversary": "server"},
+        algorithm={"kind": "dpsgd", "rounds": 5, "window": 2.0},
+        schedule={},
+    )
+    guard, done = network.guards["site-2"].process, [0]
+
+    def tell(site: str, state: str) -> None:
+        if (site, state, done[0]) == ("site-2", "asked", 3):
+            guard.send_signal(signal.SIGSTOP)
+
+    def watch(now: Any) -> None:
+        done[0] = now.round
+        if now.round == 7:
+            guard.send_signal(signal.SIGCONT)
+
+    study = study_of(wanted, base=Path(), data_given=True)
+    try:
+        federated(study, tmp_path / "out", network.deployment, carrier, Held(), watch=watch, tell=tell)
+    finally:
+        guard.send_signal(signal.SIGCONT)
+    windows = json.loads((tmp_path / "out" / "private" / "windows.json").read_text())
+    assert windows[0] == ["site-1", "site-2", "site-3"]
+    assert "site-2" not in windows[1] + windows[2]
+    assert sum("site-2" in window for window in windows) == 3
+    owners = {"site-1": [0], "site-2": [1], "site-3": [2]}
+    model = replayed(tmp_path / "out", records, owners, windows, SEED)
+    assert released(tmp_path / "out").tobytes() == model.tobytes()

@@ -8,19 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federations import SITES, Direct, Killed, Trial, study
 
+import window_replay
 from fedveil.certify import certify
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, TooFewSurvivors
 from fedveil.plan import read_plan, write_plan
 from fedveil.run.trainers import train_plan
 from fedveil.study import Study
-from fedveil.train.dpsgd import clients_of
-from fedveil.train.dpsgd_parts import contribution, unit_of
 from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import project
 from fedveil.wire.envelope import unseal
+from unit.federations import SITES, Direct, Killed, Trial, study
 
 ROUNDS, WIDTH = 6, 2
 
@@ -74,23 +72,8 @@ def windows_of(trial: Trial) -> list[list[str]]:
 
 
 def replayed(trial: Trial) -> Any:
-    """The model of the windows that were, computed from the records: each site goes on from its last window's model."""
-    plan = read_plan((trial.folder / "out" / "plan.toml").read_text())
-    clients = clients_of(plan, plan.method, trial.records, Entropy.from_seed(3))  # type: ignore[arg-type]
-    model, unit = np.zeros(plan.dimension), unit_of(plan)
-    held, turns = dict.fromkeys(SITES, model), dict.fromkeys(SITES, 0)
-    for window in windows_of(trial):
-        total = np.zeros(plan.dimension, dtype=np.int64)
-        for site in window:
-            for client in clients[SITES.index(site) :: len(SITES)]:
-                first = turns[site] * WIDTH
-                rounds = range(first, min(first + WIDTH, client.posture.rounds))
-                if len(rounds):
-                    total += contribution(client, held[site], rounds, 1 / 6, unit, len(clients))
-            turns[site] += 1
-        model = project(model - total * unit, plan.radius)
-        held |= dict.fromkeys(window, model)
-    return model
+    owners = {site: range(index, trial.records.clients, len(SITES)) for index, site in enumerate(SITES)}
+    return window_replay.replayed(trial.folder / "out", trial.records, owners, windows_of(trial), 3)
 
 
 def test_where_nobody_is_late_it_is_the_simulation(tmp_path: Path, records: Records) -> None:
