@@ -5,8 +5,8 @@ for ``fedveil``. A lie is signed with the site's own good key, so only what it s
 """
 
 import sys
-from collections.abc import Callable
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +15,9 @@ from fedveil.plan import read_plan
 from fedveil.run.site_guard import Guard
 from fedveil.train.hidden import Rule
 from fedveil.wire.content import Content
-from fedveil.wire.envelope import Opened
+from fedveil.wire.envelope import Opened, peek
 
 TIMES = 10_000
-Honest = Callable[[Guard, Opened, str, Content], bytes]
 
 
 def nan(guard: Guard, opened: Opened, said: Content) -> Content:
@@ -44,25 +43,35 @@ def large(guard: Guard, opened: Opened, said: Content) -> Content:
 LIES = {"nan": nan, "shape": shape, "large": large}
 
 
-def lying(honest: Honest, lies: dict[int, str]) -> Honest:
-    """How answers are sealed here; a stale one is the sealed answer of an earlier round, as it was."""
-    sealed: dict[int, bytes] = {}
+def speaking(honest: Any, lies: dict[int, str]) -> Any:
+    """What is said in a round."""
 
-    def answer(guard: Guard, opened: Opened, kind: str, content: Content) -> bytes:
-        turn = opened.head.round
-        if kind != "update":
-            return honest(guard, opened, kind, content)
-        lie = lies.get(turn)
-        if lie == "stale":
-            return sealed[max(earlier for earlier in sealed if earlier < turn)]
-        said = content if lie is None else LIES[lie](guard, opened, content)
-        sealed[turn] = honest(guard, opened, kind, said)
-        return sealed[turn]
+    def answer(guard: Guard, opened: Opened, *rest: Any) -> tuple[str, Content]:
+        kind, said = honest(guard, opened, *rest)
+        lie = LIES.get(lies.get(opened.head.round, ""))
+        return kind, said if lie is None or kind != "update" else lie(guard, opened, said)
 
     return answer
 
 
+def repeating(honest: Any, lies: dict[int, str]) -> Any:
+    """What leaves: a stale answer is the sealed one of an earlier round, as it was."""
+    sealed: dict[int, bytes] = {}
+
+    def handle(guard: Guard, data: bytes) -> bytes:
+        back, asked = honest(guard, data), peek(data)
+        if asked.kind != "step":
+            return bytes(back)
+        if lies.get(asked.round) == "stale":
+            return sealed[max(earlier for earlier in sealed if earlier < asked.round)]
+        sealed[asked.round] = back
+        return bytes(back)
+
+    return handle
+
+
 if __name__ == "__main__":
     told = {int(turn): lie for turn, lie in (pair.split("=") for pair in sys.argv.pop(1).split(","))}
-    Guard._sealed = lying(Guard._sealed, told)  # type: ignore[method-assign]
+    Guard._answer = speaking(Guard._answer, told)  # type: ignore[method-assign]
+    Guard.handle = repeating(Guard.handle, told)  # type: ignore[method-assign]
     main()
