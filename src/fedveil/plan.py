@@ -13,7 +13,7 @@ from fedveil.checks import require
 from fedveil.data.canaries import check_count
 from fedveil.data.records import DataShape
 from fedveil.errors import BadValue
-from fedveil.mechanism import LastIterate
+from fedveil.mechanism import LastIterate, whole
 from fedveil.method import by_parts
 from fedveil.method.base import Method
 from fedveil.method.dpsgd import DpSgd
@@ -55,6 +55,10 @@ class Plan:
     trust: Trust | None = None
 
     def __post_init__(self) -> None:
+        # What an operator is shown must not be able to look like more lines of the page.
+        plain = isinstance(self.name, str) and self.name.isprintable() and len(self.name) <= 200
+        require(plain, "plan.name", "be one line of at most 200 printable characters", str(self.name)[:60])
+        object.__setattr__(self, "grid", whole("plan.grid", self.grid))
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
         self.method.check(self.data, self.model, self.target)
         if self.canaries is not None:

@@ -80,6 +80,11 @@ def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
     """Name and key are drawn once; the count of starts is on the disk before the first envelope leaves."""
     folder.mkdir(parents=True, exist_ok=True)
     private = private_folder(folder / "private")
+    with sole_use(private):  # an aggregator that is at work here is left alone
+        return _begun(folder, private, resume, random)
+
+
+def _begun(folder: Path, private: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
     path, starts = private / "aggregator", private / "starts"
     if not resume:
         hint = "Name another folder, or go on with --resume."
@@ -275,6 +280,8 @@ class Federation:
 
     def _finish(self, data: bytes) -> None:
         """Every site gets the model and closes its record; one that is away now gets it when the run is resumed."""
+        # The order of the rounds and the stop follow from the key, and must stay secret; the name is still needed.
+        write_atomically(self.folder / "private" / "aggregator", bytes.fromhex(self.begun.run) + bytes(KEY_BYTES))
         asked = {site: Content(blocks={"model": data}) for site in self.cards}
         plan = read_plan((self.folder / "plan.toml").read_text(encoding="utf-8"))
         seconds = _HELLO if plan.trust is None else plan.trust.timeout

@@ -16,5 +16,13 @@ REASONS: Final = {
     "not-for-me": "another site has an old public key of it in its folder peers",
     "other-key": "it has another key for the sums of this run",
     "other-roster": "the list of clients' keys is not that of this run's clients",
+    "cannot-charge": "its ledger does not take the charge; the guard's own log says why",
+    "other-deal": "its records are not dealt into rounds as the plan says",
+    "already-run": "its operator has accepted this plan for one run, and there was one; a cap there would allow more",
+    "lost-memory": "it has charged this run and lost what it remembered of it; begin another run",
+    "lost-key": "it has lost the key of this run's noise; begin another run",
+    "not-charged": "its ledger has no charge for this run; begin another run",
+    "changed-data": "its data are not those that were charged; start the guard there with the data it began with",
+    "other-code": "the plan names a function that its operator has not named; start the guard there with --module",
     "finished": "it has recorded the end of this run",
 }

@@ -14,9 +14,10 @@ import numpy as np
 
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
+from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Cap, CapExceeded
 from fedveil.method.simfl import SimFL
-from fedveil.plan import Plan, read_plan
+from fedveil.plan import Plan
 from fedveil.run.encrypted_setting import KEY_FILE
 from fedveil.run.encrypted_site import EncryptedSite
 from fedveil.run.enrolment import enrolment, roster_of
@@ -27,6 +28,7 @@ from fedveil.run.site_data import SiteData
 from fedveil.run.site_record import Record, World
 from fedveil.run.site_simfl import SimFLSite, check_party
 from fedveil.run.site_state import SiteState, load_state, save_state
+from fedveil.run.site_terms import fits, plan_of
 from fedveil.run.site_work import SiteWork, check_proposal, site_work
 from fedveil.run.summing import floors_of
 from fedveil.wire.content import Content
@@ -38,16 +40,37 @@ ANY: Final = "any"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the operator allows: plans by their hash, or any that fits the caps; trials without privacy, or none."""
+    """What the operator allows: plans by their hash, or any that fits the caps; trials without privacy, or none.
+
+    A plan that is named is accepted for one run; with caps, for as many as fit. ``unit`` and ``neighbours``: what the
+    caps count, which must not be left to the plan. ``modules``: functions of this installation that a plan may name.
+    """
 
     accept: frozenset[str] = frozenset()
     caps: tuple[tuple[Any, float, float], ...] = ()
     trials: bool = False
+    unit: Unit = "record"
+    neighbours: Neighbours = "replace-one"
+    modules: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         bounded = ANY not in self.accept or self.caps or self.trials
         if not bounded:
             raise BadValue("A guard that accepts any plan must have a cap; give one, or name the plan by its hash.")
+        _ = self.limits  # refuses what is no cap
+
+    @property
+    def limits(self) -> tuple[Cap, ...]:
+        """The caps, as the ledger keeps them."""
+        return tuple(
+            Cap(adversary=who, unit=self.unit, neighbours=self.neighbours, epsilon=epsilon, delta=delta)
+            for who, epsilon, delta in self.caps
+        )
+
+    @property
+    def once(self) -> bool:
+        """Whether a plan is accepted for one run: it was named, and no cap says how often."""
+        return ANY not in self.accept and not self.caps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,8 +149,8 @@ class Guard:
 
     def _propose(self, asked: Content, body: bytes, record: Record, state: SiteState) -> tuple[str, Content]:
         """Look at the plan, show it, and charge it; or say by a word why not."""
-        plan = _plan_of(asked)
-        _fits(plan, self.site.records)
+        plan = plan_of(asked, self.terms.modules)
+        fits(plan, self.site.records)
         check_proposal(plan, asked, self.site.records)
         if isinstance(plan.method, SimFL):
             check_party(plan, asked, self.site.records, self.site.identity.name, self.site.peers)
@@ -137,20 +160,29 @@ class Guard:
             raise Refused("not-accepted")
         if plan.unprotected and not self.terms.trials:
             raise Refused("not-private")
-        target = plan.target
-        caps = tuple(
-            Cap(adversary=who, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=delta)
-            for who, epsilon, delta in self.terms.caps
-        )
-        try:
-            record.charge(plan, self.site.records, caps)
-        except CapExceeded as error:
-            raise Refused("over-cap") from error
-        except FedveilError as error:
-            raise Refused("cannot-charge") from error
-        (record.private / "proposal").write_bytes(body)
+        self._charge(plan, record, state, agreed)
+        write_atomically(record.private / "proposal", body)
+        if not (state.plan or plan.seeded):
+            record.draw_key()  # before the first answer, and never again: a round's noise is drawn once
         save_state(record.private / "state", agreed)
         return "accepted", Content(values={"plan": plan.hash})
+
+    def _charge(self, plan: Plan, record: Record, state: SiteState, agreed: SiteState) -> None:
+        """Take the run out of the budget. That it is about to be is on the disk first: a charge without this memory
+        is that of a run whose memory was lost, and who knows what was sent of it.
+        """
+        path = record.private / "state"
+        try:
+            record.check_books(plan, self.site.records, known=state.proposal != "", alone=self.terms.once)
+            save_state(path, replace(state, proposal=agreed.proposal))
+            record.charge(plan, self.site.records, self.terms.limits)
+        except CapExceeded as error:
+            save_state(path, state)  # nothing was charged
+            raise Refused("over-cap") from error
+        except Refused:
+            raise
+        except FedveilError as error:
+            raise Refused("cannot-charge") from error
 
     def _step(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
@@ -278,6 +310,7 @@ class Guard:
         plan, _ = self._agreed(record, state)
         record.release(plan, self.site.records, asked.blocks.get("model", b""))
         save_state(record.private / "state", replace(state, finished=True))
+        record.destroy_keys()  # after that: a round that could still be asked for would get other noise
         self._works.pop(record.run, None)
         self._machines.pop(record.run, None)
         self.finished(record.folder)
@@ -299,7 +332,7 @@ class Guard:
         if hashlib.sha256(body).hexdigest() != state.proposal:
             raise Refused("other-plan")
         proposal = Content.read(body)
-        plan = _plan_of(proposal)
+        plan = plan_of(proposal, self.terms.modules)
         if plan.hash != state.plan:
             raise Refused("other-plan")
         return plan, proposal
@@ -322,25 +355,3 @@ class Guard:
             answers=opened.digest,
         )
         return seal(head, content.write(), me, self.site.aggregator, self.world.random(32))
-
-
-def _plan_of(proposal: Content) -> Plan:
-    """The plan in a proposal; its text must be the one way to write it, and its name what was said."""
-    try:
-        plan = read_plan(proposal.blocks["plan"].decode("utf-8"))
-    except (BadValue, KeyError, UnicodeDecodeError, ValueError) as error:
-        raise Refused("malformed") from error
-    if plan.hash != proposal.values.get("plan"):
-        raise Refused("other-plan")
-    if plan.trust is None and not isinstance(plan.method, SimFL):
-        raise Refused("not-by-parts")
-    return plan
-
-
-def _fits(plan: Plan, records: Records) -> None:
-    """Whether the plan was made for data like these."""
-    said, mine = plan.data, records.shape
-    same = (said.features, said.classes, said.bound) == (mine.features, mine.classes, mine.bound)
-    within = said.smallest_client <= mine.smallest_client and mine.largest_client <= said.largest_client
-    if not (same and within and mine.clients <= said.clients and mine.records <= said.records):
-        raise Refused("other-data")
