@@ -58,7 +58,11 @@ class Plan:
         # What an operator is shown must not be able to look like more lines of the page.
         plain = isinstance(self.name, str) and self.name.isprintable() and len(self.name) <= 200
         require(plain, "plan.name", "be one line of at most 200 printable characters", str(self.name)[:60])
-        object.__setattr__(self, "grid", whole("plan.grid", self.grid))
+        for name in ("seeded", "test_public", "training_public", "baselines"):
+            require(type(getattr(self, name)) is bool, f"plan.{name}", "be true or false", getattr(self, name))
+        for name in ("grid", "test_records"):
+            object.__setattr__(self, name, whole(f"plan.{name}", getattr(self, name)))
+        require(self.test_records >= 0, "plan.test_records", "be 0 or more", self.test_records)
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
         self.method.check(self.data, self.model, self.target)
         if self.canaries is not None:

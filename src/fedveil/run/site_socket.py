@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -94,7 +95,8 @@ def serve(door: socket.socket, handler: Handler, tell: Callable[[str], None], st
 
 def answer_one(connection: socket.socket, handler: Handler) -> None:
     """One envelope, one answer; without an answer the connection is closed, which the relay reports as a failure."""
-    blocks = frames.receive(connection, LARGEST + _FRAME, _PATIENCE)
+    end = time.monotonic() + _PATIENCE
+    blocks = frames.receive(connection, LARGEST + _FRAME, lambda: end - time.monotonic())
     connection.settimeout(_PATIENCE)
     require(len(blocks) == 1 and len(blocks[0][1]) <= LARGEST, "A message", "be one envelope", len(blocks))
     frames.send(connection, [("envelope", handler.handle(blocks[0][1]))])
