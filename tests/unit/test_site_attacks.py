@@ -348,6 +348,19 @@ def test_the_order_of_the_rounds_is_forgotten_with_the_run(trial: Trial) -> None
     assert kept[:16].hex() == peek(trial.carrier.sent[-1][1]).run
 
 
+def test_a_site_keeps_no_rounds_of_its_records_after_the_run(trial: Trial) -> None:
+    out = trial.run(study(**PRIVATE))
+    run, model = peek(trial.carrier.sent[-1][1]).run, (out / "model.npz").read_bytes()
+    kept = {path.name for path in (trial.folder / "north" / "runs" / run / "private").iterdir()}
+    assert kept == {"state"}
+    restarted(trial, "north")
+    assert ask(trial, run, "finish", 0, Content(blocks={"model": model}))[0] == "recorded"  # its answer was lost
+    assert ask(trial, run, "finish", 0, Content(blocks={"model": b"x"}), 2**51)[1].values == {"code": "finished"}
+    for number, kind in enumerate(("step", "masked", "propose", "encrypt"), start=2**52):
+        asked = asked_last(trial, "propose" if kind == "propose" else "step")[1]
+        assert ask(trial, run, kind, 2, asked, number)[1].values["code"] in ("finished", "unknown-kind")
+
+
 def test_whoever_carries_a_question_cannot_weigh_it(tmp_path: Path) -> None:
     """Rounds of one record: two of three sites have none, and are asked at the same length."""
     trial = Trial(tmp_path, some_records(60, clients=9))

@@ -26,7 +26,9 @@ def ask_everybody(
         answer = found[site]
         if answer.kind == "refused":
             code = answer.content.values.get("code")
-            raise SiteRefused(f"Site {site} refuses: {REASONS.get(str(code), str(code)[:40])}. Go on with --resume.")
+            raise SiteRefused(
+                f"Site {site} refuses: {REASONS.get(str(code), ascii(str(code)[:40]))}. Go on with --resume."
+            )
     return found
 
 

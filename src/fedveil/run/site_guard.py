@@ -155,6 +155,8 @@ class Guard:
         if isinstance(plan.method, SimFL):
             check_party(plan, asked, self.site.records, self.site.identity.name, self.site.peers)
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
+        if state.finished:
+            raise Refused("finished")
         self.show(plan)
         if not (plan.hash in self.terms.accept or ANY in self.terms.accept):
             raise Refused("not-accepted")
@@ -307,10 +309,14 @@ class Guard:
     def _finish(self, asked: Content, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
             raise Refused("not-accepted")
-        plan, _ = self._agreed(record, state)
-        record.release(plan, self.site.records, asked.blocks.get("model", b""))
-        save_state(record.private / "state", replace(state, finished=True))
-        record.destroy_keys()  # after that: a round that could still be asked for would get other noise
+        model = asked.blocks.get("model", b"")
+        if not state.finished:
+            plan, _ = self._agreed(record, state)
+            record.release(plan, self.site.records, model)
+            save_state(record.private / "state", replace(state, finished=True))
+        elif not record.released(model):
+            raise Refused("finished")
+        record.destroy_secrets()  # after that: a round that could still be asked for would get other noise
         self._works.pop(record.run, None)
         self._machines.pop(record.run, None)
         self.finished(record.folder)
@@ -328,6 +334,8 @@ class Guard:
 
     def _agreed(self, record: Record, state: SiteState) -> tuple[Plan, Content]:
         """The proposal as it was agreed to; another is refused."""
+        if state.finished:
+            raise Refused("finished")
         body = (record.private / "proposal").read_bytes()
         if hashlib.sha256(body).hexdigest() != state.proposal:
             raise Refused("other-plan")

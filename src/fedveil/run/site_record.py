@@ -95,9 +95,14 @@ class Record:
         if not path.exists():
             write_atomically(path, self.world.random(KEY_BYTES))
 
-    def destroy_keys(self) -> None:
-        """The keys of noise and sums, and what was remembered between rounds: the run has ended."""
-        for name in ("key", KEY_FILE, "memory"):
+    def released(self, model: bytes) -> bool:
+        """Whether this is the model that was recorded as released."""
+        path = self.folder / "model.npz"
+        return path.exists() and path.read_bytes() == model
+
+    def destroy_secrets(self) -> None:
+        """The keys of noise and sums, the rounds of the records, what was remembered in between: the run has ended."""
+        for name in ("key", KEY_FILE, "memory", "proposal"):
             (self.private / name).unlink(missing_ok=True)
 
     def release(self, plan: Plan, records: Records, model: bytes) -> None:
