@@ -168,6 +168,9 @@ def read_plan(text: str) -> Plan:
         "target": _read(Target, tables["privacy"], "privacy"),
         "method": METHODS[str(kind)].read(table(tables["method"], "method")),
     }
+    # Otherwise it would be counted in the module, and to read or certify a plan would run what it names.
+    counted = parts["model"].kind != "torch" or parts["model"].parameters is not None
+    require(counted, "model.parameters", "be stated in the plan of a torch model", None)
     if "trust" in tables:
         parts["trust"] = _read(Trust, tables["trust"], "trust")
     try:

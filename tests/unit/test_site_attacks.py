@@ -77,7 +77,7 @@ def proposed(trial: Trial, run: str, change: Callable[[str], str], number: int =
 
 
 def as_torch(text: str) -> str:
-    changed = text.replace('kind = "logistic"', 'kind = "torch"\nmodule = "named_by_a_plan:make"')
+    changed = text.replace('kind = "logistic"', 'kind = "torch"\nmodule = "named_by_a_plan:make"\nparameters = 3')
     lines = [line for line in changed.splitlines() if not line.startswith(("smoothness", "diameter"))]
     return "\n".join(lines).replace("convex = true", "convex = false") + "\n"
 
@@ -93,7 +93,13 @@ def test_a_plan_runs_no_code_that_the_operator_has_not_named(
     assert proposed(trial, "e" * 32, as_torch)[1].values == {"code": "other-code"}
     allowed = Terms(accept=frozenset({"any"}), trials=True, modules=frozenset({"named_by_a_plan:make"}))
     trial.carrier.guards["north"].terms = allowed
-    assert proposed(trial, "d" * 32, as_torch)[1].values == {"code": "malformed"}  # its size would have to be found
+    assert proposed(trial, "d" * 32, as_torch)[0] == "accepted"
+    _, proposal = asked_last(trial, "propose")
+    text = as_torch(proposal.blocks["plan"].decode()).replace("parameters = 3\n", "")  # they would have to be counted
+    with pytest.raises(BadValue, match=r"model\.parameters must be stated"):
+        read_plan(text)
+    uncounted = Content(values=proposal.values, rows=proposal.rows, blocks={"plan": text.encode()})
+    assert ask(trial, "c" * 32, "propose", 0, uncounted)[1].values == {"code": "malformed"}
     assert "named_by_a_plan" not in sys.modules
 
 
