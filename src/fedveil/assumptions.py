@@ -1,7 +1,7 @@
 """What each guarantee rests on: every assumption, its value in this plan, and what enforces it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,12 +32,23 @@ def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
         rows = [*_common(plan), *_records(plan), *_noise(plan)]
         if adversary in ("final-model", "curious-client"):
             rows += [*_steps(plan), *_hiding(plan)]
+        if adversary == "every-model":
+            rows += _order(plan)  # where noise differs between rounds, not to know a unit's own round counts
         rows += _observer(plan, adversary)
     if plan.trust is None:
         return tuple(rows)
     kept = _by_parts(plan, plan.trust, adversary)
     replaced = {row.name for row in kept}
-    return (*(row for row in rows if row.name not in replaced), *kept)
+    return (*(_drawn(row) for row in rows if row.name not in replaced), *kept)
+
+
+def _drawn(row: Assumption) -> Assumption:
+    """What is secret from an observer, with who is trusted to have drawn it where the clients are on many machines."""
+    if row.name not in ("secret order", "random stopping", "secret cohorts"):
+        return row
+    how = "drawn from the run's key, which is destroyed with the run; across sites the aggregator draws it and is "
+    how += "trusted with that, each site learns its own clients' part, and whoever carries messages sees who is asked"
+    return replace(row, enforced_by=how)
 
 
 def _by_parts(plan: Plan, trust: Trust, adversary: Adversary) -> list[Assumption]:
@@ -56,23 +67,27 @@ def _by_parts(plan: Plan, trust: Trust, adversary: Adversary) -> list[Assumption
     if adversary == "server-with-secure-aggregation":
         rows.append(_sums_row(trust))
         if not local:
-            why = "declared: they may tell the server all they know"
+            why = "declared: they may tell the server all they know; a site that does is all of its clients"
             rows.append(Assumption("colluding clients", f"at most {trust.colluders} a round", why))
     if trust.key_holder == "third-party" and adversary != "server":  # that one sees more than the holder could tell
         why = "declared: it sees every sum and who is in it, tells the server no more than that, and others nothing"
         rows.append(Assumption("the key holder is trusted", "a third party, no client", why))
-    if adversary == "curious-client" and not local:
-        rows.append(_sent_row(plan, trust))
-        if trust.key_holder == "clients":
-            why = "declared: how single messages were rounded lies below the encryption's own noise, unproved"
-            rows.append(Assumption("an opened ciphertext shows its sum alone", "declared", why))
+    if adversary == "curious-client":
+        if not local:
+            rows.append(_sent_row(plan, trust))
+            if trust.key_holder == "clients":
+                why = "declared: how single messages were rounded lies below the encryption's own noise, unproved"
+                rows.append(Assumption("an opened ciphertext shows its sum alone", "declared", why))
+        why = "declared: a site that holds several clients sees what they all see, and may learn more than this"
+        rows.append(Assumption("a site is one client", "declared", why))
     return rows
 
 
 def _share_row(trust: Trust, sizes: Sequence[int]) -> Assumption:
     honest = _range(tuple(float(trust.honest(size)) for size in sizes))
     value = f"the planned variance over {honest} honest clients that answer"
-    how = "drawn at the client and added in whole numbers before anything leaves it"
+    how = "drawn at the client and added in whole numbers before anything leaves it; across sites each enforces its "
+    how += "own clients' shares, and that there are so many others who add theirs is declared"
     return Assumption("every client adds its share of the noise", value, how)
 
 
@@ -174,15 +189,17 @@ def _hiding(plan: Plan) -> list[Assumption]:
             "they are kept in memory and in private checkpoints only; whoever copies those voids it",
         )
     ]
-    if plan.run.order == "secret":
-        rows.append(
-            Assumption(
-                "secret order", f"{plan.run.rounds} rounds a pass", "drawn from the run's key, never written down"
-            )
-        )
+    rows += _order(plan)
     if plan.run.stopping == "random":
         rows.append(Assumption("random stopping", "uniform", "drawn from the run's key, never written down"))
     return rows
+
+
+def _order(plan: Plan) -> list[Assumption]:
+    if plan.run.order != "secret":
+        return []
+    how = "drawn from the run's key, never written down"
+    return [Assumption("secret order", f"{plan.run.rounds} rounds a pass", how)]
 
 
 def _observer(plan: Plan, adversary: Adversary) -> list[Assumption]:

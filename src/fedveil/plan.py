@@ -13,7 +13,7 @@ from fedveil.checks import require
 from fedveil.data.canaries import check_count
 from fedveil.data.records import DataShape
 from fedveil.errors import BadValue
-from fedveil.mechanism import LastIterate
+from fedveil.mechanism import LastIterate, whole
 from fedveil.method import by_parts
 from fedveil.method.base import Method
 from fedveil.method.dpsgd import DpSgd
@@ -55,6 +55,14 @@ class Plan:
     trust: Trust | None = None
 
     def __post_init__(self) -> None:
+        # What an operator is shown must not be able to look like more lines of the page.
+        plain = isinstance(self.name, str) and self.name.isprintable() and len(self.name) <= 200
+        require(plain, "plan.name", "be one line of at most 200 printable characters", str(self.name)[:60])
+        for name in ("seeded", "test_public", "training_public", "baselines"):
+            require(type(getattr(self, name)) is bool, f"plan.{name}", "be true or false", getattr(self, name))
+        for name in ("grid", "test_records"):
+            object.__setattr__(self, name, whole(f"plan.{name}", getattr(self, name)))
+        require(self.test_records >= 0, "plan.test_records", "be 0 or more", self.test_records)
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
         self.method.check(self.data, self.model, self.target)
         if self.canaries is not None:
@@ -160,6 +168,9 @@ def read_plan(text: str) -> Plan:
         "target": _read(Target, tables["privacy"], "privacy"),
         "method": METHODS[str(kind)].read(table(tables["method"], "method")),
     }
+    # Otherwise it would be counted in the module, and to read or certify a plan would run what it names.
+    counted = parts["model"].kind != "torch" or parts["model"].parameters is not None
+    require(counted, "model.parameters", "be stated in the plan of a torch model", None)
     if "trust" in tables:
         parts["trust"] = _read(Trust, tables["trust"], "trust")
     try:

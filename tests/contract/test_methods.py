@@ -281,7 +281,7 @@ def others(old: Any, hint: Any) -> Iterator[Any]:
             yield from ((*old[:index], new, *old[index + 1 :]) for new in near)
     elif isinstance(old, str):
         yield from (word for word in words_of(hint) if word != old)
-        yield f"{old} \"'\\\n\x7fé"
+        yield from (f"{old} \"'\\é", f"{old} \"'\\\n\x7fé")
     elif old is None:
         yield from (word for word in words_of(hint) if word is not None)
         yield from (1, 0.5)

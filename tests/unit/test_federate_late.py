@@ -14,10 +14,13 @@ from fedveil.certify import certify
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, TooFewSurvivors
 from fedveil.plan import read_plan, write_plan
+from fedveil.run.site_data import read_site_data
+from fedveil.run.site_work import check_proposal
 from fedveil.run.trainers import train_plan
 from fedveil.study import Study
 from fedveil.train.entropy import Entropy
-from fedveil.wire.envelope import unseal
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Refused, unseal
 from unit.federations import SITES, Direct, Killed, Trial, study
 
 ROUNDS, WIDTH = 6, 2
@@ -207,3 +210,18 @@ def test_a_plan_without_patience_keeps_its_text(records: Records) -> None:
     plan = study().planned(records.shape).plan
     assert plan.trust is not None
     assert "patience" not in write_plan(plan)
+
+
+def test_a_simulated_network_is_refused_before_anything_is_charged(tmp_path: Path, records: Records) -> None:
+    """At the aggregator by a sentence, and at a site, whatever its aggregator says, by a word."""
+    trial = Trial(tmp_path, records)
+    slow = {"kind": "dpsgd", "window": 2.0, "delay": 0.5, "rounds": ROUNDS}
+    wanted = study(trust={"timeout": 60.0}, algorithm=slow, schedule={"batch": 20, "step_size": 0.5, "noise_std": 8.0})
+    with pytest.raises(BadValue, match="algorithm must let clients wait for each other across sites"):
+        trial.run(wanted)
+    assert not (tmp_path / "out" / "private" / "ledger.sqlite").exists()
+    plan = wanted.planned(records.shape).plan
+    mine = read_site_data(tmp_path / "east.npz").records
+    asked = Content(values={"seed": 3}, rows={"numbers": np.array([0, 3], dtype=np.int64)})
+    with pytest.raises(Refused, match="a-network"):
+        check_proposal(plan, asked, mine)

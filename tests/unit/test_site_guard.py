@@ -147,7 +147,7 @@ def test_a_plan_whose_hash_changed_is_refused(trial: Trial) -> None:
 def test_another_deal_of_the_same_plan_is_refused(trial: Trial) -> None:
     run = stop_after(trial, 1)
     _, proposal = asked_last(trial, "propose")
-    rows = {**proposal.rows, "place": np.zeros_like(proposal.rows["place"])}
+    rows = {**proposal.rows, "place": np.roll(proposal.rows["place"], 1)}
     other = Content(values=proposal.values, rows=rows, blocks=proposal.blocks)
     assert ask(trial, run, "propose", 0, other)[1].values == {"code": "other-plan"}
 
@@ -165,7 +165,7 @@ def test_what_the_operator_has_not_accepted_is_shown_and_refused(tmp_path: Path)
 def test_a_plan_over_the_cap_is_refused_and_one_under_it_is_charged(tmp_path: Path) -> None:
     """Two private runs under a cap that holds one and a half of them."""
     once = Trial.costs(some_records(60, clients=9), study(study={}))
-    caps = Terms(accept=frozenset({"any"}), caps=(("final-model", 1.5 * once, 1e-4),))
+    caps = Terms(accept=frozenset({"any"}), caps=(("final-model", 1.5 * once, 1e-4),), neighbours="zero-out")
     trial = Trial(tmp_path, some_records(60, clients=9), terms=caps)
     trial.run(study(study={"name": "first"}))
     (tmp_path / "out").rename(tmp_path / "first")

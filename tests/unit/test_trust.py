@@ -344,6 +344,36 @@ class TestSumming:
         assert set(summing.SERVERS) == {"trusted", "secure-aggregation", "homomorphic"}
 
 
+class TestAcrossSites:
+    """A site's own certificate says what the site enforces, and what it takes from the aggregator and other sites."""
+
+    @pytest.mark.parametrize("trust", [None, Trust(dropouts=1)])
+    def test_a_secret_order_that_a_guarantee_uses_is_among_its_assumptions(self, trust: Trust | None) -> None:
+        noise = (8.0, 8.0, 8.0, 8.0, 8.0, 16.0)
+        plan = replace(some_plan(RECORDS, noise_std=noise, seeded=False), trust=trust)
+        hidden = replace(plan.hidden, run=replace(plan.run, order="public"))
+        known = replace(plan, method=hidden)
+        for adversary in ADVERSARIES:
+            uses = promise(plan, adversary).epsilon < promise(known, adversary).epsilon
+            assert uses == (adversary in ("final-model", "curious-client", "every-model"))
+            assert uses == ("secret order" in {row.name for row in assumptions(plan, adversary)})
+
+    @pytest.mark.parametrize("plan", [some_plan(RECORDS), fedavg(cohort=6.0, sampling="fixed-size")])
+    def test_what_the_aggregator_draws_is_said_to_be_trusted(self, plan: Plan) -> None:
+        rows = {row.name: row for row in assumptions(replace(plan, trust=Trust()), "final-model")}
+        (secret,) = {"secret order", "secret cohorts"} & set(rows)
+        assert "the aggregator draws it and is trusted with that" in rows[secret].enforced_by
+
+    def test_other_sites_shares_are_declared_and_a_site_is_all_of_its_clients(self) -> None:
+        plan = replace(some_plan(RECORDS), trust=Trust(colluders=1))
+        for adversary in ADVERSARIES:
+            rows = {row.name: row for row in assumptions(plan, adversary)}
+            assert "is declared" in rows["every client adds its share of the noise"].enforced_by
+            assert ("a site is one client" in rows) == (adversary == "curious-client")
+        rows = {row.name: row for row in assumptions(plan, "server-with-secure-aggregation")}
+        assert "a site that does is all of its clients" in rows["colluding clients"].enforced_by
+
+
 def test_ranges_are_proved_for_every_sample() -> None:
     """The largest sample that the sampler can give is below the 13 deviations that the plan allows for."""
     from fedveil.train.noise import _NORMAL, Sampler

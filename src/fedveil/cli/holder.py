@@ -22,6 +22,9 @@ def keyholder(
     socket: Annotated[Path | None, typer.Option("--socket", help="Where the relay knocks; beside the key.")] = None,
     accept: Annotated[list[str] | None, typer.Option("--accept", help="A plan's hash, or: any.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="The group that the relay runs under.")] = None,
+    module: Annotated[
+        list[str] | None, typer.Option("--module", help="FILE:FUNCTION of this machine that a plan may name.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Hold the key of encrypted sums: shows every plan, and opens one sum a round of those it has accepted."""
@@ -34,6 +37,7 @@ def keyholder(
         accept=frozenset(accept or ()),
         world=World(os.urandom, lambda: datetime.now(UTC)),
         show=lambda plan: say(page(plan)),
+        modules=frozenset(module or ()),
     )
     stopped = until_signalled()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:

@@ -5,14 +5,16 @@ import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from fedveil.certify import certify
 from fedveil.checks import require
 from fedveil.cli.show import Json, rounded_up, show
-from fedveil.guarantee import finite_or_none
+from fedveil.data.records import Records
+from fedveil.guarantee import Neighbours, Unit, finite_or_none
+from fedveil.ledger import Ledger
 from fedveil.plan import Plan
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.deployment import read_holder, read_peers, read_site
@@ -36,12 +38,26 @@ def site(
         list[str] | None, typer.Option("--cap", help="ADVERSARY=EPSILON,DELTA; of all runs together.")
     ] = None,
     trials: Annotated[bool, typer.Option("--trials", help="Also run plans that promise nothing.")] = False,
+    unit: Annotated[str, typer.Option("--unit", help="What caps count: record or client.")] = "record",
+    neighbours: Annotated[
+        str, typer.Option("--neighbours", help="What caps count: replace-one or zero-out.")
+    ] = "replace-one",
+    module: Annotated[
+        list[str] | None, typer.Option("--module", help="FILE:FUNCTION of this machine that a plan may name.")
+    ] = None,
     group: Annotated[str | None, typer.Option("--group", help="The group that the relay runs under.")] = None,
     as_json: Json = False,
 ) -> None:
     """Guard a site's data: shows every plan before its first update, and answers only what it has accepted."""
     identity, aggregator = read_site(key)
-    terms = Terms(accept=frozenset(accept or ()), caps=tuple(_cap(text) for text in cap or ()), trials=trials)
+    terms = Terms(
+        accept=frozenset(accept or ()),
+        caps=tuple(_cap(text) for text in cap or ()),
+        trials=trials,
+        unit=_one_of("--unit", unit, Unit),
+        neighbours=_one_of("--neighbours", neighbours, Neighbours),
+        modules=frozenset(module or ()),
+    )
     records.mkdir(parents=True, exist_ok=True)
     own, peers = read_site_data(data), read_peers(key)
     guard = Guard(
@@ -60,6 +76,7 @@ def site(
     )
     stopped = until_signalled()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
+        _check_data(records / "ledger.sqlite", own.records)
         say(f"{identity.name}: listening for {aggregator.name}")
         serve(door, guard, say, lambda: bool(stopped))
     show({"site": identity.name, "stopped": True}, as_json, lambda: None)
@@ -107,6 +124,7 @@ def page(plan: Plan) -> str:
     lines = [
         f"plan {plan.hash}",
         f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
+        f"  its model is made here by {plan.model.module}" if plan.model.module else "",
         f"  {data.records} records of {data.clients} clients",
         f"  {plan.method.kind}: {facts}",
         f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders{apart}" if trust else "",
@@ -124,6 +142,17 @@ def _certified(folder: Path) -> None:
     """The certificate, from the site's own record."""
     write_atomically(folder / "certificate.json", certify(folder, __version__).text().encode(), mode=PUBLIC)
     say(f"the run has ended; its record: {folder}")
+
+
+def _check_data(books: Path, records: Records) -> None:
+    """Refuse data that are not those of the books here, before anybody asks for anything."""
+    if books.exists():
+        Ledger.open(books, records.fingerprint).close()
+
+
+def _one_of(option: str, given: str, words: Any) -> Any:
+    require(given in get_args(words), option, f"be one of {', '.join(get_args(words))}", given)
+    return given
 
 
 def _cap(text: str) -> tuple[Any, float, float]:

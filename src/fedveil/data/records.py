@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.rows import Matrix, Vector, row_norms
+from fedveil.mechanism import number, whole
 
 Indices = NDArray[np.int64]
+_MOST = 2**53  # counts stay exact as floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,14 @@ class DataShape:
     largest_client: int
     smallest_client: int
     bound: float
+
+    def __post_init__(self) -> None:
+        for name in ("records", "features", "classes", "clients", "largest_client", "smallest_client"):
+            value, least = whole(f"data.{name}", getattr(self, name)), int(name != "classes")
+            require(least <= value <= _MOST, f"data.{name}", f"lie between {least} and 2**53", value)
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "bound", number("data.bound", self.bound))
+        require(self.bound > 0, "data.bound", "be positive", self.bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,6 +13,7 @@ from fedveil.errors import BadValue
 from fedveil.wire.content import Content
 
 Indices = NDArray[np.int64]
+_MOST = 10**8  # records of a site: what a site says of itself must not be able to use up the aggregator's memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,21 +81,26 @@ def consortium(described: Mapping[str, Content]) -> Consortium:
 def _kind(said: Content) -> tuple[int, int, float]:
     try:
         return int(said.values["features"]), int(said.values["classes"]), float(said.values["bound"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadValue("A site's description must state features, classes and bound.") from error
 
 
 def _sizes(said: Content, name: str) -> Indices:
     sizes: Any = said.rows.get("sizes")
-    right = sizes is not None and sizes.dtype == np.int64 and sizes.size >= 1 and bool(np.all(sizes >= 1))
-    require(right, f"The clients of {name}", "have at least one record each", "something else")
+    right = sizes is not None and sizes.dtype == np.int64 and sizes.size >= 1
+    right = right and bool(np.all((sizes >= 1) & (sizes <= _MOST)) and float(sizes.astype(np.float64).sum()) <= _MOST)
+    rule = f"have at least one record each, and all together at most {_MOST}"
+    require(right, f"The clients of {name}", rule, "something else")
     return np.asarray(sizes, dtype=np.int64)
 
 
 def _fixed(said: Content) -> tuple[Member, Indices]:
-    numbers, positions, owner = (
-        np.asarray(said.rows[key], dtype=np.int64) for key in ("numbers", "positions", "owner")
-    )
+    numbers, positions, owner = (said.rows.get(key) for key in ("numbers", "positions", "owner"))
+    if numbers is None or positions is None or owner is None:
+        raise BadValue("A trial's site must state numbers, positions and owner.")
+    numbers, positions, owner = (row.astype(np.int64) for row in (numbers, positions, owner))
+    inside = bool(np.all((owner >= 0) & (owner < numbers.size)))
+    require(inside, "A trial's owners", f"lie between 0 and {numbers.size - 1}", "something else")
     return Member(numbers, positions), numbers[owner]
 
 

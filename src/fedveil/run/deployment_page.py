@@ -126,7 +126,9 @@ So whoever gets hold of the link can stop a run, but finds neither data nor keys
    (user `fedveil-site`); describe the data in `data.toml` as in a study's `[data]` and `[clients]`.
 3. `fedveil deploy check /etc/fedveil/site --superlink {host}:{port}`
 4. Start `fedveil-guard.service`. It shows every plan that is proposed, with what it would cost, and refuses it until
-   its hash stands after `--accept` (or until `--accept any --cap ADVERSARY=EPSILON,DELTA` allows all that fit a cap).
+   its hash stands after `--accept`, for one run (or until `--accept any --cap ADVERSARY=EPSILON,DELTA` allows all that
+   fit a cap; the cap counts records, replace-one, unless `--unit` and `--neighbours` say otherwise). Its folder
+   `/var/lib/fedveil-site` is its memory: never restore an older copy of it, and never run a second guard on these data.
 5. Start `fedveil-node.service`.
 6. After a run: `fedveil certify /var/lib/fedveil-site/runs/RUN`.
 {apart}"""

@@ -32,7 +32,7 @@ def ask_everybody(
 def reason(answer: Answer) -> str:
     """Why a site has refused."""
     code = answer.content.values.get("code")
-    return REASONS.get(str(code), str(code)[:40])
+    return REASONS.get(str(code), ascii(str(code)[:40]))
 
 
 def never(answers: Mapping[str, Answer]) -> bool:

@@ -18,6 +18,7 @@ from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.ledger import Ledger
+from fedveil.method.dpsgd import DpSgd
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES
@@ -31,7 +32,7 @@ from fedveil.run.measure import measure
 from fedveil.run.post import Answer, Post
 from fedveil.run.relayed_rounds import check_parties, relayed_model
 from fedveil.run.round_sums import RoundSums
-from fedveil.run.server_dpsgd import DpSgdServer
+from fedveil.run.server_dpsgd import DpSgdServer, dpsgd_of
 from fedveil.run.server_fedavg import FedAvgServer
 from fedveil.run.server_hidden import HiddenServer
 from fedveil.run.serving import Serving, Standing
@@ -92,6 +93,8 @@ def check_carried(plan: Plan) -> None:
     hint = "Add a [trust] table to the study: every site adds its own share of the noise."
     require(alone or plan.trust is not None, "The study", "say whom the sites trust", None, hint)
     require(plan.method.kind in kinds, "algorithm.kind", f"be one of {', '.join(kinds)} here", plan.method.kind)
+    if isinstance(plan.method, DpSgd):
+        dpsgd_of(plan)
 
 
 def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
@@ -99,6 +102,11 @@ def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
     check_folder(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
     private = private_folder(folder / "private")
+    with sole_use(private):  # an aggregator that is at work here is left alone
+        return _begun(folder, private, resume, random)
+
+
+def _begun(folder: Path, private: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
     path, starts = private / "aggregator", private / "starts"
     if not resume:
         write_atomically(path, random(16 + KEY_BYTES))
@@ -303,6 +311,8 @@ class Federation:
 
         A key holder is told too, without the model, and destroys its key.
         """
+        # The order of the rounds and the stop follow from the key, and must stay secret; the name is still needed.
+        write_atomically(self.folder / "private" / "aggregator", bytes.fromhex(self.begun.run) + bytes(KEY_BYTES))
         asked = {site: Content(blocks={"model": data}) for site in self.cards}
         plan = read_plan((self.folder / "plan.toml").read_text(encoding="utf-8"))
         if _outside(plan) and self.holder is not None:

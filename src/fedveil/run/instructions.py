@@ -4,14 +4,13 @@ What came is on the disk, by its number, before it is looked at: nothing is answ
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from fedveil.errors import BadValue
-from fedveil.method.simfl import SimFL
-from fedveil.plan import Plan, read_plan
+from fedveil.plan import Plan
 from fedveil.run.site_state import SiteState, load_state, save_state
+from fedveil.run.site_terms import plan_of
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Opened, Refused, seal
 from fedveil.wire.keys import Card, Identity
@@ -40,26 +39,13 @@ def answered(opened: Opened, state: Path, me: Identity, aggregator: Card, once: 
     return seal(head, content.write(), me, aggregator, once)
 
 
-def plan_of(proposal: Content) -> Plan:
-    """The plan in a proposal; its text must be the one way to write it, and its name what was said."""
-    try:
-        plan = read_plan(proposal.blocks["plan"].decode("utf-8"))
-    except (BadValue, KeyError, UnicodeDecodeError, ValueError) as error:
-        raise Refused("malformed") from error
-    if plan.hash != proposal.values.get("plan"):
-        raise Refused("other-plan")
-    if plan.trust is None and not isinstance(plan.method, SimFL):
-        raise Refused("not-by-parts")
-    return plan
-
-
-def agreed_to(path: Path, state: SiteState) -> tuple[Plan, Content]:
+def agreed_to(path: Path, state: SiteState, modules: Collection[str]) -> tuple[Plan, Content]:
     """The proposal as it was agreed to; another is refused."""
     body = path.read_bytes()
     if hashlib.sha256(body).hexdigest() != state.proposal:
         raise Refused("other-plan")
     proposal = Content.read(body)
-    plan = plan_of(proposal)
+    plan = plan_of(proposal, modules)
     if plan.hash != state.plan:
         raise Refused("other-plan")
     return plan, proposal

@@ -15,9 +15,10 @@ from typing import final
 from fedveil.plan import Plan, write_plan
 from fedveil.run.encrypted_setting import KEY_FILE
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
-from fedveil.run.instructions import ANY, agreed_to, answered, plan_of
+from fedveil.run.instructions import ANY, agreed_to, answered
 from fedveil.run.site_record import World
 from fedveil.run.site_state import SiteState, save_state
+from fedveil.run.site_terms import plan_of
 from fedveil.run.sums_key import keys_at, made_at, opened_sum
 from fedveil.run.vouched_key import vouched
 from fedveil.wire.content import Content
@@ -30,6 +31,8 @@ from fedveil.wire.keys import Card, Identity
 class KeyHolder:
     """One envelope in, one out. ``accept``: plans by their hash, or any; ``show`` puts a plan before the operator.
 
+    ``modules``: functions of its own installation that a plan may name.
+
     Any plan may be accepted without a cap: its key is signed for that plan, which every site has agreed to by itself.
     """
 
@@ -39,6 +42,7 @@ class KeyHolder:
     accept: frozenset[str]
     world: World
     show: Callable[[Plan], None]
+    modules: frozenset[str] = frozenset()
 
     def handle(self, data: bytes) -> bytes:
         """The sealed answer; :class:`Refused` if the envelope itself is not in order, and then nothing is said."""
@@ -57,7 +61,7 @@ class KeyHolder:
             return self._propose(asked, opened.body, folder, state)
         if not state.plan:
             raise Refused("not-accepted")
-        plan, _ = agreed_to(private / "proposal", state)
+        plan, _ = agreed_to(private / "proposal", state, self.modules)
         match opened.head.kind:
             case "finish":
                 save_state(private / "state", replace(state, finished=True))  # first: no other key is made after
@@ -75,7 +79,7 @@ class KeyHolder:
 
     def _propose(self, asked: Content, body: bytes, folder: Path, state: SiteState) -> tuple[str, Content]:
         """Look at the plan, show it, and agree; or say by a word why not."""
-        plan = plan_of(asked)
+        plan = plan_of(asked, self.modules)
         if plan.trust is None or plan.trust.key_holder != "third-party":
             raise Refused("no-third-party")
         if state.finished:  # it would make another key

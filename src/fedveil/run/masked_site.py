@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import final
 
+import numpy as np
+
+from fedveil.errors import BadValue
 from fedveil.plan import Plan
 from fedveil.run.enrolment import signer_of
 from fedveil.run.masked_setting import STAGES, setting_of
@@ -47,11 +50,15 @@ class MaskedSite:
     def begin(self, turn: int, asked: Content, body: bytes, parts: dict[int, Whole], cohort: int) -> Content:
         """The first messages of a new round, of all of the site's clients in it."""
         listed = asked.rows.get("cohort")
-        clients = () if listed is None else tuple(int(client) for client in listed)
+        whole = listed is not None and listed.dtype == np.int64
+        clients: tuple[int, ...] = tuple(listed.tolist()) if listed is not None and whole else ()
         signed = self.plan.trust is not None and self.plan.trust.identities is not None
         if len(clients) != cohort or not set(parts) <= set(clients) or (signed and not set(clients) <= set(self.keys)):
             raise Refused("other-cohort")
-        setting = setting_of(self.plan, self.run, turn, clients, self.keys)
+        try:
+            setting = setting_of(self.plan, self.run, turn, clients, self.keys)
+        except BadValue as error:  # a client twice, or numbers that are none
+            raise Refused("other-cohort") from error
         self.turn, self.stage, self.said = turn, 0, None
         self.machines = {
             client: ClientRound(

@@ -16,7 +16,7 @@ from fedveil.train.deal import rounds_of_owned
 from fedveil.train.entropy import Entropy
 from fedveil.train.hidden import Rule, State, last_round, model_of, start
 from fedveil.train.hidden_parts import advance, share_steps
-from fedveil.wire.content import Content
+from fedveil.wire.content import Content, filled
 
 
 @final
@@ -52,14 +52,18 @@ class HiddenServer:
         return {"numbers": member.clients, "place": self.place[member.records]}
 
     def questions(self, standing: Standing) -> dict[str, Content]:
-        """A model goes only where a record of the round is; other clients of the round add their noise without one."""
+        """A model goes only where a record of the round is; other clients of the round add their noise without one.
+
+        Both questions have one length: whoever carries them must not learn where a record is by weighing them.
+        """
         turn, model = standing.round, self.model(standing)
         asked: dict[str, Content] = {}
+        size = len(Content(rows={"model": model}).write())
         for site, member in self.members.members.items():
             if bool(np.any(self._of_round(turn, member.records))):
                 asked[site] = Content(rows={"model": model})
             elif self.plan.deal == "records":
-                asked[site] = Content()
+                asked[site] = filled(size)
         return asked
 
     def cohort(self, turn: int) -> int:

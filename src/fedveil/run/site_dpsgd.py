@@ -62,7 +62,8 @@ class DpSgdSite:
             if len(turns):
                 weight = method.weights[client.index] if method.weights else self._share(client)
                 found[client.index] = contribution(client, model, turns, weight, unit, self.plan.data.clients)
-        self._remember(turn, before)
+        if found:  # a window without an answer is none, and must not be remembered in place of one
+            self._remember(turn, before)
         return found
 
     def _remembered(self, turn: int) -> Matrix:
@@ -71,6 +72,8 @@ class DpSgdSite:
         if not self.memory.exists():
             return np.zeros((len(self.clients), self.plan.dimension))
         kept = Content.read(self.memory.read_bytes())
+        if turn < kept.values["window"]:  # what was known then is gone: with its noise, anything else is another answer
+            raise Refused("stale-round")
         row = kept.rows["before" if kept.values["window"] == turn else "after"]
         require(row.size == size, str(self.memory), f"hold {size} numbers", row.size)
         return row.astype(np.float64).reshape(len(self.clients), self.plan.dimension)

@@ -15,6 +15,7 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
+from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Cap, CapExceeded
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan
@@ -22,13 +23,14 @@ from fedveil.run.encrypted_setting import KEY_FILE
 from fedveil.run.encrypted_site import EncryptedSite
 from fedveil.run.enrolment import enrolment, roster_of
 from fedveil.run.files import private_folder, write_atomically
-from fedveil.run.instructions import ANY, agreed_to, answered, plan_of
+from fedveil.run.instructions import ANY, agreed_to, answered
 from fedveil.run.masked_setting import STAGES
 from fedveil.run.masked_site import MaskedSite
 from fedveil.run.site_data import SiteData
 from fedveil.run.site_record import Record, World
 from fedveil.run.site_simfl import SimFLSite, check_party
 from fedveil.run.site_state import SiteState, save_state
+from fedveil.run.site_terms import fits, plan_of
 from fedveil.run.site_work import SiteWork, check_proposal, site_work
 from fedveil.run.summing import floors_of
 from fedveil.wire.content import Content
@@ -38,16 +40,37 @@ from fedveil.wire.keys import Card, Identity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the operator allows: plans by their hash, or any that fits the caps; trials without privacy, or none."""
+    """What the operator allows: plans by their hash, or any that fits the caps; trials without privacy, or none.
+
+    A plan that is named is accepted for one run; with caps, for as many as fit. ``unit`` and ``neighbours``: what the
+    caps count, which must not be left to the plan. ``modules``: functions of this installation that a plan may name.
+    """
 
     accept: frozenset[str] = frozenset()
     caps: tuple[tuple[Any, float, float], ...] = ()
     trials: bool = False
+    unit: Unit = "record"
+    neighbours: Neighbours = "replace-one"
+    modules: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         bounded = ANY not in self.accept or self.caps or self.trials
         if not bounded:
             raise BadValue("A guard that accepts any plan must have a cap; give one, or name the plan by its hash.")
+        _ = self.limits  # refuses what is no cap
+
+    @property
+    def limits(self) -> tuple[Cap, ...]:
+        """The caps, as the ledger keeps them."""
+        return tuple(
+            Cap(adversary=who, unit=self.unit, neighbours=self.neighbours, epsilon=epsilon, delta=delta)
+            for who, epsilon, delta in self.caps
+        )
+
+    @property
+    def once(self) -> bool:
+        """Whether a plan is accepted for one run: it was named, and no cap says how often."""
+        return ANY not in self.accept and not self.caps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,33 +154,44 @@ class Guard:
 
     def _propose(self, asked: Content, body: bytes, record: Record, state: SiteState) -> tuple[str, Content]:
         """Look at the plan, show it, and charge it; or say by a word why not."""
-        plan = plan_of(asked)
-        _fits(plan, self.site.records)
+        plan = plan_of(asked, self.terms.modules)
+        fits(plan, self.site.records)
         check_proposal(plan, asked, self.site.records)
         if plan.trust is not None and plan.trust.key_holder == "third-party" and self.site.holder is None:
             raise Refused("no-holder")
         if isinstance(plan.method, SimFL):
             check_party(plan, asked, self.site.records, self.site.identity.name, self.site.peers)
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
+        if state.finished:
+            raise Refused("finished")
         self.show(plan)
         if not (plan.hash in self.terms.accept or ANY in self.terms.accept):
             raise Refused("not-accepted")
         if plan.unprotected and not self.terms.trials:
             raise Refused("not-private")
-        target = plan.target
-        caps = tuple(
-            Cap(adversary=who, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=delta)
-            for who, epsilon, delta in self.terms.caps
-        )
-        try:
-            record.charge(plan, self.site.records, caps)
-        except CapExceeded as error:
-            raise Refused("over-cap") from error
-        except FedveilError as error:
-            raise Refused("cannot-charge") from error
-        (record.private / "proposal").write_bytes(body)
+        self._charge(plan, record, state, agreed)
+        write_atomically(record.private / "proposal", body)
+        if not (state.plan or plan.seeded):
+            record.draw_key()  # before the first answer, and never again: a round's noise is drawn once
         save_state(record.private / "state", agreed)
         return "accepted", Content(values={"plan": plan.hash})
+
+    def _charge(self, plan: Plan, record: Record, state: SiteState, agreed: SiteState) -> None:
+        """Take the run out of the budget. That it is about to be is on the disk first: a charge without this memory
+        is that of a run whose memory was lost, and who knows what was sent of it.
+        """
+        path = record.private / "state"
+        try:
+            record.check_books(plan, self.site.records, known=state.proposal != "", alone=self.terms.once)
+            save_state(path, replace(state, proposal=agreed.proposal))
+            record.charge(plan, self.site.records, self.terms.limits)
+        except CapExceeded as error:
+            save_state(path, state)  # nothing was charged
+            raise Refused("over-cap") from error
+        except Refused:
+            raise
+        except FedveilError as error:
+            raise Refused("cannot-charge") from error
 
     def _step(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
@@ -276,9 +310,14 @@ class Guard:
     def _finish(self, asked: Content, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
             raise Refused("not-accepted")
-        plan, _ = self._agreed(record, state)
-        record.release(plan, self.site.records, asked.blocks.get("model", b""))
-        save_state(record.private / "state", replace(state, finished=True))
+        model = asked.blocks.get("model", b"")
+        if not state.finished:
+            plan, _ = self._agreed(record, state)
+            record.release(plan, self.site.records, model)
+            save_state(record.private / "state", replace(state, finished=True))
+        elif not record.released(model):
+            raise Refused("finished")
+        record.destroy_secrets()  # after that: a round that could still be asked for would get other noise
         self._works.pop(record.run, None)
         self._machines.pop(record.run, None)
         self.finished(record.folder)
@@ -295,19 +334,13 @@ class Guard:
         return self._works[record.run]
 
     def _agreed(self, record: Record, state: SiteState) -> tuple[Plan, Content]:
-        return agreed_to(record.private / "proposal", state)
+        """The proposal as it was agreed to; another is refused."""
+        if state.finished:
+            raise Refused("finished")
+        return agreed_to(record.private / "proposal", state, self.terms.modules)
 
     def _record(self, run: str) -> Record:
         folder = self.site.folder / "runs" / run
         folder.mkdir(parents=True, exist_ok=True)
         private_folder(folder / "private")
         return Record(folder, self.site.folder / "ledger.sqlite", run, self.world)
-
-
-def _fits(plan: Plan, records: Records) -> None:
-    """Whether the plan was made for data like these."""
-    said, mine = plan.data, records.shape
-    same = (said.features, said.classes, said.bound) == (mine.features, mine.classes, mine.bound)
-    within = said.smallest_client <= mine.smallest_client and mine.largest_client <= said.largest_client
-    if not (same and within and mine.clients <= said.clients and mine.records <= said.records):
-        raise Refused("other-data")

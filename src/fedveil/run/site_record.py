@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedveil.data.records import Records
+from fedveil.errors import BadValue
 from fedveil.ledger import Cap, Ledger
 from fedveil.plan import Plan, write_plan
 from fedveil.promises import ADVERSARIES
@@ -45,6 +47,20 @@ class Record:
         """For the site alone."""
         return private_folder(self.folder / "private")
 
+    def check_books(self, plan: Plan, records: Records, *, known: bool, alone: bool) -> None:
+        """Refuse a run that the books have and the site's memory has not (``known``): its noise may be out already.
+
+        ``alone``: no cap says how often a plan may run, so it runs once.
+        """
+        if not self.books.exists():
+            return
+        with self._opened(records) as ledger:
+            charges = [entry for entry in ledger.entries() if entry.kind == "charge"]
+        if not known and any(entry.run == self.run for entry in charges):
+            raise Refused("lost-memory")
+        if alone and plan.private and any(e.run != self.run and e.payload["plan"] == plan.hash for e in charges):
+            raise Refused("already-run")
+
     def charge(self, plan: Plan, records: Records, caps: tuple[Cap, ...]) -> None:
         """Take the whole run out of the site's budget, before anything is sent; again: nothing happens."""
         with Ledger.open(self.books, records.fingerprint, urandom=self.world.random) as ledger:
@@ -60,19 +76,39 @@ class Record:
         write_atomically(self.folder / "plan.toml", write_plan(plan).encode(), mode=PUBLIC)
 
     def entropy(self, plan: Plan, records: Records, seed: int | None) -> Entropy:
-        """The site's noise for this run: from a key drawn here once, or from the seed of a trial."""
+        """The site's noise for this run: from the key drawn when it was agreed to, or from the seed of a trial.
+
+        Only for the data that were charged: with other data, or without the charge, nothing is answered.
+        """
+        self._check_charged(plan, records)
         if seed is not None:
             return Entropy.from_seed(seed)
+        try:
+            key = (self.private / "key").read_bytes()
+        except FileNotFoundError as error:  # with a new one, a round would be answered with two noises
+            raise Refused("lost-key") from error
+        return Entropy.from_key(key, context=f"{plan.hash} {self.run} {records.fingerprint(key)}")
+
+    def draw_key(self) -> None:
+        """The key of this run's noise; one that is there stays."""
         path = self.private / "key"
         if not path.exists():
             write_atomically(path, self.world.random(KEY_BYTES))
-        key = path.read_bytes()
-        return Entropy.from_key(key, context=f"{plan.hash} {self.run} {records.fingerprint(key)}")
+
+    def released(self, model: bytes) -> bool:
+        """Whether this is the model that was recorded as released."""
+        path = self.folder / "model.npz"
+        return path.exists() and path.read_bytes() == model
+
+    def destroy_secrets(self) -> None:
+        """The keys of noise and sums, the rounds of the records, what was remembered in between: the run has ended."""
+        for name in ("key", KEY_FILE, "memory", "proposal"):
+            (self.private / name).unlink(missing_ok=True)
 
     def release(self, plan: Plan, records: Records, model: bytes) -> None:
-        """Record what was released, and keep it; the keys of noise and sums are destroyed."""
+        """Record what was released, and keep it."""
         _check_model(plan, model)
-        with Ledger.open(self.books, records.fingerprint, urandom=self.world.random) as ledger:
+        with self._opened(records) as ledger:
             ledger.release(self.run, hashlib.sha256(model).hexdigest(), at=self._at(plan))
             export = ledger.export(self.run)
         write_atomically(self.folder / "model.npz", model, mode=PUBLIC)
@@ -80,18 +116,36 @@ class Record:
         task = "classification" if plan.data.classes else "regression"
         metrics: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
         write_atomically(self.folder / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode(), mode=PUBLIC)
-        (self.private / "key").unlink(missing_ok=True)
-        (self.private / KEY_FILE).unlink(missing_ok=True)
+
+    def _check_charged(self, plan: Plan, records: Records) -> None:
+        with self._opened(records) as ledger:
+            charged = [entry.payload["plan"] for entry in ledger.entries(self.run) if entry.kind == "charge"]
+        if charged != [plan.hash]:
+            raise Refused("not-charged")
+
+    def _opened(self, records: Records) -> Ledger:
+        """The books, which must be there, and be of these data."""
+        if not self.books.exists():
+            raise Refused("not-charged")
+        try:
+            return Ledger.open(self.books, records.fingerprint, urandom=self.world.random)
+        except BadValue as error:
+            raise Refused("changed-data") from error
 
     def _at(self, plan: Plan) -> str | None:
         return None if plan.seeded else self.world.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _check_model(plan: Plan, model: bytes) -> None:
+    """Whether these are the arrays of such a model; a small file that unpacks to a large one is not unpacked."""
     try:
-        with np.load(io.BytesIO(model), allow_pickle=False) as arrays:
-            fits = arrays["parameters"].shape == (plan.dimension,)
-    except (ValueError, KeyError, OSError) as error:
+        with zipfile.ZipFile(io.BytesIO(model)) as packed:
+            fits = sum(part.file_size for part in packed.infolist()) <= len(model)  # a model's file is not compressed
+        if fits:
+            with np.load(io.BytesIO(model), allow_pickle=False) as arrays:
+                found = arrays["parameters"]
+            fits = found.shape == (plan.dimension,) and found.dtype == np.float64 and bool(np.all(np.isfinite(found)))
+    except Exception as error:  # a damaged archive may fail in any way
         raise Refused("wrong-shape") from error
     if not fits:
         raise Refused("wrong-shape")

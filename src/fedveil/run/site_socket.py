@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +15,8 @@ from fedveil.wire import frames
 from fedveil.wire.envelope import LARGEST
 
 _LONGEST_PATH: Final = 100  # bytes that a socket's name may have on every system
-_PATIENCE: Final = 60.0  # seconds for whoever has knocked to say something
+_PATIENCE: Final = 60.0  # seconds for whoever has knocked to say all of it
+_FRAME: Final = 1024  # bytes of a frame around an envelope
 
 
 class Handler(Protocol):
@@ -37,6 +39,7 @@ def check_path(path: Path) -> Path:
 def listening(path: Path, group: str | None = None) -> Iterator[socket.socket]:
     """A socket at ``path``, mode 600, or 660 for one group; a dead one of before is replaced, and none is left."""
     path = check_path(path)
+    _check_dead(path)
     with suppress(FileNotFoundError):
         path.unlink()
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -56,6 +59,21 @@ def listening(path: Path, group: str | None = None) -> Iterator[socket.socket]:
         path.unlink(missing_ok=True)
 
 
+def _check_dead(path: Path) -> None:
+    """Refuse to take the place of a process that listens there, or of a file that is no socket."""
+    plain = path.exists() and not path.is_socket()
+    require(not plain, "The socket's path", "be free", str(path), "A file is there; name another path.")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return
+        except OSError:  # somebody is there and busy, or it is not ours to look
+            pass
+    require(False, "The socket's path", "be free", str(path), "Another process listens there; stop it first.")
+
+
 def serve(door: socket.socket, handler: Handler, tell: Callable[[str], None], stop: Callable[[], bool]) -> None:
     """Answer until told to stop. Nothing that comes in can end this; what goes wrong is told here, never outside."""
     door.settimeout(0.5)
@@ -65,7 +83,6 @@ def serve(door: socket.socket, handler: Handler, tell: Callable[[str], None], st
         except TimeoutError:
             continue
         with connection:
-            connection.settimeout(_PATIENCE)
             try:
                 answer_one(connection, handler)
             except FedveilError as error:
@@ -78,6 +95,8 @@ def serve(door: socket.socket, handler: Handler, tell: Callable[[str], None], st
 
 def answer_one(connection: socket.socket, handler: Handler) -> None:
     """One envelope, one answer; without an answer the connection is closed, which the relay reports as a failure."""
-    blocks = frames.receive(connection)
+    end = time.monotonic() + _PATIENCE
+    blocks = frames.receive(connection, LARGEST + _FRAME, lambda: end - time.monotonic())
+    connection.settimeout(_PATIENCE)
     require(len(blocks) == 1 and len(blocks[0][1]) <= LARGEST, "A message", "be one envelope", len(blocks))
     frames.send(connection, [("envelope", handler.handle(blocks[0][1]))])

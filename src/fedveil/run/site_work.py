@@ -46,7 +46,7 @@ def site_work(plan: Plan, records: Records, proposal: Content, entropy: Entropy,
 
 
 def check_proposal(plan: Plan, proposal: Content, records: Records) -> None:
-    """Whether every client of the site has one number of its own, and every record at most one round of a pass."""
+    """Whether every client of the site has one number of its own, and every unit at most one round of a pass."""
     numbers = proposal.rows.get("numbers")
     if numbers is None or numbers.dtype != np.int64 or numbers.size != records.clients:
         raise Refused("malformed")
@@ -57,8 +57,26 @@ def check_proposal(plan: Plan, proposal: Content, records: Records) -> None:
         place = proposal.rows.get("place")
         if place is None or not _places(place, len(records), plan.run.rounds):
             raise Refused("malformed")
+        if not _dealt(plan, records, place):
+            raise Refused("other-deal")
+    if isinstance(plan.method, DpSgd) and not plan.method.network.together:
+        raise Refused("a-network")
     if plan.seeded != (type(proposal.values.get("seed")) is int):
         raise Refused("malformed")
+
+
+def _dealt(plan: Plan, records: Records, place: NDArray[Any]) -> bool:
+    """Whether the records lie as the plan deals them: whole clients where clients are dealt, and no round of more
+    units than its planned batch, which is what every average is divided by.
+    """
+    units = place
+    if plan.deal == "clients":
+        first = np.unique(records.owner, return_index=True)[1]
+        if bool(np.any(place != place[first][records.owner])):
+            return False
+        units = place[first] if plan.target.unit == "client" else place
+    batches = np.broadcast_to(np.asarray(plan.run.batch), (plan.run.rounds,))
+    return bool(np.all(np.bincount(units[units >= 0], minlength=plan.run.rounds) <= batches))
 
 
 def _places(place: NDArray[Any], records: int, rounds: int) -> bool:

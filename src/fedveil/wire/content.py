@@ -59,6 +59,16 @@ class Content:
             raise Refused("malformed") from error
 
 
+def filled(size: int) -> Content:
+    """Nothing, at this length.
+
+    >>> len(filled(100).write())
+    100
+    """
+    least = len(Content(values={"pad": ""}).write())
+    return Content(values={"pad": "0" * max(size - least, 0)})
+
+
 def _rows(listed: list[Any], rest: bytes) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
     start = 0

@@ -4,7 +4,7 @@ Only the standard library is needed here: the relay loads this for every message
 """
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 LARGEST: Final = 2**32
@@ -28,12 +28,15 @@ def send(connection: socket.socket, blocks: Sequence[tuple[str, bytes]]) -> None
     connection.sendall(len(frame).to_bytes(_SIZE, "big") + frame)
 
 
-def receive(connection: socket.socket) -> Blocks:
-    """The next frame; :class:`Closed` if there is none."""
-    size = int.from_bytes(_exactly(connection, _SIZE), "big")
-    if size > LARGEST:
+def receive(connection: socket.socket, largest: int = LARGEST, left: Callable[[], float] | None = None) -> Blocks:
+    """The next frame; :class:`Closed` if there is none.
+
+    ``left``: seconds that are left for all of it together, so that nobody holds the line by a byte now and then.
+    """
+    size = int.from_bytes(_exactly(connection, _SIZE, left), "big")
+    if size > largest:
         raise Closed("a frame is too large")
-    frame = _exactly(connection, size)
+    frame = _exactly(connection, size, left)
     count, place = int.from_bytes(frame[:_COUNT], "big"), _COUNT
     blocks: Blocks = []
     for _ in range(count):
@@ -53,9 +56,14 @@ def _block(frame: bytes, place: int, width: int) -> tuple[bytes, int]:
     return frame[start:end], end
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int, left: Callable[[], float] | None) -> bytes:
     data = bytearray()
     while len(data) < size:
+        if left is not None:
+            seconds = left()
+            if seconds <= 0:
+                raise Closed("a frame took too long")
+            connection.settimeout(seconds)
         part = connection.recv(min(size - len(data), 2**20))
         if not part:
             raise Closed("the other side has closed")
