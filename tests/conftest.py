@@ -1,6 +1,10 @@
-"""A floor on the number of collected tests: a file that pytest stops finding must not go unnoticed."""
+"""A floor on the number of collected tests, so that a file that pytest stops finding does not go unnoticed.
+
+And who runs what: a file whose tests share processes stays with one worker, the rest goes to whoever is free.
+"""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,3 +21,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     everything = {session.config.rootpath / name for name in ("tests", "src")}
     if whole and everything <= paths and len(session.items) < FLOOR:
         pytest.exit(f"only {len(session.items)} tests were collected, fewer than {FLOOR}: has a file been lost?", 3)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files of Flower's trials come first: each starts a network of its own, once."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByNetwork(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if Path(file).name.startswith("test_flower") else nodeid
+
+    return ByNetwork(config, log)

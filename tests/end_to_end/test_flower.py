@@ -50,7 +50,6 @@ from fedveil.wire.envelope import Head, seal
 from fedveil.wire.keys import Identity
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.xdist_group("flower")  # one worker, one network
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,6 @@ from fedveil.tables import write_tables
 from window_replay import replayed
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.xdist_group("flower methods")  # one worker, one network
 
 DATA: dict[str, Any] = {
     "data": {"source": "sklearn:breast_cancer", "feature_bound": 2.0},
