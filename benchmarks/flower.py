@@ -24,12 +24,12 @@ from fedveil.run.federate import Held
 from fedveil.run.flower.local import LocalNetwork, local_network
 from fedveil.run.flower.network import supernode_command
 from fedveil.run.flower.processes import free_port
-from fedveil.run.post import Carrier
+from fedveil.run.post import PAUSE, Carrier
 from fedveil.run.site_socket import listening
 from fedveil.study import study_of
 from fedveil.wire import frames
 
-ROUNDS = 8
+ROUNDS = 12
 OPTIONS = ["--accept", "any", "--trials"]
 STUDY = {
     "study": {"seed": 1},
@@ -42,7 +42,7 @@ STUDY = {
 
 def run() -> list[Row]:
     rows = []
-    for sites in (2, 3):
+    for sites in (2, 3, 5):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             with local_network(
@@ -102,9 +102,8 @@ def empty_rounds(network: LocalNetwork, own: bool = True) -> list[float]:
 def empty_round(carrier: Carrier) -> float:
     began = time.monotonic()
     waiting = {carrier.push(address, bytes(600), 60.0) for address in carrier.online().values()}
-    while waiting:
-        waiting -= set(carrier.pull(sorted(waiting)))
-        time.sleep(0.2)
+    while waiting := waiting - set(carrier.pull(sorted(waiting))):
+        time.sleep(PAUSE)
     return time.monotonic() - began
 
 
