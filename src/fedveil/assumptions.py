@@ -78,8 +78,8 @@ def _by_parts(plan: Plan, trust: Trust, adversary: Adversary) -> list[Assumption
             if trust.key_holder == "clients":
                 why = "declared: how single messages were rounded lies below the encryption's own noise, unproved"
                 rows.append(Assumption("an opened ciphertext shows its sum alone", "declared", why))
-        why = "declared: a site that holds several clients sees what they all see, and may learn more than this"
-        rows.append(Assumption("a site is one client", "declared", why))
+        why = "declared: so many clients, and no more, put together what they see"
+        rows.append(Assumption("clients of one site", f"at most {trust.hand}", why))
     return rows
 
 

@@ -25,6 +25,7 @@ class Trust:
     clients, unless said otherwise. ``identities``, for masked sums alone: "sites" vouch for a key of each client, by
     which it signs. ``timeout``: seconds that a round waits for clients on other machines. ``patience``, for DP-SGD in
     the open alone: seconds after which a window goes on without those who are late; what they send joins a later one.
+    ``together``: the most clients that one site holds, who count as one curious observer; none: each is by itself.
     """
 
     server: Server = "trusted"
@@ -34,6 +35,7 @@ class Trust:
     timeout: float = 600.0
     identities: Identities | None = None
     patience: float | None = None
+    together: int | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -45,6 +47,9 @@ class Trust:
             object.__setattr__(self, name, value)
         require(1 <= self.timeout <= _LONGEST, "trust.timeout", f"lie between 1 and {_LONGEST} seconds", self.timeout)
         object.__setattr__(self, "timeout", float(self.timeout))
+        if self.together is not None:
+            object.__setattr__(self, "together", whole("trust.together", self.together))
+            require(1 <= self.hand <= _MOST, "trust.together", f"lie between 1 and {_MOST}", self.together)
         self._check_key()
         self._check_identities()
         self._check_patience()
@@ -78,6 +83,11 @@ class Trust:
         alone = self.key_holder != "clients" or self.colluders == 0
         hint = "A client that hands the server the key opens every update; let a third party hold it."
         require(alone, "trust.colluders", "be 0 when the clients hold the key", self.colluders, hint)
+
+    @property
+    def hand(self) -> int:
+        """Clients that one curious observer may be."""
+        return 1 if self.together is None else self.together
 
     def honest(self, cohort: int) -> int:
         """Of so many clients, those whose shares of the noise are surely added and unknown to the server."""

@@ -1,6 +1,7 @@
 """Across sites and in one process a study gives the same bits, whatever is lost, killed or meddled with on the way."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from fedveil.ledger import Ledger
 from fedveil.plan import read_plan
 from fedveil.run.in_memory import train
 from fedveil.run.simulate import simulate
+from fedveil.run.site_data import read_site_data
+from fedveil.run.site_terms import fits
 from fedveil.run.trainers import train_plan
 from fedveil.study import Study
 from fedveil.train.entropy import Entropy
 from fedveil.wire.content import Content
-from fedveil.wire.envelope import Head, peek, seal, unseal
+from fedveil.wire.envelope import Head, Refused, peek, seal, unseal
 from unit.federations import SITES, Killed, Trial, made_up, study
 from unit.plans import some_records
 
@@ -268,3 +271,13 @@ def test_numbers_rise_over_restarts(trial: Trial) -> None:
     trial.run(study(), resume=True)
     numbers = [peek(envelope).number for _, envelope in trial.carrier.sent]
     assert numbers == sorted(set(numbers))
+
+
+def test_the_plan_names_the_most_clients_of_a_site_and_a_site_with_more_refuses_it(trial: Trial) -> None:
+    plan = read_plan((trial.run(study()) / "plan.toml").read_text())
+    assert plan.trust is not None
+    assert plan.trust.together == 3
+    mine = read_site_data(trial.folder / "east.npz").records
+    fits(plan, mine)
+    with pytest.raises(Refused, match="other-data"):
+        fits(replace(plan, trust=replace(plan.trust, together=2)), mine)

@@ -26,7 +26,7 @@ class Shares:
 
     ``dropouts`` of them may be missing and ``colluders`` may tell the server what they added. ``everyone``: all clients
     take part in every round, and so are sent every model. ``opened``: clients see every sum; ``named``: they learn who
-    else is in their rounds.
+    else is in their rounds. ``together``: clients that one site holds, and a curious one is.
     """
 
     cohort: int | tuple[int, ...]
@@ -35,12 +35,14 @@ class Shares:
     everyone: bool
     opened: bool = False
     named: bool = False
+    together: int = 1
 
     def __post_init__(self) -> None:
         sizes = self.cohort if isinstance(self.cohort, tuple) else (self.cohort,)
         require(len(sizes) >= 1 and min(sizes) >= 1, "Shares.cohort", "be at least 1", self.cohort)
         for name in ("dropouts", "colluders"):
             require(getattr(self, name) >= 0, f"Shares.{name}", "be non-negative", getattr(self, name))
+        require(self.together >= 1, "Shares.together", "be at least 1", self.together)
 
     @property
     def steady(self) -> bool:
@@ -56,13 +58,13 @@ class Shares:
         return found
 
     def beside(self, run: LastIterate) -> Vector:
-        """The share of each round's planned variance that a client in it does not know.
+        """The share of each round's planned variance that a site with clients in it does not know.
 
-        At least the victim answers beside it, and no fewer than ``cohort - dropouts`` in all; what exceeds the plan is
-        not counted.
+        At least the victim answers beside these, and no fewer than ``cohort - dropouts`` in all; what exceeds the plan
+        is not counted.
         """
         honest = self.honest(run)
-        return np.minimum(1.0, np.maximum(honest + self.colluders - 1, 1.0) / honest)
+        return np.minimum(1.0, np.maximum(honest + self.colluders - self.together, 1.0) / honest)
 
 
 def observe_parts(
@@ -97,6 +99,9 @@ def _curious(run: LastIterate, who: Participation, shares: Shares) -> Sequence[E
     if who.clients == 1:
         return [withdrawn("unhidden", "there is no other client who could be curious")]
     left = shares.beside(run)
+    if shares.together > 1:  # it may have a client in every round: all models and sums are counted as seen
+        why = f"every model counted as seen, at the worst round; a site of {shares.together} clients knows their shares"
+        return every_update(_scaled(replace(run, order="public"), left), why)
     if shares.everyone or shares.opened:
         dealt = run if secret_from_client(run, who) else replace(run, order="public")
         seen = "takes part in every round" if shares.everyone else "can open sums"

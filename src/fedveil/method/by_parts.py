@@ -112,6 +112,7 @@ def shares_of(run: LastIterate, method: Hidden, trust: Trust, data: DataShape, t
         everyone=method.deal == "records",
         opened=trust.key_holder == "clients",
         named=trust.server != "trusted",
+        together=trust.hand,
     )
 
 
@@ -154,9 +155,9 @@ def fedavg_mechanism(
         case "server-with-secure-aggregation":
             return method.each_round(1.0, noise, neighbours)
         case "curious-client":
-            left = min(1.0, max(honest + trust.colluders - 1, 1) / honest)
+            left = min(1.0, max(honest + trust.colluders - trust.hand, 1) / honest)
             room = min(1.0, method.cohort / max(data.clients - 1, 1))  # rounds without it have more room for the victim
-            secret = rate < 1 and trust.server == "trusted"
+            secret = rate < 1 and trust.server == "trusted" and trust.hand == 1
             return method.each_round(room if secret else 1.0, noise * math.sqrt(left), neighbours)
         case _:
             return method.each_round(rate, noise, neighbours)

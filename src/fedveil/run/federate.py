@@ -6,7 +6,7 @@ before it was asked, so a restarted aggregator asks the same question, and a sit
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -97,6 +97,14 @@ def check_carried(plan: Plan) -> None:
         dpsgd_of(plan)
 
 
+def together(study: Study, members: Consortium) -> Study:
+    """The study with the most clients that a site of these holds: a curious site sees what they all see."""
+    most = max(member.clients.size for member in members.members.values())
+    if study.trust is None or most <= study.trust.hand:
+        return study
+    return replace(study, trust=replace(study.trust, together=most))
+
+
 def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
     """Name and key are drawn once; the count of starts is on the disk before the first envelope leaves."""
     check_folder(folder, resume)
@@ -169,17 +177,13 @@ class Federation:
 
     def _plan(self, members: Consortium) -> Plan:
         path = self.folder / "plan.toml"
-        plan = self.study.planned(members.shape, self.held.count, self.held.public).plan
+        plan = together(self.study, members).planned(members.shape, self.held.count, self.held.public).plan
         check_carried(plan)
         if isinstance(plan.method, SimFL):
             check_parties(members)
         hint = "Write one that has: fedveil deploy init --key-holder NAME."
         held = not _outside(plan) or self.holder is not None
         require(held, "trust.key_holder", "be clients where a deployment has no key holder", "third-party", hint)
-        several = [site for site, member in members.members.items() if member.clients.size > 1]
-        alone = not (plan.private and plan.target.adversary == "curious-client" and several)
-        hint = "A site sees all that its clients see: make each site one client, or choose another adversary."
-        require(alone, "privacy.adversary", "not be curious-client when a site holds several clients", several, hint)
         if path.exists():
             begun = read_plan(path.read_text(encoding="utf-8"))
             hint = "Or begin in another folder."

@@ -56,5 +56,6 @@ def fits(plan: Plan, records: Records) -> None:
     said, mine = plan.data, records.shape
     same = (said.features, said.classes, said.bound) == (mine.features, mine.classes, mine.bound)
     within = said.smallest_client <= mine.smallest_client and mine.largest_client <= said.largest_client
-    if not (same and within and mine.clients <= said.clients and mine.records <= said.records):
+    together = plan.trust is None or mine.clients <= plan.trust.hand
+    if not (same and within and together and mine.clients <= said.clients and mine.records <= said.records):
         raise Refused("other-data")
