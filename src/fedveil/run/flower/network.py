@@ -18,6 +18,7 @@ from fedveil.run.flower.commands import REGISTER
 from fedveil.run.flower.processes import Processes, Started, environment
 from fedveil.tables import write_tables
 
+_FRAME: Final = dict.fromkeys(map(ord, "╭╮╰╯─│"), " ")  # around what its commands say
 _READY: Final = "Uvicorn running on"
 
 
@@ -126,7 +127,7 @@ def flwr(home: Path, commands: Sequence[Sequence[str]], patience: float = 120.0)
     try:
         done: Any = subprocess.run(  # noqa: S603  the words are our own
             words,
-            env=environment(home),
+            env=environment(home, {"COLUMNS": "2000"}),  # or what it says is cut into lines, in the midst of names
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -136,4 +137,5 @@ def flwr(home: Path, commands: Sequence[Sequence[str]], patience: float = 120.0)
     except subprocess.TimeoutExpired as error:
         raise FlowerFailed(f"Flower's commands did not end within {patience:.0f} seconds.") from error
     if done.returncode != 0:
-        raise FlowerFailed(f"Flower says: {' '.join((done.stdout + done.stderr).split())}")
+        said = (done.stdout + done.stderr).translate(_FRAME)
+        raise FlowerFailed(f"Flower says: {' '.join(said.split())}")
