@@ -1,7 +1,13 @@
 """What people read and what systemd reads in a deployment: a page of instructions and unit files."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from shlex import join
+from typing import Final
 
+from fedveil.run.flower.network import Link, superexec_command, superlink_command
+
+_CENTER: Final = Path("/etc/fedveil/aggregator")
 _HARDENED = """NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectSystem=strict
@@ -19,26 +25,22 @@ def _unit(what: str, command: str, extra: str) -> str:
     )
 
 
+def _link(port: int) -> Link:
+    """As the aggregator's own machine sees it; the commands are those of every trial."""
+    return Link(name="fedveil", host="localhost", port=port, authority=_CENTER / "authority.pem")
+
+
 def superlink_unit(port: int) -> str:
     """The link: TLS, registered nodes only, tasks by secret, no database, nothing installed at run time."""
-    folder = "/etc/fedveil/aggregator"
-    command = (
-        f"flower-superlink --host 0.0.0.0 --port {port} --ssl-ca-certfile {folder}/authority.pem"
-        f" --ssl-certfile {folder}/server.pem --ssl-keyfile {folder}/server.key --enable-supernode-auth"
-        f" --disable-runtime-dependency-installation --isolation process"
-        f" --superexec-auth-secret-file {folder}/superexec.secret"
-    )
+    certificate, key, secret = (_CENTER / name for name in ("server.pem", "server.key", "superexec.secret"))
+    command = join(superlink_command(_link(port), certificate, key, secret, "0.0.0.0"))  # noqa: S104  sites reach it
     extra = "User=fedveil\nStateDirectory=fedveil\nEnvironment=FLWR_HOME=/var/lib/fedveil/link\n"
     return _unit("fedveil: Flower link", command, extra)
 
 
 def superexec_unit(port: int) -> str:
     """The link's executor; it starts the relay, which opens the aggregator's socket, so both have one user."""
-    folder = "/etc/fedveil/aggregator"
-    command = (
-        f"flower-superexec --runtime-api-address localhost:{port} --root-certificates {folder}/authority.pem"
-        f" --superexec-auth-secret-file {folder}/superexec.secret"
-    )
+    command = join(superexec_command(_link(port), _CENTER / "superexec.secret"))
     extra = "User=fedveil\nStateDirectory=fedveil\nEnvironment=FLWR_HOME=/var/lib/fedveil/executor\n"
     return _unit("fedveil: Flower executor", command, extra)
 

@@ -1,4 +1,4 @@
-"""The aggregator's part of DP-SGD in windows that wait for everybody."""
+"""The aggregator's part of DP-SGD: what a window asks and how it is mixed; who waits for whom is not decided here."""
 
 from dataclasses import dataclass
 from math import ceil, sqrt

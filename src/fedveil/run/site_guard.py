@@ -270,8 +270,6 @@ class Guard:
         plan, _ = self._agreed(record, state)
         if plan.trust is None or plan.trust.server != "homomorphic":
             raise Refused("unknown-kind")
-        if state.finished:
-            raise Refused("finished")
         site, turn, path = self.site, opened.head.round, record.private / "state"
         place, random = record.private / KEY_FILE, self.world.random
         sums = EncryptedSite(plan, record.run, site.identity, site.peers, site.holder, place, random)
@@ -293,8 +291,6 @@ class Guard:
         if not isinstance(plan.method, SimFL):
             raise Refused("unknown-kind")
         turn = opened.head.round
-        if state.finished:
-            raise Refused("finished")
         entropy = record.entropy(plan, self.site.records, proposal.values.get("seed") if plan.seeded else None)
         keys = (self.site.identity, self.site.peers)
         memory = record.private / "memory"
