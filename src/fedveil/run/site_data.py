@@ -45,8 +45,11 @@ def read_site_data(path: Path) -> SiteData:
     known(tables, ["data", "clients"], "a site's data file")
     require("data" in tables, "The site's data file", "have a [data] table", sorted(tables))
     source = Source.parse(dict(table(tables["data"], "data")))
-    owners = table(tables.get("clients", {"kind": "random", "count": 1}), "clients")
+    owners = table(tables.get("clients", {"kind": "equal", "count": 1}), "clients")
     split = Split.parse(dict(owners))
+    hint = "Other sites see who answers and how many records each client has; or state data.public = true."
+    free = split.places != "labels" or source.public
+    require(free, "clients.kind", "be a split that does not depend on labels", split.kind, hint)
     return SiteData(load(source, split, None, base=path.parent, generator=np.random.default_rng).train)
 
 
