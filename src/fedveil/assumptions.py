@@ -159,10 +159,8 @@ def _placed(plan: Plan) -> list[Assumption]:
         why = "declared: labels decide it, and the records are public; for private records no number of this run holds"
         rows.append(Assumption(name, "dealt by label", why))
     if plan.blank_rows:
-        how = (
-            "it keeps its place as a blank record, whose gradient counts as zero: its being dropped is protected like "
-        )
-        how += "any other value, and changes no size and nobody else's place"
+        how = "it keeps its place as a blank record, whose gradient counts as zero: that it was dropped is protected "
+        how += "like any other value, and changes no size and nobody else's place"
         rows.append(Assumption("a dropped row (missing value)", "contributes zero", how))
     return rows
 
