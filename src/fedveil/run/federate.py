@@ -177,7 +177,8 @@ class Federation:
 
     def _plan(self, members: Consortium) -> Plan:
         path = self.folder / "plan.toml"
-        plan = together(self.study, members).planned(members.shape, self.held.count, self.held.public).plan
+        planned = together(self.study, members).planned(members.shape, self.held.count, self.held.public)
+        plan = members.stated(planned.plan)
         check_carried(plan)
         if isinstance(plan.method, SimFL):
             check_parties(members)
