@@ -117,6 +117,7 @@ def scores(plan: Plan, loaded: Loaded, runs: int = RUNS) -> list[float]:
 
 
 def mean_over_clients(plan: Plan, model: Any, held: Records) -> float:
+    held = held.present()
     parts = [held.owner == client for client in range(held.clients)]
     return float(np.mean([accuracy(plan.model.loss, model, held.features[p], held.targets[p]) for p in parts]))
 

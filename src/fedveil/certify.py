@@ -59,7 +59,7 @@ class Certificate:
 
     @property
     def private(self) -> bool:
-        """Whether there was noise that nobody knows: a run from a known seed, or without noise, promises nothing."""
+        """Whether anything is promised: not of a run from a known seed, without noise, or split by private labels."""
         return self.plan.private
 
     def text(self) -> str:
@@ -188,7 +188,7 @@ def _released(plan: Plan, model: str) -> tuple[dict[str, Any], ...]:
 def _as_json(certificate: Certificate) -> dict[str, Any]:
     plan = certificate.plan
     own = [
-        {"client": client, "epsilon": None if plan.seeded else finite_or_none(epsilon)}
+        {"client": client, "epsilon": None if plan.voided else finite_or_none(epsilon)}
         for client, epsilon in certificate.clients
     ]
     return {
@@ -215,9 +215,9 @@ def _guarantee_json(plan: Plan, guarantee: Guarantee) -> dict[str, Any]:
         "sees": SEES[guarantee.adversary],
         "unit": plan.target.unit,
         "neighbours": plan.target.neighbours,
-        "epsilon": None if plan.seeded else finite_or_none(answer.epsilon),
+        "epsilon": None if plan.voided else finite_or_none(answer.epsilon),
         "delta": answer.delta,
-        "certified_by": None if plan.seeded else answer.certified_by,
+        "certified_by": None if plan.voided else answer.certified_by,
         "bounds": bounds,
         "assumptions": [
             {"name": a.name, "value": a.value, "enforced_by": a.enforced_by} for a in guarantee.assumptions

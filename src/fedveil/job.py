@@ -50,7 +50,14 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
         return found, Loaded(train=train, test=test, test_public=False, dropped_rows=0, feature_names=())
     require(found.source is not None, "data", "be given when the study names no source", None)
     assert found.source is not None  # noqa: S101  for the type checker
-    return found, load(found.source, found.split, found.held_out, base=found.base, generator=np.random.default_rng)
+    return found, load(
+        found.source,
+        found.split,
+        found.held_out,
+        base=found.base,
+        generator=np.random.default_rng,
+        whole_clients=found.target.unit == "client",
+    )
 
 
 def _released(folder: Path) -> bool:

@@ -12,6 +12,7 @@ from fedveil.account.observers import Participation
 from fedveil.checks import require
 from fedveil.data.canaries import check_count
 from fedveil.data.records import DataShape
+from fedveil.data.spec import PLACES, Places
 from fedveil.errors import BadValue
 from fedveil.mechanism import LastIterate, whole
 from fedveil.method import by_parts
@@ -38,6 +39,9 @@ class Plan:
     ``canaries``: how many of the records are slots of an audit (None, and then not written, without one); as many of
     the features are theirs.
     ``trust``: the run goes by parts, every client adding its own share of the noise; None: it is drawn at once.
+    ``places``: what decides who holds which record, where that is more than row numbers; None, and then not written,
+    for row numbers, for records that came as arrays, and in plans made before this was recorded. ``blank_rows``: rows
+    with a missing value stay, as records that contribute nothing (not written where there can be none).
     """
 
     name: str
@@ -53,15 +57,19 @@ class Plan:
     baselines: bool = False
     canaries: int | None = None
     trust: Trust | None = None
+    places: Places | None = None
+    blank_rows: bool = False
 
     def __post_init__(self) -> None:
         # What an operator is shown must not be able to look like more lines of the page.
         plain = isinstance(self.name, str) and self.name.isprintable() and len(self.name) <= 200
         require(plain, "plan.name", "be one line of at most 200 printable characters", str(self.name)[:60])
-        for name in ("seeded", "test_public", "training_public", "baselines"):
+        for name in ("seeded", "test_public", "training_public", "baselines", "blank_rows"):
             require(type(getattr(self, name)) is bool, f"plan.{name}", "be true or false", getattr(self, name))
         for name in ("grid", "test_records"):
             object.__setattr__(self, name, whole(f"plan.{name}", getattr(self, name)))
+        known_places = self.places is None or self.places in PLACES.values()
+        require(known_places, "plan.places", f"be one of {', '.join(PLACES.values())}", self.places)
         require(self.test_records >= 0, "plan.test_records", "be 0 or more", self.test_records)
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
         self.method.check(self.data, self.model, self.target)
@@ -76,9 +84,36 @@ class Plan:
         return self.data.features - (self.canaries or 0)
 
     @property
+    def told_by_places(self) -> bool:
+        """Whether who holds which record tells about private values: no noise covers that, so no number here holds."""
+        return self.places == "labels" and not self.training_public
+
+    @property
+    def voided(self) -> bool:
+        """Whether there is noise, and its numbers do not hold for this run all the same."""
+        return self.seeded or self.told_by_places
+
+    @property
     def private(self) -> bool:
-        """Whether there is noise that nobody knows: without it, nothing is promised."""
-        return not self.seeded and not getattr(self.method, "noiseless", False)
+        """Whether there is noise that nobody knows and that covers all there is: without it, nothing is promised."""
+        return not self.voided and not getattr(self.method, "noiseless", False)
+
+    @property
+    def exposed_by(self) -> str | None:
+        """Why nothing is promised, in words; None where something is."""
+        if self.private:
+            return None
+        if self.seeded:
+            return "the noise comes from a seed that the study names"
+        if self.told_by_places:
+            return "the split among clients depends on labels, and data.public does not declare the records public"
+        return "there is no noise"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever reads the numbers should know, in sentences."""
+        loose = self.target.loose_delta(self.units)
+        return () if loose is None else (loose,)
 
     @property
     def unprotected(self) -> bool:
@@ -139,6 +174,8 @@ _HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target
 def write_plan(plan: Plan) -> str:
     """The plan as TOML; reading it gives an equal plan."""
     head = {key: getattr(plan, key) for key in _HEAD}
+    if not plan.blank_rows:  # as in plans made before it was recorded
+        del head["blank_rows"]
     tables = {
         "plan": {"format": FORMAT, "algorithm": plan.method.kind, **head},
         "data": _values(plan.data),

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from fedveil.checks import require
 from fedveil.data.canaries import Canaries, check_count
 from fedveil.data.records import DataShape
-from fedveil.data.spec import HeldOut, Source, Split
+from fedveil.data.spec import HeldOut, Places, Source, Split
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary
 from fedveil.mechanism import number, whole
@@ -43,7 +43,7 @@ class Books:
 class Study:
     """A whole study; ``base`` is the folder its paths start from; ``seed`` makes a run repeatable, and not private.
 
-    ``canaries``: how many are put among the records for an audit.
+    ``canaries``: how many are put among the records for an audit. ``training_public``: ``data.public`` declares so.
     """
 
     name: str
@@ -69,6 +69,17 @@ class Study:
             return None
         return Canaries(count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit)
 
+    @property
+    def places(self) -> Places | None:
+        """What decides who holds which record, as a plan states it: None for row numbers, or for given records."""
+        found = self.split.places
+        return None if self.source is None or found == "row numbers" else found
+
+    @property
+    def told_by_places(self) -> bool:
+        """Whether who holds which record tells about private values, so that no run of this study is private."""
+        return self.places == "labels" and not self.training_public
+
     def planned(self, shape: DataShape, test_records: int = 0, test_public: bool = True) -> Planned:
         """The plan of this study on data of this shape, canaries included."""
         return make_plan(
@@ -87,6 +98,8 @@ class Study:
             test_public=test_public,
             training_public=self.training_public,
             baselines=self.baselines,
+            places=self.places,
+            blank_rows=self.source is not None and self.source.drops_rows,
         )
 
 
@@ -117,8 +130,10 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
     """The study of these tables; ``data_given``: its records come as arrays, so it may not name a source."""
     known(tables, _TABLES, "a study")
     if data_given:
-        stray = sorted({"data", "clients"} & set(tables))
-        require(not stray, "The study", "leave [data] and [clients] out when records are given", stray)
+        own = {"data"} if set(table(tables.get("data", {}), "data")) <= {"public"} else set()  # no source, no rule
+        stray = sorted({"data", "clients"} & set(tables) - own)
+        hint = "Of [data] only public may be stated."
+        require(not stray, "The study", "leave [data] and [clients] out when records are given", stray, hint)
     for needed in ("model", "privacy") if data_given else ("data", "model", "privacy"):
         require(needed in tables, "The study", f"have a [{needed}] table", sorted(tables))
     parts = {key: table(tables.get(key, {}), key) for key in _TABLES}
@@ -127,10 +142,10 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
     known(parts["report"], ["baselines", "public_data"], "[report]")
     baselines, seed = parts["report"].get("baselines", False), parts["study"].get("seed")
     require(isinstance(baselines, bool), "report.baselines", "be true or false", baselines)
-    public = parts["report"].get("public_data", False)
-    require(isinstance(public, bool), "report.public_data", "be true or false", public)
-    data = dict(parts["data"])
+    data, public = dict(parts["data"]), _public(parts["data"], parts["report"])
     held_out = data.pop("held_out", None)
+    if public:
+        data["public"] = True
     source = None if data_given else Source.parse(data)
     if held_out is not None and source is not None:
         held_out = HeldOut.parse(table(held_out, "data.held_out"), source)
@@ -151,6 +166,17 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         canaries=None if "canaries" not in parts["audit"] else check_count(parts["audit"]["canaries"]),
         trust=filled(Trust, parts["trust"], "trust") if "trust" in tables else None,
     )
+
+
+def _public(data: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
+    """Whether the training records are declared public: data.public, once spelled report.public_data."""
+    places = (("data.public", data, "public"), ("report.public_data", report, "public_data"))
+    stated = {name: given[key] for name, given, key in places if key in given}
+    for name, value in stated.items():
+        require(isinstance(value, bool), name, "be true or false", value)
+    agreed = len(set(stated.values())) <= 1
+    require(agreed, "report.public_data", "be left out: data.public is the place to say it", stated)
+    return any(stated.values())
 
 
 def _books(given: Mapping[str, Any], base: Path) -> Books:

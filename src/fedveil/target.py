@@ -7,6 +7,8 @@ from fedveil.checks import require
 from fedveil.guarantee import Adversary, Neighbours, Unit
 from fedveil.mechanism import number
 
+NO_PROMISE = 0.1  # from this delta on nothing is promised that is worth its name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -27,3 +29,17 @@ class Target:
         for name, choices in (("adversary", Adversary), ("unit", Unit), ("neighbours", Neighbours)):
             given, words = getattr(self, name), get_args(choices)
             require(given in words, f"privacy.{name}", f"be one of {', '.join(words)}", given)
+
+    def check_delta(self) -> None:
+        """Refuse a new plan whose delta promises next to nothing; a plan that was made before is read as it is."""
+        hint = "It should lie well below 1 over the number of records, such as 1e-5."
+        require(self.delta < NO_PROMISE, "privacy.delta", f"be below {NO_PROMISE}", self.delta, hint)
+
+    def loose_delta(self, units: int) -> str | None:
+        """A warning where delta is so large that publishing a whole unit picked at random would be within it."""
+        if self.delta * units <= 1:
+            return None
+        return (
+            f"privacy.delta = {self.delta:g} is above 1/{units}: publishing one of the {units} {self.unit}s, picked at "
+            f"random, would meet it. Take a delta well below {1 / units:.2g}."
+        )

@@ -39,9 +39,9 @@ DATA = """
 source = "sklearn:breast_cancer"
 feature_bound = 2.0
 [clients]
-kind = "dirichlet"
+kind = "uneven"
 count = 6
-alpha = 2.0
+alpha = 1.0
 """
 REST = """
 [study]

@@ -290,7 +290,7 @@ def test_the_plan_trains_nothing_and_says_what_it_costs(tmp_path: Path) -> None:
         ("record", "[clients]\nkind = 'record'", ""),
         ("record", "[clients]\nkind = 'equal'\ncount = 40", "deal = 'clients'"),
         ("client", "[clients]\nkind = 'uneven'\ncount = 80\nalpha = 0.5", ""),
-        ("record", "[clients]\nkind = 'dirichlet'\ncount = 5\nalpha = 0.5", "order = 'public'"),
+        ("record", "[clients]\nkind = 'uneven'\ncount = 5\nalpha = 2.0", "order = 'public'"),
         ("record", "[clients]\nkind = 'record'", "stopping = 'random'"),
     ],
 )

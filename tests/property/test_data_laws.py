@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from fedveil.data.rows import Matrix, cut_rows, row_norms, total_bound
 from fedveil.data.spec import Split
-from fedveil.data.split import dirichlet, held_out_rows, natural_owners, nobody_empty, owners, uneven_sizes
+from fedveil.data.split import dirichlet, natural_owners, nobody_empty, owners, uneven_sizes
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 usual = st.floats(-10, 10)
@@ -110,20 +110,6 @@ def test_named_clients_own_what_names_them(words: list[str]) -> None:
     owner, names = natural_owners(np.array(words))
     assert [names[index] for index in owner] == words
     assert list(names) == sorted(set(words))
-
-
-@given(
-    owner=arrays(np.int64, st.integers(2, 50), elements=st.integers(0, 9)),
-    fraction=st.floats(0.01, 0.99),
-    seed=st.integers(0, 99),
-)
-def test_holding_out_leaves_every_named_client_a_record(owner: Matrix, fraction: float, seed: int) -> None:
-    wanted, most = round(fraction * owner.size), owner.size - len(set(owner.tolist()))
-    if not 1 <= wanted < owner.size or wanted > most:
-        return
-    chosen = held_out_rows(owner.size, fraction, owner, np.random.default_rng(seed))
-    assert chosen.sum() == wanted
-    assert set(owner[~chosen].tolist()) == set(owner.tolist())
 
 
 def test_less_alpha_is_more_skew() -> None:

@@ -319,8 +319,9 @@ def test_a_folder_is_one_file_a_client(tmp_path: Path) -> None:
         loaded(tmp_path, Split(kind="file"), **stated)
     assert loaded(tmp_path, Split(kind="file"), **stated, default_fill="drop-row").dropped_rows == 1
     (folder / "c.data").write_text("1,?,0\n")
-    with refused(r"data\.fill must leave every client a row, got \"none left for \['c'\]\""):
-        loaded(tmp_path, Split(kind="file"), **stated, default_fill="drop-row")
+    found = loaded(tmp_path, Split(kind="file"), **stated, default_fill="drop-row")
+    assert (found.train.names, found.train.sizes.tolist()) == (("a", "b.va", "c"), [1, 2, 1])  # c is blank, and there
+    assert found.train.present().names == ("a", "b.va")
     (folder / "c.data").write_text("1,2,3,0\n")
     with refused(r"c\.data and a\.data must have the same columns"):
         loaded(tmp_path, Split(kind="file"), **stated, default_fill=4)

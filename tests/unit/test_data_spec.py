@@ -195,3 +195,28 @@ def test_a_held_out_source_says_only_what_differs() -> None:
 def test_values_are_frozen() -> None:
     with pytest.raises(AttributeError):
         plain().source = "b"  # type: ignore[misc]
+
+
+def test_a_held_out_source_is_public_only_by_its_own_word() -> None:
+    train = Source.parse({"source": "a.csv", "target": "y", "classes": 2, "feature_bound": 1.0, "public": True})
+    held = HeldOut.parse({"source": "b.csv"}, train)
+    assert held.source is not None
+    assert (train.public, held.source.public, held.public) == (True, False, False)
+    assert HeldOut.parse(held.table(train), train) == held
+    with pytest.raises(BadValue, match=r"data\.public must be true or false, got 'yes'"):
+        Source.parse({"source": "a.csv", "target": "y", "classes": 2, "feature_bound": 1.0, "public": "yes"})
+
+
+@pytest.mark.parametrize(
+    ("table", "places"),
+    [
+        ({"kind": "record"}, "row numbers"),
+        ({"kind": "equal", "count": 2}, "row numbers"),
+        ({"kind": "uneven", "count": 2, "alpha": 1.0}, "row numbers"),
+        ({"kind": "column"}, "client column"),
+        ({"kind": "file"}, "file names"),
+        ({"kind": "dirichlet", "count": 2, "alpha": 1.0}, "labels"),
+    ],
+)
+def test_a_split_knows_what_it_depends_on(table: dict[str, Any], places: str) -> None:
+    assert Split.parse(table).places == places

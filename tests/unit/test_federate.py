@@ -15,6 +15,7 @@ from fedveil.plan import read_plan
 from fedveil.run.in_memory import train
 from fedveil.run.simulate import simulate
 from fedveil.run.site_data import read_site_data
+from fedveil.run.site_guard import Guard
 from fedveil.run.site_terms import fits
 from fedveil.run.trainers import train_plan
 from fedveil.study import Study
@@ -281,3 +282,28 @@ def test_the_plan_names_the_most_clients_of_a_site_and_a_site_with_more_refuses_
     fits(plan, mine)
     with pytest.raises(Refused, match="other-data"):
         fits(replace(plan, trust=replace(plan.trust, together=2)), mine)
+
+
+def test_the_certificate_names_client_columns_and_dropped_rows_of_the_sites(tmp_path: Path) -> None:
+    records = some_records(60, clients=9)
+    features, targets = records.features.copy(), records.targets.copy()
+    features[4], targets[4] = 0.0, np.nan  # a row that its site dropped
+    trial = Trial(tmp_path, replace(records, features=features, targets=targets))
+    guard = trial.carrier.guards["north"]
+    assert isinstance(guard, Guard)
+    guard.site = replace(guard.site, data=replace(guard.site.data, places="client column", blank_rows=True))
+    out = trial.run(study())
+    plan = read_plan((out / "plan.toml").read_text())
+    assert (plan.places, plan.blank_rows, plan.data) == ("client column", True, records.shape)
+    named = {row.name for row in certify(out, "0").guarantees[0].assumptions}
+    assert {"who holds which record is public", "a dropped row (missing value)"} <= named
+    with np.load(out / "model.npz") as found:
+        np.testing.assert_array_equal(found["parameters"], simulated(trial))
+
+
+def test_a_site_says_what_its_places_depend_on(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,site,y\n1,u,0\n,v,1\n2,v,1\n")
+    stated = "[data]\nsource = 'a.csv'\ntarget = 'y'\nclasses = 2\nfeature_bound = 1.0\nclient_column = 'site'\n"
+    (tmp_path / "d.toml").write_text(stated + "default_fill = 'drop-row'\n[clients]\nkind = 'column'\n")
+    found = read_site_data(tmp_path / "d.toml")
+    assert (found.places, found.blank_rows, found.records.sizes.tolist()) == ("client column", True, [1, 2])

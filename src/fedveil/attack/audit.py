@@ -190,7 +190,7 @@ def _records(plan: Plan, study: Wanted | None, data: Given) -> Records:
         records = loaded.train
         hint = "Give the study of this very run."
         same = found.training_public == plan.training_public
-        require(same, "report.public_data", f"be {plan.training_public} as in the run", found.training_public, hint)
+        require(same, "data.public", f"be {plan.training_public} as in the run", found.training_public, hint)
     shape, count = records.shape, getattr(plan, "canaries", None)
     if count is not None:
         slots = Canaries(count=count, neighbours=plan.target.neighbours, unit=plan.target.unit)

@@ -100,7 +100,7 @@ def leakage(
 
 def constant_of(records: Records) -> float:
     """The public constant that stands last in every row; 0 if there is none."""
-    last = records.features[:, -1]
+    last = records.features[~records.blank, -1]
     same = len(records) > 1 and records.features.shape[1] > 1 and bool(np.all(last == last[0]))
     return float(last[0]) if same else 0.0
 
@@ -110,7 +110,8 @@ def _pictures_of(records: Records, constant: float) -> Vector:
 
 
 def _victims(records: Records, taking_part: NDArray[np.int64], most: int) -> list[int]:
-    """Records of the first round, one of each class before a second of any."""
+    """Records of the first round that hold something, one of each class before a second of any."""
+    taking_part = taking_part[~records.blank[taking_part]]
     require(most >= 1, "victims", "be at least 1", most)
     if taking_part.size == 0:
         raise BadValue("The first round must use a record to attack, and it uses none: give other randomness.")

@@ -101,11 +101,12 @@ def check_zeroing(plan: Plan) -> None:
 def confidences(plan: Plan, model: Vector, records: Records) -> Vector:
     """ln(p/(1-p)) of the right class for every record; for regression minus the absolute error."""
     scores = records.features @ model.reshape(records.features.shape[1], plan.model.loss.outputs)
+    targets = np.where(records.blank, 0.0, records.targets)  # a blank record is out in every run, and tells nothing
     if plan.data.classes == 0:
-        return np.asarray(-np.abs(scores[:, 0] - records.targets))
+        return np.asarray(-np.abs(scores[:, 0] - targets))
     if scores.shape[1] == 1:
-        return np.asarray((2 * records.targets - 1) * scores[:, 0])
-    here, right = np.arange(len(records)), records.targets.astype(np.int64)
+        return np.asarray((2 * targets - 1) * scores[:, 0])
+    here, right = np.arange(len(records)), targets.astype(np.int64)
     others = scores.copy()
     others[here, right] = -np.inf
     return np.asarray(scores[here, right] - logsumexp(others, axis=1))

@@ -134,6 +134,7 @@ def page(plan: Plan) -> str:
         epsilon = float("inf") if plan.unprotected else promise(plan, adversary).epsilon
         value = "nothing is promised" if finite_or_none(epsilon) is None else f"epsilon {rounded_up(epsilon)}"
         lines.append(f"    {adversary}: {value}")
+    lines += [f"  warning: {warning}" for warning in plan.warnings]
     lines.append("  accept it with: --accept " + plan.hash)
     return "\n".join(line for line in lines if line)
 

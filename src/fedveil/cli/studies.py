@@ -41,15 +41,15 @@ name = "{DEMO_NAME}"
 [data]
 source = "sklearn:breast_cancer"
 feature_bound = 2.0
+public = true
 
 [data.held_out]
 fraction = 0.25
-public = true
 
 [clients]
-kind = "dirichlet"
+kind = "uneven"
 count = 4
-alpha = 2.0
+alpha = 1.0
 
 [model]
 kind = "logistic"
@@ -62,7 +62,6 @@ neighbours = "zero-out"
 
 [report]
 baselines = true
-public_data = true
 """
 
 
@@ -196,7 +195,12 @@ def told(quiet: bool) -> Callable[[str, str], None]:
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:
     """The certificate and how good the model is."""
     certificate = result.certificate
-    summary = {**json.loads(certificate.text()), "metrics": result.metrics, "folder": str(result.folder)}
+    summary = {
+        **json.loads(certificate.text()),
+        "warnings": list(certificate.plan.warnings),
+        "metrics": result.metrics,
+        "folder": str(result.folder),
+    }
 
     def text() -> None:
         if quiet:
@@ -230,16 +234,17 @@ def _certificate_table(certificate: Certificate) -> None:
 
 def _guarantee_table(plan: Plan, rows: Sequence[tuple[Adversary, Answer]]) -> None:
     target = plan.target
-    if not plan.private:
-        why = "the noise comes from a seed that the study names" if plan.seeded else "there is no noise"
-        out().print(f"NOT PRIVATE: {why}.")
+    if plan.exposed_by is not None:
+        out().print(f"NOT PRIVATE: {plan.exposed_by}.")
+    for warning in plan.warnings:
+        out().print(f"WARNING: {warning}")
     table = Table(box=None, pad_edge=False)
     table.add_column("who", no_wrap=True)
     table.add_column("epsilon", justify="right")
     table.add_column("by", no_wrap=True)
     table.add_column("sees")
     for adversary, answer in rows:
-        epsilon = "none" if plan.seeded else rounded_up(answer.epsilon)
+        epsilon = "none" if plan.voided else rounded_up(answer.epsilon)
         table.add_row(adversary, epsilon, answer.certified_by or "-", SEES[adversary])
     out().print(f"certificate: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
     out().print(table)
@@ -253,7 +258,7 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         guarantees.append(
             {
                 "adversary": adversary,
-                "epsilon": None if plan.seeded else finite_or_none(answer.epsilon),
+                "epsilon": None if plan.voided else finite_or_none(answer.epsilon),
                 "delta": answer.delta,
                 "certified_by": answer.certified_by,
             }
@@ -261,6 +266,7 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
     return {
         "plan": plan.hash,
         "private": plan.private,
+        "warnings": list(plan.warnings),
         "algorithm": plan.method.kind,
         "reason": planned.draft.reason,
         "method": plan.method.table(),

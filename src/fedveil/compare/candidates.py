@@ -1,5 +1,6 @@
 """What is compared: algorithms by name, or observers of one algorithm; each planned, or refused with its reason."""
 
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -84,7 +85,7 @@ def planned_entry(entry: Entry, study: Study, loaded: Loaded) -> tuple[Entry, Pl
     held = 0 if loaded.test is None else len(loaded.test)
     try:
         plan = study.planned(loaded.train.shape, held, loaded.test_public).plan
-        found = promise(plan, entry.adversary).epsilon
+        found = math.inf if plan.told_by_places else promise(plan, entry.adversary).epsilon
     except (FedveilError, ValueError) as error:
         return replace(entry, refused=" ".join(str(error).split())), None
     facts = plan.method.facts(plan.data, plan.target)

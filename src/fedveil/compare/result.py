@@ -89,8 +89,8 @@ class Comparison:
 
     @property
     def private(self) -> bool:
-        """Whether all noise was secret, and nothing was trained without."""
-        return self.study.seed is None and self.reference is None
+        """Whether all noise was secret and covers all there is, and nothing was trained without."""
+        return self.study.seed is None and self.reference is None and not self.study.told_by_places
 
     @property
     def best(self) -> Entry | None:
@@ -106,6 +106,10 @@ class Comparison:
         text = f"{self.trained} models were trained on the same records and each is a release. "
         if self.study.seed is not None:
             return text + "NOT PRIVATE: the noise came from the study's seed. For public data or a rehearsal only."
+        if self.study.told_by_places:
+            return text + "NOT PRIVATE: the split depends on labels, and data.public does not declare them public."
+        loose = target.loose_delta(self.clients if target.unit == "client" else self.records)
+        text += "" if loose is None else f"{loose} "
         if self.reference is not None:
             text += "NOT PRIVATE: one of them, the reference, was trained without noise. "
         if math.isinf(spent.epsilon):

@@ -101,6 +101,7 @@ def _measured(
 
 
 def _score(plan: Plan, model: Vector, held: Records) -> float:
+    held = held.present()
     found = scores(plan.model.loss, model, held.features, held.targets)
     return found["accuracy" if plan.data.classes else "r2"]
 
@@ -109,4 +110,4 @@ def _reference(study: Study, plans: Sequence[Plan], loaded: Loaded) -> float | N
     """Pooled data, no noise; only where the study asks for baselines and says that its records are public."""
     if not (study.baselines and study.training_public) or loaded.test is None or not plans:
         return None
-    return _score(plans[0], centralised(plans[0].model, loaded.train), loaded.test)
+    return _score(plans[0], centralised(plans[0].model, loaded.train.present()), loaded.test)

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.features import features_of
 from fedveil.data.labels import above, class_indices, scaled
-from fedveil.data.missing import settle_missing
+from fedveil.data.missing import Mask, settle_missing, without_client
 from fedveil.data.records import Records
 from fedveil.data.rows import Matrix, Vector, total_bound
 from fedveil.data.sources import client_names, read
 from fedveil.data.spec import HeldOut, Source, Split
-from fedveil.data.split import held_out_rows, natural_owners, owners
+from fedveil.data.split import held_out_clients, held_out_rows, natural_owners, owners
 from fedveil.data.table import Array, Table
 
 Generators = Callable[[int], np.random.Generator]  # a seed of the study to a generator
@@ -35,23 +34,26 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """Bounded rows with targets, before anyone owns them; ``client``: what the data says about owners."""
+    """Bounded rows with targets, one for each row as read, before anyone owns them; a dropped row is blank.
+
+    ``client``: what the data says about owners; ``owned``: which rows have one (all, where the data says nothing).
+    """
 
     features: Matrix
     targets: Vector
     client: Array | None
+    owned: Mask
     classes: int
     bound: float
     dropped_rows: int
     feature_names: tuple[str, ...]
 
-    def records(self, rows: NDArray[np.bool_] | None, owner: Array, names: tuple[str, ...], clients: int) -> Records:
+    def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
         """The records of some rows."""
-        features = self.features if rows is None else self.features[rows]
-        targets = self.targets if rows is None else self.targets[rows]
+        everything = bool(rows.all())
         return Records(
-            features=features,
-            targets=targets,
+            features=self.features if everything else self.features[rows],
+            targets=self.targets if everything else self.targets[rows],
             owner=owner,
             clients=clients,
             bound=self.bound,
@@ -60,60 +62,100 @@ class Prepared:
         )
 
 
-def load(source: Source, split: Split, held_out: HeldOut | None = None, *, base: Path, generator: Generators) -> Loaded:
-    """Everything that the data part of a study states. ``generator`` makes one from a seed: numpy's ``default_rng``."""
+def load(
+    source: Source,
+    split: Split,
+    held_out: HeldOut | None = None,
+    *,
+    base: Path,
+    generator: Generators,
+    whole_clients: bool = False,
+) -> Loaded:
+    """Everything that the data part of a study states. ``generator`` makes one from a seed: numpy's ``default_rng``.
+
+    Who is held out and who holds what is drawn on the rows as they were read: no value of a record, nor whether one is
+    missing, moves another record or changes a size. ``whole_clients``: clients are what is protected, so those that
+    the data names are held out whole, or not at all.
+    """
     whole = prepare(source, split, base)
-    chosen, test = None, None
+    test, chosen = None, np.zeros(len(whole.targets), dtype=np.bool_)
     if held_out is not None and held_out.fraction is not None:
-        natural = None if whole.client is None else natural_owners(whole.client)[0]
-        chosen = held_out_rows(whole.targets.size, held_out.fraction, natural, generator(held_out.seed))
-        test = _measured(whole, chosen)
+        chosen = _held_out(whole, held_out.fraction, held_out.seed, generator, whole_clients)
+        test = _measured(whole, chosen & whole.owned)
     elif held_out is not None and held_out.source is not None:
         other = prepare(held_out.source, split, base)
         same = (other.feature_names, other.classes, other.bound) == (whole.feature_names, whole.classes, whole.bound)
         rule = "have the same features, classes and bound as [data]"
         require(same, "[data.held_out]", rule, (len(other.feature_names), other.classes, other.bound))
-        test = _measured(other, None)
-    rows = None if chosen is None else ~chosen
-    client = whole.client if whole.client is None or rows is None else whole.client[rows]
-    if client is not None:
-        owner, names = natural_owners(client)
-        count = len(names)
-    else:
-        targets = whole.targets if rows is None else whole.targets[rows]
-        owner, count = owners(split, targets, generator(split.seed))
-        named = split.kind != "record" and count <= MOST_NAMES
-        names = tuple(f"client {index + 1}" for index in range(count)) if named else ()
+        test = _measured(other, other.owned)
+    rows = ~chosen & whole.owned
+    require(bool(rows.any()), "data.held_out.fraction", "leave rows with a client to train on", "none")
+    train = _trained(whole, rows, split, generator)
+    if whole_clients and split.natural and test is not None and not (held_out is not None and held_out.public):
+        _check_apart(train, test)
     return Loaded(
-        train=whole.records(rows, owner, names, count),
+        train=train,
         test=test,
-        test_public=held_out is not None and held_out.public,
+        test_public=held_out is not None and (held_out.public or (source.public and held_out.fraction is not None)),
         dropped_rows=whole.dropped_rows,
         feature_names=whole.feature_names,
     )
 
 
 def prepare(source: Source, split: Split, base: Path) -> Prepared:
-    """Read a source and apply its public rule."""
-    table, source = read(source, base)
-    named = _client(table, source, split, base)
-    table, dropped = settle_missing(table, source)
-    client = _client(table, source, split, base)
-    if dropped and named is not None and client is not None:
-        lost = sorted(set(named.tolist()) - set(client.tolist()))
-        hint = "Fill missing values in, or leave the client out."
-        require(not lost, "data.fill", "leave every client a row", f"none left for {lost[:1]}", hint)
+    """Read a source and apply its public rule to every row by itself."""
+    whole, source = read(source, base)
+    client = _client(whole, source, split, base)
+    table, dropped = settle_missing(whole, source)
     features, names = features_of(table, source)
     targets, classes = _targets(table, source)
+    if dropped.any():
+        features, targets = _with_blanks(features, targets, dropped)
+    nobody = without_client(whole, source) if split.kind == "column" else np.zeros_like(dropped)
     return Prepared(
         features=features,
         targets=targets,
         client=client,
+        owned=~nobody,
         classes=classes,
         bound=total_bound(source.feature_bound, source.intercept),
-        dropped_rows=dropped,
+        dropped_rows=int(dropped.sum()),
         feature_names=names,
     )
+
+
+def _with_blanks(features: Matrix, targets: Vector, dropped: Mask) -> tuple[Matrix, Vector]:
+    """Blank records in the places of the dropped rows."""
+    rows, wanted = np.zeros((dropped.size, features.shape[1])), np.full(dropped.size, np.nan)
+    rows[~dropped], wanted[~dropped] = features, targets
+    return rows, wanted
+
+
+def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators, whole_clients: bool) -> Mask:
+    """Rows kept from training: by their numbers, or by their clients' names where whole clients are protected."""
+    if whole.client is None or not whole_clients:
+        return held_out_rows(whole.targets.size, fraction, generator(seed))
+    chosen = np.zeros(whole.targets.size, dtype=np.bool_)
+    chosen[whole.owned] = held_out_clients(whole.client[whole.owned], fraction, seed)
+    return chosen
+
+
+def _trained(whole: Prepared, rows: Mask, split: Split, generator: Generators) -> Records:
+    """The records to train on, with their owners."""
+    if whole.client is not None:
+        owner, names = natural_owners(whole.client[rows])
+        return whole.records(rows, owner, names, len(names))
+    owner, count = owners(split, whole.targets[rows], generator(split.seed))
+    named = split.kind != "record" and count <= MOST_NAMES
+    return whole.records(rows, owner, tuple(f"client {index + 1}" for index in range(count)) if named else (), count)
+
+
+def _check_apart(train: Records, test: Records) -> None:
+    """Refuse to measure on private records of a client that is protected as a whole."""
+    both = sorted(set(train.names) & set(test.names))
+    hint = "Otherwise the metrics would be a release about clients that the guarantee covers."
+    rule = "be about other clients, or public, when privacy.unit is client"
+    require(not both, "[data.held_out]", rule, f"{len(both)} clients that train", hint)
 
 
 def _targets(table: Table, source: Source) -> tuple[Vector, int]:
@@ -139,10 +181,11 @@ def _client(table: Table, source: Source, split: Split, base: Path) -> Array | N
     return None
 
 
-def _measured(prepared: Prepared, rows: NDArray[np.bool_] | None) -> Records:
+def _measured(prepared: Prepared, rows: Mask) -> Records:
     """Held-out records; the clients that the data names keep their names, so that each can be measured."""
+    usable = bool(np.any(rows & ~np.isnan(prepared.targets)))
+    require(usable, "[data.held_out]", "have at least one row without a missing value", "none")
     if prepared.client is not None:
-        owner, names = natural_owners(prepared.client if rows is None else prepared.client[rows])
+        owner, names = natural_owners(prepared.client[rows])
         return prepared.records(rows, owner, names, len(names))
-    count = prepared.targets.size if rows is None else int(rows.sum())
-    return prepared.records(rows, np.zeros(count, dtype=np.int64), ("held-out",), 1)
+    return prepared.records(rows, np.zeros(int(rows.sum()), dtype=np.int64), ("held-out",), 1)

@@ -14,8 +14,8 @@ NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")  # as canonical() spe
 Mask = NDArray[np.bool_]
 
 
-def settle_missing(table: Table, source: Source) -> tuple[Table, int]:
-    """The table without missing values, and how many rows were dropped for them."""
+def settle_missing(table: Table, source: Source) -> tuple[Table, Mask]:
+    """The rows without missing values, and which of the given rows were dropped for them."""
     dropped = np.zeros(len(table), dtype=np.bool_)
     numbers = _settle_numbers(table, source, dropped)
     texts = {name: _settle_text(table, source, name, dropped) for name in table.choice.texts}
@@ -34,7 +34,14 @@ def settle_missing(table: Table, source: Source) -> tuple[Table, int]:
         lines=table.lines,
         line=table.line,
     )
-    return (filled.rows(~dropped) if count else filled), count
+    return (filled.rows(~dropped) if count else filled), dropped
+
+
+def without_client(table: Table, source: Source) -> Mask:
+    """Which rows name no client: a question about the client column alone, which is public."""
+    if table.client is None:
+        return np.zeros(len(table), dtype=np.bool_)
+    return _absent(table.client, source, ())
 
 
 def _settle_numbers(table: Table, source: Source, dropped: Mask) -> Array:
@@ -86,18 +93,20 @@ def _settle_labels(table: Table, source: Source, dropped: Mask) -> None:
     for values, name in ((table.target, table.choice.target or "label"), (table.client, table.choice.client)):
         if values is None or name is None:
             continue
-        if values.dtype.kind == "U":
-            declared = source.classes if values is table.target and isinstance(source.classes, tuple) else ()
-            absent = [word for word in source.missing if word not in declared]
-            gone = np.isin(values, absent)
-        elif values.dtype.kind == "f":
+        if values.dtype.kind == "f":
             _refuse_infinite(table, values, name)
-            gone = np.isnan(values)
-        else:
-            continue
+        declared = source.classes if values is table.target and isinstance(source.classes, tuple) else ()
+        gone = _absent(values, source, declared)
         given = source.fill.get(name, source.default_fill)
         if gone.any():
             _rule(table, given if given == "drop-row" else "refuse", gone, name, dropped)
+
+
+def _absent(values: Array, source: Source, declared: tuple[str, ...]) -> Mask:
+    """Where a label is missing; a declared one never is."""
+    if values.dtype.kind == "U":
+        return np.isin(values, [word for word in source.missing if word not in declared])
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.size, dtype=np.bool_)
 
 
 def _rule(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) -> Fill | None:

@@ -41,6 +41,9 @@ class Records:
     """Rows of norm at most ``bound``, their targets (a class index, or a number in [-1, 1]) and their owners.
 
     ``classes`` is 0 for regression. ``names`` may be empty: clients are then called by their number.
+
+    A record whose row is zero and whose target is NaN is *blank*: it stands for a row that was dropped. It counts in
+    every size and is dealt like any other, and every loss leaves it out of its sums, so it contributes exactly zero.
     """
 
     features: Matrix
@@ -73,6 +76,11 @@ class Records:
         return self.names[client] if self.names else f"client {client + 1}"
 
     @property
+    def blank(self) -> NDArray[np.bool_]:
+        """Which records stand for rows that were dropped. It depends on values: never publish it, nor its count."""
+        return np.isnan(self.targets)
+
+    @property
     def shape(self) -> DataShape:
         """The public quantities."""
         return DataShape(
@@ -83,6 +91,22 @@ class Records:
             largest_client=int(self.sizes.max()),
             smallest_client=int(self.sizes.min()),
             bound=self.bound,
+        )
+
+    def present(self) -> "Records":
+        """The records that are not blank, for measuring; a client that has no other is left out."""
+        blank = self.blank
+        if not blank.any():
+            return self
+        kept, owner = np.unique(self.owner[~blank], return_inverse=True)
+        return Records(
+            features=self.features[~blank],
+            targets=self.targets[~blank],
+            owner=owner.astype(np.int64),
+            clients=int(kept.size),
+            bound=self.bound,
+            classes=self.classes,
+            names=tuple(self.names[client] for client in kept) if self.names else (),
         )
 
     def by_client(self) -> tuple[Indices, Indices]:
@@ -126,8 +150,11 @@ def _check_values(records: Records) -> None:
         rule = f"be finite with norm at most {records.bound!r}"
         require(False, f"Records.features, row {row}", rule, float(norms[row]), "Cut it with cut_rows.")
     require(records.classes == 0 or records.classes >= 2, "Records.classes", "be 0 or at least 2", records.classes)
-    targets = records.targets
-    require(np.isfinite(targets).all(), "Records.targets", "be finite", "NaN or infinity")
+    blank = records.blank
+    hint = "A blank record has a row of zeros and the target NaN."
+    require(not records.features[blank].any(), "Records.targets", "be finite", "NaN", hint)
+    targets = records.targets[~blank] if blank.any() else records.targets
+    require(np.isfinite(targets).all(), "Records.targets", "be finite", "infinity")
     if records.classes:
         whole = (targets == np.floor(targets)) & (targets >= 0) & (targets < records.classes)
         require(whole.all(), "Records.targets", f"be classes 0 to {records.classes - 1}", "something else")

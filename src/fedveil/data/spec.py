@@ -23,11 +23,13 @@ from fedveil.data.tables import (
 
 Format = Literal["csv", "parquet", "npz", "libsvm", "idx", "folder"]
 Kind = Literal["column", "file", "equal", "uneven", "dirichlet", "record"]
+Places = Literal["row numbers", "client column", "file names", "labels"]  # what says who holds which record
 Span = tuple[float, float]
 Fill = float | str
 SHIPPED = ("breast_cancer", "digits", "wine", "diabetes")  # with scikit-learn
 MISSING = ("", "?", "NA", "nan", "NaN")
 RULES = ("refuse", "drop-row")
+PLACES: dict[str, Places] = {"column": "client column", "file": "file names", "dirichlet": "labels"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,8 @@ class Source:
     ``source``: a path, or ``sklearn:NAME``. ``scale``: public ranges, mapped to [-1, 1] after cutting what lies
     outside. Labels: ``classes`` (in order, or how many when they are 0, 1, ...), or ``label_above`` (1 where the target
     is larger), or ``target_scale`` for regression. Rows are cut to norm ``feature_bound``, then ``intercept`` is
-    appended as a constant column (0: none).
+    appended as a constant column (0: none). ``public`` declares that these records are known to everybody: the one
+    place where a study says so.
     """
 
     source: str
@@ -63,6 +66,7 @@ class Source:
     default_fill: Fill = "refuse"
     intercept: float = 1.0
     client_column: str | None = None
+    public: bool = False
 
     def __post_init__(self) -> None:
         _settle_source(self)
@@ -73,6 +77,11 @@ class Source:
     def shipped(self) -> str | None:
         """The name of a data set that comes with scikit-learn."""
         return self.source.removeprefix("sklearn:") if self.source.startswith("sklearn:") else None
+
+    @property
+    def drops_rows(self) -> bool:
+        """Whether a row with a missing value may be dropped."""
+        return "drop-row" in (self.default_fill, *self.fill.values())
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str = "[data]") -> Self:
@@ -151,7 +160,8 @@ def _check_source(source: Source) -> None:
         require(
             name in SHIPPED, "data.source", f"be sklearn: and one of {', '.join(SHIPPED)}", name, nearest(name, SHIPPED)
         )
-    require(isinstance(source.header, bool), "data.header", "be true or false", source.header)
+    for key in ("header", "public"):
+        require(isinstance(getattr(source, key), bool), f"data.{key}", "be true or false", getattr(source, key))
     require(source.header is False or not source.names, "data.names", "go with header = false", source.names)
     single = source.delimiter is None or len(source.delimiter) == 1
     require(single, "data.delimiter", "be one character", source.delimiter)
@@ -208,6 +218,9 @@ class Split:
     proportional to i**-alpha.
     ``dirichlet``: each class is spread by its own Dirichlet(alpha) draw; small alpha, more skew. ``record``: each
     record is its own client. Nobody is left without a record.
+
+    Who holds what is seen by every other client, so a split must not tell anything about private values: ``places``
+    says what it depends on.
     """
 
     kind: Kind
@@ -239,6 +252,11 @@ class Split:
         """Whether the data itself says who owns what."""
         return self.kind in ("column", "file")
 
+    @property
+    def places(self) -> Places:
+        """What decides who holds which record; all but the labels are public (the column by declaration)."""
+        return PLACES.get(self.kind, "row numbers")
+
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str = "[clients]") -> Self:
         """The split of a TOML table."""
@@ -255,7 +273,8 @@ class Split:
 class HeldOut:
     """Records kept from training, for measuring: a source of their own, or a fraction of the rows.
 
-    Unless they are ``public``, whatever is measured on them is itself a release about them.
+    Unless they are ``public``, whatever is measured on them is itself a release about them; a fraction of records that
+    ``data.public`` declares public is public without saying so again.
     """
 
     source: Source | None = None
@@ -278,12 +297,12 @@ class HeldOut:
     def parse(cls, table: Mapping[str, Any], train: Source, where: str = "[data.held_out]") -> Self:
         """The held-out rows of a TOML table; a source there says only what differs from the training one's."""
         own = ["fraction", "public", "seed"]
-        theirs = [key for key in field_names(Source) if key not in ("feature_bound", "intercept")]
+        theirs = [key for key in field_names(Source) if key not in ("feature_bound", "intercept", "public")]
         values = known_keys(table, own + theirs, where)
         differing = {key: value for key, value in values.items() if key not in own}
         stray = sorted(set(differing) - {"source"})
         require("source" in values or not stray, where, "name a source when it says how to read one", stray)
-        source = Source.parse({**train.table(), **differing}, where) if differing else None
+        source = Source.parse({**_read_alike(train), **differing}, where) if differing else None
         return cls(source=source, **{key: values[key] for key in own if key in values})
 
     def table(self, train: Source) -> dict[str, Any]:
@@ -291,12 +310,17 @@ class HeldOut:
         table = {key: value for key, value in stated(self).items() if key != "source"}
         if self.source is None:
             return table
-        kept, base = self.source.table(), train.table()
+        kept, base = _read_alike(self.source), _read_alike(train)
         for key in base.keys() - kept.keys():  # what is left out would be inherited, so defaults are written too
             default = getattr(self.source, key)
             require(default is not None, f"data.held_out.{key}", "be given when data states it", default)
             kept[key] = plain(default)
         return table | {key: value for key, value in kept.items() if key == "source" or base.get(key) != value}
+
+
+def _read_alike(source: Source) -> dict[str, Any]:
+    """What a held-out source takes over: how to read it, and not whether it is public."""
+    return {key: value for key, value in source.table().items() if key != "public"}
 
 
 def parse_data(table: Mapping[str, Any]) -> tuple[Source, HeldOut | None]:

@@ -1,4 +1,11 @@
-"""Who owns which record. Every split is a partition in which nobody is left empty."""
+"""Who owns which record, and which records are held out. Every split is a partition in which nobody is left empty.
+
+Other people see who holds what, and how much: so all of this may depend on row numbers and on what the study declares
+public (the client column, the files' names), and on nothing else. The one exception is ``dirichlet``, which looks at
+labels; a run that uses it is not private unless its records are public (fedveil.plan).
+"""
+
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +21,10 @@ Generator = np.random.Generator
 
 
 def owners(split: Split, targets: Vector, generator: Generator) -> tuple[Indices, int]:
-    """The owner of each record, dealt as a split of our own says, and the number of clients."""
+    """The owner of each record, dealt as a split of our own says, and the number of clients.
+
+    Only the number of ``targets`` counts, except for ``dirichlet``.
+    """
     require(not split.natural, "clients.kind", "be one that deals records", split.kind)
     rows, count = targets.size, split.count or targets.size
     hint = "Nobody may be left without a record."
@@ -57,8 +67,9 @@ def uneven_sizes(rows: int, count: int, alpha: float) -> Indices:
 def dirichlet(targets: Vector, count: int, alpha: float, generator: Generator) -> Indices:
     """Each class spread over the clients in proportions of its own, drawn from Dirichlet(alpha)."""
     owner = np.empty(targets.size, dtype=np.int64)
-    for kind in np.unique(targets):
-        members = generator.permutation(np.flatnonzero(targets == kind))
+    kinds, kind_of = np.unique(targets, return_inverse=True)  # blank records (NaN) are a class of their own
+    for kind in range(kinds.size):
+        members = generator.permutation(np.flatnonzero(kind_of == kind))
         weights = generator.standard_gamma(alpha, size=count)
         total = np.cumsum(weights)
         if not total[-1] > 0:  # all underflowed: so much skew that one client has it all
@@ -81,19 +92,42 @@ def nobody_empty(owner: Indices, count: int, generator: Generator) -> Indices:
     return owner
 
 
-def held_out_rows(rows: int, fraction: float, owner: Indices | None, generator: Generator) -> NDArray[np.bool_]:
-    """A random choice of rows to keep from training; with owners that the data names, each keeps one record."""
+def held_out_rows(rows: int, fraction: float, generator: Generator) -> NDArray[np.bool_]:
+    """A random choice among so many rows to keep from training, whatever they hold and whoever owns them."""
     wanted = round(fraction * rows)
     hint = "Take another fraction, or a source of its own."
-    name = "data.held_out.fraction"
-    require(1 <= wanted < rows, name, f"leave records on both sides of {rows}", fraction, hint)
-    shuffled = generator.permutation(rows)
-    free = shuffled if owner is None else shuffled[_spare(owner[shuffled])]
-    fits = wanted <= free.size
-    require(fits, name, f"leave every client a record: at most {free.size} of {rows} rows", wanted, hint)
+    require(1 <= wanted < rows, "data.held_out.fraction", f"leave records on both sides of {rows}", fraction, hint)
     chosen = np.zeros(rows, dtype=np.bool_)
-    chosen[free[:wanted]] = True
+    chosen[generator.permutation(rows)[:wanted]] = True
     return chosen
+
+
+def held_out_clients(labels: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """The rows of whole clients to keep from training, each chosen by its own name.
+
+    A client is held out when a hash of the seed and its name falls below the fraction. So the choice of one client
+    depends on no other client and on no record: a row that names another client moves itself alone.
+    """
+    owner, names = natural_owners(labels)
+    chosen = _drawn(names, fraction, seed)
+    count, total = int(chosen.sum()), len(names)
+    rule = f"hold out some of the {total} clients and leave some, each being drawn by itself"
+    require(1 <= count < total, "data.held_out.fraction", rule, f"{count} of them", _other_seed(names, fraction))
+    return np.asarray(chosen[owner])
+
+
+def _drawn(names: tuple[str, ...], fraction: float, seed: int) -> NDArray[np.bool_]:
+    words = [blake2b(f"{seed} {name}".encode(), digest_size=8).digest() for name in names]
+    return np.array([int.from_bytes(word, "little") < fraction * 2.0**64 for word in words], dtype=np.bool_)
+
+
+def _other_seed(names: tuple[str, ...], fraction: float) -> str:
+    """A hint: the first seed that holds out about as many clients as wished."""
+    wanted = min(max(1, round(fraction * len(names))), len(names) - 1)
+    found = next((seed for seed in range(100) if _drawn(names, fraction, seed).sum() == wanted), None)
+    if wanted < 1 or found is None:
+        return "Take another fraction, or a source of its own."
+    return f"With data.held_out.seed = {found} it holds out {wanted}."
 
 
 def _spare(owner: Indices) -> Indices:

@@ -1,6 +1,7 @@
 """What the private estimators share: from their parameters to one fit, and from the fitted weights to scores."""
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,6 +72,8 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             budget=budget,
             declared=(*declared, *self._declared()),
         )
+        for sentence in found.plan.warnings:
+            warnings.warn(sentence, UserWarning, stacklevel=3)
         self.rule_, self.fit_, self.private_ = rule, found, found.plan.private
         self.epsilon_ = promise(found.plan, target.adversary).epsilon if self.private_ else math.inf
         self.delta_ = target.delta
@@ -104,6 +107,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         return (
             Assumption("feature_range", spans, "declared: public, not computed from these records"),
             Assumption("number of records and of clients", "public", "declared: they shape the schedule"),
+            Assumption("who owns which row", "public", "declared: clients were not chosen by looking at the records"),
             Assumption(
                 "what else was computed from the records",
                 "nothing",

@@ -8,6 +8,7 @@ from typing import Any
 from fedveil.account.grid import inner_target
 from fedveil.checks import require
 from fedveil.data.records import DataShape
+from fedveil.data.spec import Places
 from fedveil.errors import CannotCertify
 from fedveil.model.named import usual_clip
 from fedveil.model.spec import ModelPlan
@@ -50,8 +51,11 @@ def make_plan(
     test_public: bool = True,
     training_public: bool = False,
     baselines: bool = False,
+    places: Places | None = None,
+    blank_rows: bool = False,
 ) -> Planned:
     """The plan that meets the task's target."""
+    task.target.check_delta()
     if task.canaries is not None:
         check_canaries(task.canaries, task.data, task.model, wish.kind, task.target)
     task = replace(task, model=settled_model(task.model, task.data))
@@ -74,6 +78,8 @@ def make_plan(
         baselines=baselines,
         canaries=task.canaries,
         trust=task.trust,
+        places=places,
+        blank_rows=blank_rows,
     )
     if not getattr(plan.method, "noiseless", False):  # asked for by name: for comparison, without any guarantee
         plan = _paid(plan, wish, task)

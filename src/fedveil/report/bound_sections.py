@@ -8,7 +8,8 @@ from fedveil.report.outlook import Curve
 from fedveil.report.view import Observer, View
 
 _AS_IF = (
-    "The noise of this run was not secret. The numbers below would hold if it had been; they do not hold for this run."
+    "This run is not private, as said above. The numbers below are what its noise would be worth otherwise; they do "
+    "not hold for this run."
 )
 _LATE = "What a round's participants risk grows with its step; its own noise and all later noise covers them. "
 _UNKNOWN = (

@@ -3,7 +3,7 @@
 import math
 
 from fedveil.report import words
-from fedveil.report.blocks import badge, code, figure, legend, paragraph, section, table
+from fedveil.report.blocks import badge, code, figure, legend, note, paragraph, section, table
 from fedveil.report.charts import hundred
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.view import Observer, View
@@ -41,18 +41,27 @@ def alarm(view: View) -> Markup | None:
     """What stands above everything else when nothing is promised."""
     if view.private:
         return None
-    text = (
+    advice = "Treat the model as if it had been trained without protection: do not give it to anyone who may not see "
+    return section("not-private", "NOT PRIVATE", paragraph(f"{_why(view)} {advice}the records."))
+
+
+def _why(view: View) -> str:
+    if view.plan.told_by_places:
+        return (
+            "The records were split among the clients by their labels, and nobody declared them public. Changing one "
+            "label moves many other records from client to client, and no noise covers that."
+        )
+    return (
         "The noise of this run came from a seed that its study file names, so that the run can be repeated. Whoever "
-        "knows the seed can take the noise off again. Treat the model as if it had been trained without protection: do "
-        "not give it to anyone who may not see the records."
+        "knows the seed can take the noise off again."
     )
-    return section("not-private", "NOT PRIVATE", paragraph(text))
 
 
 def plain_words(view: View) -> Markup:
     """The certificate in plain words."""
     seen = view.target
-    parts = [_headline(view, seen), _key_numbers(view, seen)]
+    warned = [note(text, kind="warning") for text in view.plan.warnings]
+    parts = [_headline(view, seen), _key_numbers(view, seen), *warned]
     if seen.epsilon is not None:
         parts += [_dots(view, seen, seen.epsilon), _meaning(view, seen, seen.epsilon), _limits(view)]
     return section("promise", "The promise in plain words", *parts, _leaves(view))

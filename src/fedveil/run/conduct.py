@@ -35,7 +35,7 @@ from fedveil.run.answers import Answers
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.coins import Kept, check_commitment, settle_coins
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
-from fedveil.run.measure import measure
+from fedveil.run.measure import measure, published
 from fedveil.run.simulate import simulate
 from fedveil.run.summing import check_ready, summing_of
 from fedveil.run.trainers import train_plan
@@ -126,6 +126,7 @@ def _settle_plan(study: Study, loaded: Loaded, shape: DataShape, folder: Path, r
         "[audit]": (plan.canaries, study.canaries),
         "[trust]": (plan.trust, study.trust),
         "[report]": ((plan.baselines, plan.training_public), (study.baselines, study.training_public)),
+        "[clients]": (plan.places, study.places),
     }
     wished = folder / "private" / "study"
     same = wished.exists() and wished.read_bytes() == _wished(study)
@@ -138,7 +139,8 @@ def _settle_plan(study: Study, loaded: Loaded, shape: DataShape, folder: Path, r
 def _wished(study: Study) -> bytes:
     """All that a study says, but for where its books and its files are."""
     text = repr(replace(study, base=Path(), books=Books()))
-    return text.replace(", trust=None)", ")").encode()  # as it was written before there was such a wish
+    # As it was written before there were such wishes.
+    return text.replace(", trust=None)", ")").replace(", public=False)", ")").encode()
 
 
 def _settle_coins(study: Study, slots: Canaries, folder: Path, system: System) -> Kept:
@@ -321,7 +323,7 @@ def _release(
     plan: Plan, loaded: Loaded, name: str, model: Vector, entropy: Entropy, folder: Path, ledger: Ledger, at: str | None
 ) -> dict[str, Any]:
     """Record the release, then make it; the key and the hidden state are destroyed after."""
-    metrics = measure(plan, loaded, model, entropy)
+    metrics = published(plan, measure(plan, loaded, model, entropy), folder / "private")
     data = model_file(plan, model)
     also = ["metrics.json"] if metrics["test"] else []
     ledger.release(name, sha256(data).hexdigest(), also=also, at=at)

@@ -1,7 +1,7 @@
 """The sites of a run as the aggregator knows them: how many records each client has, and how all are numbered."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.records import DataShape
+from fedveil.data.spec import Places
 from fedveil.errors import BadValue
+from fedveil.plan import Plan
 from fedveil.wire.content import Content
 
 Indices = NDArray[np.int64]
+_NAMED: tuple[Places, ...] = ("client column", "file names")  # what a site may say; any other word is passed over
 _MOST = 10**8  # records of a site: what a site says of itself must not be able to use up the aggregator's memory
 
 
@@ -26,11 +29,20 @@ class Member:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Consortium:
-    """All sites, what the plan may know of their data, and which client owns each record of the study."""
+    """All sites, what the plan may know of their data, and which client owns each record of the study.
+
+    ``places``, ``blank_rows``: what any of the sites says about its own records, as in a plan.
+    """
 
     members: Mapping[str, Member]
     shape: DataShape
     owner: Indices
+    places: Places | None = None
+    blank_rows: bool = False
+
+    def stated(self, plan: Plan) -> Plan:
+        """The plan with what the sites say about their records, for the certificate to name."""
+        return replace(plan, places=plan.places or self.places, blank_rows=plan.blank_rows or self.blank_rows)
 
     @property
     def site_of(self) -> dict[int, str]:
@@ -75,7 +87,10 @@ def consortium(described: Mapping[str, Content]) -> Consortium:
         smallest_client=int(counts.min()),
         bound=bound,
     )
-    return Consortium(members, shape, owner_of)
+    values = [said.values for said in described.values()]
+    places = next((word for word in _NAMED if any(said.get("places") == word for said in values)), None)
+    blank = any(said.get("blank_rows") is True for said in values)
+    return Consortium(members, shape, owner_of, places, blank)
 
 
 def _kind(said: Content) -> tuple[int, int, float]:

@@ -28,7 +28,7 @@ from fedveil.run.consortium import Consortium, consortium
 from fedveil.run.everybody import ask_everybody, never
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.late_windows import LateWindows
-from fedveil.run.measure import measure
+from fedveil.run.measure import measure, published
 from fedveil.run.post import Answer, Post
 from fedveil.run.relayed_rounds import check_parties, relayed_model
 from fedveil.run.round_sums import RoundSums
@@ -177,7 +177,8 @@ class Federation:
 
     def _plan(self, members: Consortium) -> Plan:
         path = self.folder / "plan.toml"
-        plan = together(self.study, members).planned(members.shape, self.held.count, self.held.public).plan
+        planned = together(self.study, members).planned(members.shape, self.held.count, self.held.public)
+        plan = members.stated(planned.plan)
         check_carried(plan)
         if isinstance(plan.method, SimFL):
             check_parties(members)
@@ -308,7 +309,7 @@ class Federation:
             return {"format": 1, "task": task, "test": None, "baselines": {}}
         # Without baselines nothing is measured on training records, so none are needed.
         loaded = Loaded(train=held, test=held, test_public=self.held.public, dropped_rows=0, feature_names=())
-        return measure(plan, loaded, model, entropy)
+        return published(plan, measure(plan, loaded, model, entropy), self.folder / "private")
 
     def _finish(self, data: bytes) -> None:
         """Every site gets the model and closes its record; one that is away now gets it when the run is resumed.

@@ -1,5 +1,7 @@
 """How good the last model is on the held-out records, beside models that were trained without privacy."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,12 @@ from fedveil.data.records import Records
 from fedveil.guarantee import finite_or_none
 from fedveil.model.metrics import scores
 from fedveil.plan import Plan
+from fedveil.run.files import write_atomically
 from fedveil.train.baselines import centralised, non_private
 from fedveil.train.entropy import Entropy
 
 Vector = NDArray[np.float64]
+PER_CLIENT = "per_client.json"  # in the private folder
 
 
 def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict[str, Any]:
@@ -22,15 +26,28 @@ def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict
     found: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
     if loaded.test is None:
         return found
-    held = loaded.test
-    found["test"] = {"records": held.targets.size, "public": plan.test_public, **_measured(plan, model, held)}
+    held = loaded.test.present()
+    found["test"] = {"records": len(loaded.test), "public": plan.test_public, **_measured(plan, model, held)}
     if plan.baselines:
-        models = {
-            "non-private": non_private(plan, loaded.train, entropy),
-            "centralised": centralised(plan.model, loaded.train),
-        }
+        train = loaded.train.present()
+        models = {"non-private": non_private(plan, train, entropy), "centralised": centralised(plan.model, train)}
         found["baselines"] = {name: _measured(plan, other, held) for name, other in models.items()}
     return found
+
+
+def published(plan: Plan, metrics: dict[str, Any], private: Path) -> dict[str, Any]:
+    """What of the metrics may leave. Scores of single clients may where the records they are computed from are public.
+
+    Otherwise they are put into the private folder, for the data holder: they tell about one client at a time.
+    """
+    tables = {"test": metrics["test"] or {}, **metrics["baselines"]}
+    single = {name: row["per_client"] for name, row in tables.items() if "per_client" in row}
+    if plan.test_public or not single:
+        return metrics
+    text = json.dumps({"format": 1, "per_client": single}, indent=1, allow_nan=False) + "\n"
+    write_atomically(private / PER_CLIENT, text.encode())
+    test, *others = ({key: v for key, v in row.items() if key != "per_client"} for row in tables.values())
+    return {**metrics, "test": test, "baselines": dict(zip(metrics["baselines"], others, strict=True))}
 
 
 def _measured(plan: Plan, model: Vector, held: Records) -> dict[str, Any]:
@@ -40,7 +57,7 @@ def _measured(plan: Plan, model: Vector, held: Records) -> dict[str, Any]:
         parts = {}
         for client in range(held.clients):
             mine = held.owner == client
-            parts[held.names[client]] = _finite(scores(loss, model, held.features[mine], held.targets[mine]))
+            parts[held.name(client)] = _finite(scores(loss, model, held.features[mine], held.targets[mine]))
         row["per_client"] = parts
     return row
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedveil.checks import require
 from fedveil.data.load import load
 from fedveil.data.records import Records
-from fedveil.data.spec import Source, Split
+from fedveil.data.spec import Places, Source, Split
 from fedveil.errors import BadValue
 from fedveil.tables import known, read_tables, table
 
@@ -27,10 +27,15 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteData:
-    """Records with the site's own clients numbered from 0."""
+    """Records with the site's own clients numbered from 0.
+
+    ``places``, ``blank_rows``: what the certificate has to say about them, as in a plan (fedveil.plan).
+    """
 
     records: Records
     fixed: Fixed | None = None
+    places: Places | None = None
+    blank_rows: bool = False
 
 
 def read_site_data(path: Path) -> SiteData:
@@ -45,9 +50,15 @@ def read_site_data(path: Path) -> SiteData:
     known(tables, ["data", "clients"], "a site's data file")
     require("data" in tables, "The site's data file", "have a [data] table", sorted(tables))
     source = Source.parse(dict(table(tables["data"], "data")))
-    owners = table(tables.get("clients", {"kind": "random", "count": 1}), "clients")
+    owners = table(tables.get("clients", {"kind": "equal", "count": 1}), "clients")
     split = Split.parse(dict(owners))
-    return SiteData(load(source, split, None, base=path.parent, generator=np.random.default_rng).train)
+    hint = "Other sites see who answers and how many records each client has; or state data.public = true."
+    free = split.places != "labels" or source.public
+    require(free, "clients.kind", "be a split that does not depend on labels", split.kind, hint)
+    records = load(source, split, None, base=path.parent, generator=np.random.default_rng).train
+    # Labels decide only where the site's records are public: then they tell nothing that the others must know of.
+    places = split.places if split.natural else None
+    return SiteData(records, places=places, blank_rows=source.drops_rows)
 
 
 def write_dealt(path: Path, records: Records, clients: Indices) -> None:

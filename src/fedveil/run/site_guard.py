@@ -145,7 +145,9 @@ class Guard:
     def _description(self) -> Content:
         """Counts and the bound: what a plan is made from. No value of a record."""
         records = self.site.records
-        values = {"features": int(records.features.shape[1]), "classes": records.classes, "bound": records.bound}
+        values: dict[str, Any] = {"features": int(records.features.shape[1]), "classes": records.classes}
+        told = {"blank_rows": self.site.data.blank_rows, "places": self.site.data.places}
+        values |= {"bound": records.bound, **{name: value for name, value in told.items() if value}}
         rows: dict[str, Any] = {"sizes": records.sizes.astype(np.int64)}
         if self.site.data.fixed is not None:
             rows |= {"numbers": self.site.data.fixed.clients, "positions": self.site.data.fixed.records}
