@@ -8,7 +8,7 @@ import pytest
 
 from fedveil.account.compare import account_for
 from fedveil.account.convert import Approximate
-from fedveil.account.grid import Grid, on_grid
+from fedveil.account.grid import Grid, delta_on_grid, on_grid
 from fedveil.account.observers import Participation, observe
 from fedveil.guarantee import Answer
 from fedveil.mechanism import ApproximateDP, Gaussian, LastIterate, Repeat, SampledGaussian
@@ -104,6 +104,16 @@ def test_a_composition_of_samples_is_charged_however_large() -> None:
     found = on_grid(_grid(100), lambda delta: account_for(mechanism, delta=delta), 1e-5)
     assert 150 < ideal < found.epsilon < ideal * 1.01
     assert found.certified_by == "loss-distribution"
+
+
+@pytest.mark.parametrize("times", [30, 200, 3000])
+def test_delta_at_a_large_epsilon_is_the_inverse(times: int) -> None:
+    mechanism, grid = Repeat(of=Gaussian(noise_multiplier=0.5), times=times), _grid(times)
+    epsilon = on_grid(grid, lambda delta: account_for(mechanism, delta=delta), 1e-5).epsilon
+    back = delta_on_grid(grid, lambda at: account_for(mechanism, epsilon=at), epsilon)
+    assert back.delta == pytest.approx(1e-5, rel=1e-3)
+    nothing = delta_on_grid(grid, lambda at: account_for(Gaussian(noise_multiplier=0.05), epsilon=at), epsilon)
+    assert nothing.delta == 1.0  # what moves by 20 deviations is not hidden by noise that ends at 12
 
 
 def test_what_the_noise_that_is_drawn_cannot_hide_stays_infinite() -> None:

@@ -32,7 +32,7 @@ from fedveil.theory.grid import (
 from fedveil.theory.numerics import REPORTED_DELTA, SMALLEST_DELTA, Vector, check_delta, check_epsilon
 
 _SHARES: Final = (1e-6, 1e-2, 0.5)  # of delta, kept for the grid: first what costs nothing, then what is bearable
-_USUAL: Final = 20.0  # epsilons below this are raised as they always were
+_USUAL: Final = 40.0  # epsilons below this are raised as they always were
 _FAR: Final = 5.0  # deviations: releases that move farther may need samples that are right in the far tail
 _UNBOUNDED_STEPS: Final = 2.0**34  # per smallest noise without a radius: room for 2**18 times that noise
 
@@ -165,11 +165,13 @@ def _raised_epsilon(grid: Grid, epsilon: float, inner: float, delta: float, move
     """
     if not (inner < delta and epsilon < math.inf):
         return math.inf
-    usual, deeper = grid.slack, deeper_slack(grid.distance, grid.law, epsilon)
-    for slack, capped in ((usual, math.inf), (deeper, grid.log_capped(moves))):
-        if log_delta_on_grid(epsilon, math.log(inner), slack, grid.total_variation, capped) <= math.log(delta):
-            return (epsilon + 2 * slack.epsilon) * (1 + 2.0**-50)
-    return math.inf
+    slack, log_inner, log_delta = grid.slack, math.log(inner), math.log(delta)
+    if not log_delta_on_grid(epsilon, log_inner, slack, grid.total_variation) <= log_delta:
+        slack = deeper_slack(grid.distance, grid.law, epsilon)
+        capped = grid.log_capped(moves)
+        if not log_delta_on_grid(epsilon, log_inner, slack, grid.total_variation, capped) <= log_delta:
+            return math.inf
+    return (epsilon + 2 * slack.epsilon) * (1 + 2.0**-50)
 
 
 def delta_on_grid(grid: Grid, answer_at: Callable[[float], Answer], epsilon: float) -> Answer:
@@ -178,7 +180,8 @@ def delta_on_grid(grid: Grid, answer_at: Callable[[float], Answer], epsilon: flo
     Below twice the grid's slack nothing is promised: delta is 1.
     """
     check_epsilon(epsilon)
-    inner = epsilon - 2 * grid.slack.epsilon * (1 + 1e-12)
+    slack = grid.slack if epsilon <= _USUAL else deeper_slack(grid.distance, grid.law, epsilon)
+    inner = epsilon - 2 * slack.epsilon * (1 + 1e-12)
     if not inner >= 0:
         return Answer(epsilon=epsilon, delta=1.0, certified_by=None, bounds=())
     ideal = answer_at(inner)
@@ -186,21 +189,24 @@ def delta_on_grid(grid: Grid, answer_at: Callable[[float], Answer], epsilon: flo
         bound
         if bound.delta is None
         else replace(
-            bound, epsilon=epsilon, delta=_raised_delta(grid, inner, bound.delta, bound.moves), epsilon_lower=None
+            bound,
+            epsilon=epsilon,
+            delta=_raised_delta(grid, slack, inner, bound.delta, bound.moves),
+            epsilon_lower=None,
         )
         for bound in ideal.bounds
     )
-    direct = _raised_delta(grid, inner, ideal.delta)
+    direct = _raised_delta(grid, slack, inner, ideal.delta)
     best = least_of(bounds, None, epsilon)
     if best.delta < direct:  # a bound that counts every release as seen loses less at a large epsilon
         return best
     return Answer(epsilon=epsilon, delta=direct, certified_by=ideal.certified_by, bounds=bounds)
 
 
-def _raised_delta(grid: Grid, inner: float, delta: float, moves: Moves | None = None) -> float:
+def _raised_delta(grid: Grid, slack: Slack, inner: float, delta: float, moves: Moves | None = None) -> float:
     log_ideal = math.log(max(delta, REPORTED_DELTA))
     capped = grid.log_capped(moves) if inner > _USUAL else math.inf
-    return math.exp(log_delta_on_grid(inner, log_ideal, grid.slack, grid.total_variation, capped))
+    return math.exp(log_delta_on_grid(inner, log_ideal, slack, grid.total_variation, capped))
 
 
 def inner_target(grid: Grid, epsilon: float, delta: float) -> tuple[float, float]:
