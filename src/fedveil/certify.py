@@ -122,6 +122,7 @@ def certify_written(folder: Path, version: str, earlier: Sequence[str] = ()) -> 
     A certificate that was made by one of the ``earlier`` versions is recomputed as that version wrote it; any other
     version that it may state is a difference.
     """
+    _read(folder / "plan.toml")  # first: a folder that is no run's is called that
     stated = _bytes(folder / "certificate.json")
     made_by = _stated_version(stated)
     found = certify(folder, made_by if made_by is not None and made_by in earlier else version)

@@ -1,6 +1,7 @@
 """What imperfect samples cost at large epsilons: the law behind it on finite laws, and the numbers by other ways."""
 
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from fedveil.account.compare import account_for
 from fedveil.account.convert import Approximate
-from fedveil.account.grid import Grid, delta_on_grid, on_grid
+from fedveil.account.grid import Grid, delta_on_grid, inner_target, on_grid
 from fedveil.account.observers import Participation, observe
 from fedveil.guarantee import Answer
 from fedveil.mechanism import ApproximateDP, Gaussian, LastIterate, Repeat, SampledGaussian
@@ -176,3 +177,26 @@ def test_a_hidden_run_in_a_composition_is_charged_for_groups() -> None:
     both = Repeat(of=run, times=2)
     single, found = account_for(both, delta=1e-5).epsilon, account_for(both, delta=1e-5, group=2).epsilon
     assert max(alone, single) < found < math.inf
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_mishap_that_depends_on_no_record_costs_its_chance_once(seed: int) -> None:
+    """With this chance everything is shown, on either data set: delta is the ideal one and the chance at most."""
+    generator = np.random.default_rng(seed)
+    p, q, chance = _law(generator, 8), _law(generator, 8), 10.0 ** generator.uniform(-5, -1)
+    shown = [np.append((1 - chance) * law, row) for law, row in ((p, [chance, 0.0]), (q, [0.0, chance]))]
+    for epsilon in (0.0, 1.0, 5.0, 20.0):
+        assert hockey_stick(*shown, epsilon) <= hockey_stick(p, q, epsilon) + chance + 1e-12
+
+
+def test_bad_luck_with_masks_does_not_grow_with_epsilon() -> None:
+    mechanism = Repeat(of=Gaussian(noise_multiplier=0.5), times=40)
+    exact = gaussian_epsilon(2 * math.sqrt(40), 1e-5)
+    masked = replace(_grid(40), mishap=40 * 2.0**-40)
+    found = on_grid(masked, lambda delta: account_for(mechanism, delta=delta), 1e-5)
+    assert 120 < exact <= found.epsilon <= exact * 1.01
+    unlucky = replace(masked, mishap=1e-5)
+    assert on_grid(unlucky, lambda delta: account_for(mechanism, delta=delta), 1e-5).epsilon == math.inf
+    inner, left = inner_target(replace(masked, mishap=4e-6), 8.0, 1e-5)
+    assert left < 6e-6
+    assert inner < 8.0

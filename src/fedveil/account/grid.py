@@ -42,7 +42,8 @@ class Grid:
     """How a run on multiples of 2**exponent differs from the ideal one.
 
     ``distance``: of the two trajectories' laws on one data set, in units of noise (Gaussian: mu; Laplace: a pure
-    epsilon), the error of floats included; ``total_variation``: of all samples together from their law.
+    epsilon), the error of floats included; ``total_variation``: of all samples together from their law; ``mishap``: the
+    chance of something that depends on no record, such as a betrayal by bad luck, after which nothing is promised.
     """
 
     exponent: int
@@ -51,6 +52,7 @@ class Grid:
     distance: float
     total_variation: float
     law: NoiseLaw = "gaussian"
+    mishap: float = 0.0
 
     def __post_init__(self) -> None:
         require(-1000 <= self.exponent <= 1000, "Grid.exponent", "lie in [-1000, 1000]", self.exponent)
@@ -60,6 +62,7 @@ class Grid:
         require(self.rounds >= 1, "Grid.rounds", "be at least 1", self.rounds)
         require(self.distance >= 0, "Grid.distance", "be non-negative", self.distance)
         require(0 <= self.total_variation <= 1, "Grid.total_variation", "lie in [0, 1]", self.total_variation)
+        require(0 <= self.mishap <= 1, "Grid.mishap", "lie in [0, 1]", self.mishap)
 
     @classmethod
     def of(
@@ -97,6 +100,16 @@ class Grid:
     def slack(self) -> Slack:
         """What the displacement costs, on each of the two data sets."""
         return slack_of(self.distance, self.law)
+
+    def log_delta(self, epsilon: float, log_delta: float, slack: Slack, log_capped: float = math.inf) -> float:
+        """On the grid at epsilon plus twice the slack, from the ideal run's at ``epsilon``.
+
+        A mishap has the same chance on both data sets, so it is added once and not multiplied by exp(epsilon).
+        """
+        found = log_delta_on_grid(epsilon, log_delta, slack, self.total_variation, log_capped)
+        if self.mishap == 0:
+            return found
+        return min(float(np.logaddexp(found, math.log(self.mishap))) + 1e-12, 0.0)
 
     def log_capped(self, moves: Moves | None) -> float:
         """Logarithm of what imperfect samples cost where every release is seen; infinite where ``moves`` is not known.
@@ -166,10 +179,10 @@ def _raised_epsilon(grid: Grid, epsilon: float, inner: float, delta: float, move
     if not (inner < delta and epsilon < math.inf):
         return math.inf
     slack, log_inner, log_delta = grid.slack, math.log(inner), math.log(delta)
-    if not log_delta_on_grid(epsilon, log_inner, slack, grid.total_variation) <= log_delta:
+    if not grid.log_delta(epsilon, log_inner, slack) <= log_delta:
         slack = deeper_slack(grid.distance, grid.law, epsilon)
         capped = grid.log_capped(moves)
-        if not log_delta_on_grid(epsilon, log_inner, slack, grid.total_variation, capped) <= log_delta:
+        if not grid.log_delta(epsilon, log_inner, slack, capped) <= log_delta:
             return math.inf
     return (epsilon + 2 * slack.epsilon) * (1 + 2.0**-50)
 
@@ -206,7 +219,7 @@ def delta_on_grid(grid: Grid, answer_at: Callable[[float], Answer], epsilon: flo
 def _raised_delta(grid: Grid, slack: Slack, inner: float, delta: float, moves: Moves | None = None) -> float:
     log_ideal = math.log(max(delta, REPORTED_DELTA))
     capped = grid.log_capped(moves) if inner > _USUAL else math.inf
-    return math.exp(log_delta_on_grid(inner, log_ideal, slack, grid.total_variation, capped))
+    return math.exp(grid.log_delta(inner, log_ideal, slack, capped))
 
 
 def inner_target(grid: Grid, epsilon: float, delta: float) -> tuple[float, float]:
@@ -214,7 +227,8 @@ def inner_target(grid: Grid, epsilon: float, delta: float) -> tuple[float, float
     check_epsilon(epsilon)
     check_delta(delta)
     inner = epsilon - 2 * grid.slack.epsilon * (1 + 1e-12)
-    left = log_delta_left(inner, delta, grid.slack, grid.total_variation) if inner > 0 else -math.inf
+    room = delta - grid.mishap * (1 + 1e-9)
+    left = log_delta_left(inner, room, grid.slack, grid.total_variation) if inner > 0 and room > 0 else -math.inf
     if left == -math.inf:
         raise CannotCertify(
             f"({epsilon:g}, {delta:g}) is out of reach on the grid of step 2**{grid.exponent}, which costs epsilon "
