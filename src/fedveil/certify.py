@@ -19,6 +19,7 @@ from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.ledger import Entry, read_export
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES, grid_of, promise
+from fedveil.strict_json import read_object
 from fedveil.target import Target
 
 SEES: dict[Adversary, str] = {
@@ -48,7 +49,10 @@ class PerClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """All guarantees of one run; ``clients``: each client's own epsilon, if the method tells them apart."""
+    """All guarantees of one run; ``clients``: each client's own epsilon, if the method tells them apart.
+
+    ``ledger``: the hash of the run's last entry, and so of everything in the books before it; None without books.
+    """
 
     plan: Plan
     run: str
@@ -56,6 +60,7 @@ class Certificate:
     guarantees: tuple[Guarantee, ...]
     released: tuple[dict[str, Any], ...]
     clients: tuple[tuple[int, float], ...] = ()
+    ledger: str | None = None
 
     @property
     def private(self) -> bool:
@@ -83,6 +88,7 @@ def certify(folder: Path, version: str) -> Certificate:
     return Certificate(
         plan=plan,
         run=charge.run,
+        ledger=release.hash,
         version=version,
         guarantees=guarantees,
         released=_released(plan, model),
@@ -110,17 +116,46 @@ def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
     return plan, entries
 
 
-def differences(found: Certificate, text: str) -> list[str]:
-    """In what the recomputed certificate and a written one differ; an empty list means they agree."""
+def certify_written(folder: Path, version: str, earlier: Sequence[str] = ()) -> tuple[Certificate, list[str]]:
+    """The certificate that the records support, and in what the written one differs from it, byte by byte.
+
+    A certificate that was made by one of the ``earlier`` versions is recomputed as that version wrote it; any other
+    version that it may state is a difference.
+    """
+    _read(folder / "plan.toml")  # first: a folder that is no run's is called that
+    stated = _bytes(folder / "certificate.json")
+    made_by = _stated_version(stated)
+    found = certify(folder, made_by if made_by is not None and made_by in earlier else version)
+    return found, differences(found, stated)
+
+
+def differences(found: Certificate, stated: str | bytes) -> list[str]:
+    """In what the recomputed certificate and a written one differ; an empty list means that they are the same bytes."""
+    data = stated.encode("utf-8", "surrogatepass") if isinstance(stated, str) else stated
+    own = found.text()
+    if data == own.encode():
+        return []
     try:
-        stated = json.loads(text)
-    except (ValueError, RecursionError):
-        return ["certificate.json is not JSON"]
-    computed = json.loads(found.text())
-    keys = sorted(set(stated) | set(computed)) if isinstance(stated, dict) else []
-    if not keys:
-        return ["certificate.json is not an object"]
-    return [f"{key} differs" for key in keys if stated.get(key) != computed.get(key)]
+        given, computed = read_object(data, "certificate.json"), read_object(own, "the certificate")
+    except BadValue as error:
+        return [str(error).rstrip(".")]
+    if given.get("version") != computed["version"]:
+        known = f"version is {str(given.get('version'))[:40]!r}, and this fedveil knows {computed['version']!r}"
+        return [known, *_changed({**given, "version": computed["version"]}, computed)]
+    return _changed(given, computed) or ["the values are the same but the bytes are not, so fedveil did not write it"]
+
+
+def _changed(given: dict[str, Any], computed: dict[str, Any]) -> list[str]:
+    keys = sorted(set(given) | set(computed))
+    return [f"{key} differs" for key in keys if key not in given or given[key] != computed.get(key)]
+
+
+def _stated_version(stated: bytes) -> str | None:
+    try:
+        version = read_object(stated, "certificate.json").get("version")
+    except BadValue:
+        return None
+    return version if isinstance(version, str) else None
 
 
 def _guarantee(plan: Plan, adversary: Adversary) -> Guarantee:
@@ -197,6 +232,7 @@ def _as_json(certificate: Certificate) -> dict[str, Any]:
         "study": plan.name,
         "plan": plan.hash,
         "run": certificate.run,
+        **({"ledger": certificate.ledger} if certificate.ledger is not None else {}),
         "private": certificate.private,
         "guarantees": [_guarantee_json(plan, guarantee) for guarantee in certificate.guarantees],
         **({"clients": own} if own else {}),
@@ -233,7 +269,11 @@ def _read(path: Path) -> str:
 
 
 def _digest(path: Path) -> str:
+    return hashlib.sha256(_bytes(path)).hexdigest()
+
+
+def _bytes(path: Path) -> bytes:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return path.read_bytes()
     except OSError as error:
         raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error

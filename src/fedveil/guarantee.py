@@ -10,11 +10,15 @@ Neighbours = Literal["replace-one", "zero-out"]
 Adversary = Literal["final-model", "curious-client", "every-model", "server-with-secure-aggregation", "server"]
 Unit = Literal["record", "client"]
 Status = Literal["certified", "numerical", "comparison", "does-not-apply"]
+Moves = tuple[tuple[float, int], ...]  # how far one unit moves a noisy release, over its noise; how many such releases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One way to bound the privacy loss: its numbers, whether they are proved, and why it does or does not apply."""
+    """One way to bound the privacy loss: its numbers, whether they are proved, and why it does or does not apply.
+
+    ``moves`` is given by bounds that count every noisy release as seen: an upper bound on how far each release moves.
+    """
 
     name: str
     status: Status
@@ -22,6 +26,7 @@ class Bound:
     epsilon: float | None = None
     delta: float | None = None
     epsilon_lower: float | None = None
+    moves: Moves | None = None
 
     def __post_init__(self) -> None:
         require(self.status in get_args(Status), "Bound.status", f"be one of {get_args(Status)}", self.status)

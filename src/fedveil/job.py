@@ -6,7 +6,6 @@
 1.0
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,20 +20,26 @@ from fedveil.data.records import Records
 from fedveil.planning import Planned
 from fedveil.run.conduct import Progress, System, conduct
 from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.signature import FILE as SIGNATURE
+from fedveil.signature import Signature, check_signature, signature_in
+from fedveil.signing_keys import SigningKey, read_key
+from fedveil.strict_json import read_object
 from fedveil.study import Study, read_study, study_of
 from fedveil.version import __version__
 
 Wanted = Study | str | Path | Mapping[str, Any]
+Sign = SigningKey | str | Path | None
 Given = Records | tuple[Records, Records] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a finished run left in its folder."""
+    """What a finished run left in its folder; ``signature``: of its certificate, if there is one."""
 
     folder: Path
     certificate: Certificate
     metrics: dict[str, Any]
+    signature: Signature | None = None
 
 
 def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
@@ -82,26 +87,39 @@ def run_study(
     resume: bool = False,
     watch: Callable[[Progress], None] | None = None,
     system: System | None = None,
+    sign: Sign = None,
 ) -> Result:
     """Train, certify and report into the folder ``out``; ``resume`` goes on with a run that was interrupted there.
 
     ``study``: the path of a study file, or its tables as a dictionary. ``data``: records made from arrays, or a pair of
-    those to train on and those to measure on (which then count as not public).
+    those to train on and those to measure on (which then count as not public). ``sign``: a key (or the path of its
+    file) that signs the certificate.
     """
+    key = signing_key(sign)  # first: a key that cannot be used is found before anything is charged
     found, loaded = open_study(study, data)
     folder = Path(out)
     if resume and _released(folder):  # stopped between the release and the report
-        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        metrics = read_object((folder / "metrics.json").read_bytes(), "The run's record metrics.json")
     else:
         metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
-    return concluded(folder, metrics)
+    return concluded(folder, metrics, key)
 
 
-def concluded(folder: Path, metrics: dict[str, Any]) -> Result:
-    """Certificate and report of a run that has released its model."""
+def signing_key(sign: Sign) -> SigningKey | None:
+    """The key itself, from its file where a path was given."""
+    return read_key(Path(sign)) if isinstance(sign, str | Path) else sign
+
+
+def concluded(folder: Path, metrics: dict[str, Any], key: SigningKey | None = None) -> Result:
+    """Certificate, its signature if there is a key, and report of a run that has released its model."""
     certificate = certify(folder, __version__)
-    write_atomically(folder / "certificate.json", certificate.text().encode(), mode=PUBLIC)
+    data = certificate.text().encode()
+    if key is None:
+        check_signature(folder, data)  # one that was made before an interruption stays, and must still fit
+    write_atomically(folder / "certificate.json", data, mode=PUBLIC)
+    if key is not None:
+        write_atomically(folder / SIGNATURE, Signature.of(data, key).text(), mode=PUBLIC)
     from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
 
     write_report(folder)
-    return Result(folder=folder, certificate=certificate, metrics=metrics)
+    return Result(folder=folder, certificate=certificate, metrics=metrics, signature=signature_in(folder))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedveil.data.load import Loaded
-from fedveil.job import Result, Wanted, concluded, open_study
+from fedveil.job import Result, Sign, Wanted, concluded, open_study, signing_key
 from fedveil.run.conduct import Progress, System
 from fedveil.run.deployment import Deployment, read_deployment
 from fedveil.run.federate import Federation, Held, begin, check_carried, check_folder
@@ -20,6 +20,7 @@ from fedveil.run.flower.network import Link, submit, write_connection
 from fedveil.run.post import Carrier, Clock, Post
 from fedveil.run.relay_carrier import RelayCarrier
 from fedveil.run.site_socket import listening
+from fedveil.signing_keys import SigningKey
 from fedveil.study import Study, read_study_without_data
 
 Watch = Callable[[Progress], None] | None
@@ -41,6 +42,7 @@ def federated(
     watch: Watch = None,
     tell: Tell = _silent,
     system: System | None = None,
+    key: SigningKey | None = None,
 ) -> Result:
     """Train across the sites that the carrier reaches; certify and report."""
     system = system or System()
@@ -66,7 +68,7 @@ def federated(
         watch=watch,
         holder=deployment.holder,
     ).conduct()
-    return concluded(folder, metrics)
+    return concluded(folder, metrics, key)
 
 
 def run_on(
@@ -77,13 +79,18 @@ def run_on(
     resume: bool = False,
     watch: Watch = None,
     tell: Tell = _silent,
+    sign: Sign = None,
 ) -> Result:
-    """Submit a study to a deployment, ``on`` being the aggregator's folder; this process is the aggregator."""
+    """Submit a study to a deployment, ``on`` being the aggregator's folder; this process is the aggregator.
+
+    ``sign``: as in :func:`fedveil.run_study`.
+    """
+    key = signing_key(sign)
     wanted, deployment, folder = read_study_without_data(Path(study)), read_deployment(Path(on)), Path(out)
     check_folder(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
     with _deployed(deployment, folder) as carrier:
-        return federated(wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell)
+        return federated(wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell, key=key)
 
 
 @contextmanager

@@ -43,6 +43,7 @@ from fedveil.run.flower.local import LocalNetwork
 from fedveil.run.flower.network import start_node
 from fedveil.run.relay_carrier import RelayLost
 from fedveil.run.site_state import load_state
+from fedveil.signing_keys import SigningKey
 from fedveil.study import read_study_without_data
 from fedveil.train.hidden_parts import share_steps
 from fedveil.wire.content import Content
@@ -239,7 +240,10 @@ def test_a_link_killed_in_a_round_is_found_again_by_those_who_go_on(
         run_on(study, out, network.files, watch=lambda now: rounds.append(now.round), tell=tell)
     assert not (out / "model.npz").exists()
     network.start_center()
-    run_on(study, out, network.files, resume=True)
+    key = SigningKey(b"k" * 32)
+    found = run_on(study, out, network.files, resume=True, sign=key).signature
+    assert found is not None
+    assert found.signer == key.signer
     last, models = simulated(out, records)
     assert released(out).tobytes() == last.tobytes()
     assert all(node.alive for node in network.nodes.values())

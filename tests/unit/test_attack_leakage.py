@@ -159,6 +159,15 @@ def test_a_record_alone_is_read_without_noise_and_lost_in_enough_of_it() -> None
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
+def test_sampled_by_coins_every_level_of_noise_is_attacked() -> None:
+    records = digits(clients=4)
+    found = leakage(dpsgd_plan(records, sampling="poisson"), records, Entropy.from_seed(1), public=True, victims=2)
+    assert {row["noise"] for row in found["rows"]} == {0.0, 0.01, 0.03, 0.1, 0.3, 1.0}
+    own = {row["noise"]: row for row in found["rows"] if row["adversary"] == "server"}
+    assert own[0.01]["epsilon"] is None  # less noise than one record's move: what is drawn cannot hide it
+    assert own[0.1]["epsilon"] > own[0.3]["epsilon"] > own[1.0]["epsilon"]
+
+
 def test_pictures_stand_beside_their_truth() -> None:
     records = digits(COUNT)
     found = leakage(hidden_plan(records), records, Entropy.from_seed(1), public=True, factors=(0.0,), victims=4)

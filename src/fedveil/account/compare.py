@@ -9,14 +9,14 @@ import numpy as np
 
 from fedveil.account.base import Accountant, Curve, curve_of
 from fedveil.account.central_limit import CentralLimitAccountant
-from fedveil.account.evaluator import Evaluator, bound_of, least_of
+from fedveil.account.evaluator import NOT_COMPUTED, Evaluator, bound_of, least_of, moves_of, not_computed
 from fedveil.account.last_iterate import evaluators
 from fedveil.account.loss_distribution import LossDistributionAccountant
 from fedveil.account.renyi import RenyiAccountant
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
-from fedveil.guarantee import Answer, Bound, Status
-from fedveil.mechanism import LastIterate, Mechanism, alike, flatten, number, whole
+from fedveil.guarantee import Answer, Bound, Moves, Status
+from fedveil.mechanism import Gaussian, LastIterate, Mechanism, SampledGaussian, alike, flatten, number, whole
 from fedveil.theory.concentrated import group_epsilon_delta
 from fedveil.theory.loss import FiniteLaw, law_of_profile
 from fedveil.theory.numerics import (
@@ -88,9 +88,10 @@ def _hidden_rows(run: LastIterate) -> list[Row]:
 
 def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | None, group: int) -> Bound:
     log_delta = evaluator.log_delta
-    if log_delta is None:
+    if log_delta is None or group == 1:
         return bound_of(evaluator, delta, epsilon)
-    return bound_of(replace(evaluator, log_delta=partial(_grouped_log_delta, log_delta, group)), delta, epsilon)
+    together = partial(_grouped_log_delta, log_delta, group)
+    return bound_of(replace(evaluator, log_delta=together, moves=None), delta, epsilon)
 
 
 def _grouped_log_delta(log_delta: Callable[[float], float], group: int, epsilon: float) -> float:
@@ -133,7 +134,7 @@ def _loss_bound(
     group: int,
 ) -> Bound:
     reason = "exact composition of the privacy loss, rounded outward on both sides"
-    together = replace(accountant, group=group)
+    together = replace(accountant, group=group, hidden=partial(certified_law, group=group))
     try:
         curve = curve_of(together, mechanism)
     except CannotCertify:
@@ -143,9 +144,27 @@ def _loss_bound(
         return _accountant_bound(accountant, mechanism, "loss-distribution", "certified", reason, delta, epsilon, group)
     if delta is not None:
         lower, upper = together.bracket(curve, delta)
-        return Bound(name="loss-distribution", status="certified", reason=reason, epsilon=upper, epsilon_lower=lower)
-    least = max(together.delta(curve, epsilon or 0.0), REPORTED_DELTA)
-    return Bound(name="loss-distribution", status="certified", reason=reason, epsilon=epsilon, delta=min(least, 1.0))
+        found = Bound(name="loss-distribution", status="certified", reason=reason, epsilon=upper, epsilon_lower=lower)
+    else:
+        least = min(max(together.delta(curve, epsilon or 0.0), REPORTED_DELTA), 1.0)
+        found = Bound(name="loss-distribution", status="certified", reason=reason, epsilon=epsilon, delta=least)
+    return replace(found, moves=_moves(mechanism)) if group == 1 else found
+
+
+def _moves(mechanism: Mechanism) -> Moves | None:
+    """How far one record moves each release, over its noise; None where a part is no Gaussian release."""
+    found: list[tuple[float, int]] = []
+    for part, times in flatten(mechanism):
+        match part:
+            case Gaussian():
+                found.append((part.mu, times))
+            case SampledGaussian(sampling="poisson", neighbours="zero-out"):
+                found.append((part.mu, times))
+            case SampledGaussian():  # an exchange takes one contribution away and adds another
+                found.append((2 * part.mu, times))
+            case _:
+                return None
+    return moves_of(found)
 
 
 def _accountant_bound(
@@ -159,9 +178,26 @@ def _accountant_bound(
     group: int,
 ) -> Bound:
     try:
-        curve = curve_of(accountant, mechanism)
+        return _computed_bound(accountant, mechanism, name, status, reason, delta, epsilon, group)
     except CannotCertify as refused:
         return Bound(name=name, status="does-not-apply", reason=str(refused))
+    except NOT_COMPUTED as error:
+        if name == "loss-distribution":
+            raise
+        return not_computed(name, error)
+
+
+def _computed_bound(
+    accountant: Accountant[Curve],
+    mechanism: Mechanism,
+    name: str,
+    status: Status,
+    reason: str,
+    delta: float | None,
+    epsilon: float | None,
+    group: int,
+) -> Bound:
+    curve = curve_of(accountant, mechanism)
 
     def log_delta(at: float) -> float:
         return math.log(max(accountant.delta(curve, at), 1e-300))
@@ -181,12 +217,13 @@ def certified_log_delta(run: LastIterate) -> Callable[[float], float]:
 
 
 @lru_cache(maxsize=32)
-def certified_law(run: LastIterate) -> FiniteLaw:
-    """A hidden run as one use in a composition: the law of its certified trade-off function.
+def certified_law(run: LastIterate, group: int = 1) -> FiniteLaw:
+    """A hidden run as one use in a composition: the law of its certified trade-off function, for a group of records.
 
     The true profile is convex in exp(epsilon), so it lies below the convex minorant of certified points.
     """
-    able = [e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None]
+    single = [e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None]
+    able = [partial(_grouped_log_delta, log_delta, group) for log_delta in single]
     probe = smallest_epsilon(able[0], 1e-5, tolerance=1e-2) / 2
     if not probe < LARGEST_EPSILON:
         raise CannotCertify("a hidden run in the composition has no finite guarantee of its own")

@@ -4,12 +4,16 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, final
 
+from fedveil.account.loss_distribution import LossCurve, LossDistributionAccountant
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
+from fedveil.mechanism import ApproximateDP
 from fedveil.theory.concentrated import Concentrated, gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon
 from fedveil.theory.renyi import closed_epsilon, largest_zeta, least_delta, least_epsilon, mironov_epsilon
+
+_EXACT = LossDistributionAccountant()
 
 
 class Definition(Protocol):
@@ -137,9 +141,9 @@ class Approximate:
         require(0 <= self.at_epsilon < 1e6, "epsilon", "lie in [0, 1e6)", self.at_epsilon)
         require(0 <= self.at_delta <= 1, "delta", "lie in [0, 1]", self.at_delta, "At 1 nothing is promised.")
 
-    def repeated(self, times: int, /) -> "Approximate":
-        """Basic composition; `fedveil account` with kind approximate-dp composes exactly."""
-        return Approximate(self.at_epsilon * times, min(self.at_delta * times, 1.0))
+    def repeated(self, times: int, /) -> "Approximate | RepeatedApproximate":
+        """Composed exactly."""
+        return self if times == 1 else RepeatedApproximate(self, times)
 
     def grouped(self, size: int, /) -> "Approximate":
         """(g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
@@ -164,3 +168,57 @@ class Approximate:
     def budget(self, alpha: float) -> float:
         """The largest zeta such that every (alpha, zeta)-RDP mechanism keeps this promise."""
         return largest_zeta(alpha, self.at_epsilon, self.at_delta)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RepeatedApproximate:
+    """(epsilon, delta), ``times`` times over: composed exactly, as the worst mechanism that keeps the promise.
+
+    >>> round(RepeatedApproximate(Approximate(0.1, 1e-8), 100).epsilon(1e-5), 3)
+    4.33
+    """
+
+    once: Approximate
+    times: int
+
+    def __post_init__(self) -> None:
+        require(self.times >= 1, "times", "be at least 1", self.times)
+
+    @property
+    def at_epsilon(self) -> float:
+        """Of basic composition: epsilons add."""
+        return self.once.at_epsilon * self.times
+
+    @property
+    def at_delta(self) -> float:
+        """Of basic composition: deltas add."""
+        return min(self.once.at_delta * self.times, 1.0)
+
+    def repeated(self, times: int, /) -> "RepeatedApproximate":
+        """Counts multiply."""
+        return RepeatedApproximate(self.once, self.times * times)
+
+    def grouped(self, size: int, /) -> "RepeatedApproximate":
+        """Every use for the group, then composed."""
+        return RepeatedApproximate(self.once.grouped(size), self.times)
+
+    def epsilon(self, delta: float, /) -> float:
+        """The least of exact and basic composition."""
+        check_delta(delta)
+        basic = self.at_epsilon if delta >= self.at_delta else math.inf
+        return min(basic, _EXACT.epsilon(self._curve(), delta)) if self.once.at_delta < 1 else basic
+
+    def delta(self, epsilon: float, /) -> float:
+        """The least of exact and basic composition."""
+        check_epsilon(epsilon)
+        basic = self.at_delta if epsilon >= self.at_epsilon else 1.0
+        return min(basic, _EXACT.delta(self._curve(), epsilon)) if self.once.at_delta < 1 else basic
+
+    def budget(self, alpha: float) -> float:
+        """The largest zeta such that every (alpha, zeta)-RDP mechanism keeps what basic composition promises."""
+        return Approximate(self.at_epsilon, self.at_delta).budget(alpha)
+
+    def _curve(self) -> LossCurve:
+        once = ApproximateDP(epsilon=self.once.at_epsilon, delta=self.once.at_delta)
+        return _EXACT.repeat(_EXACT.primitive(once), self.times)

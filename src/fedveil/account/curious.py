@@ -5,13 +5,13 @@ Theory page: observers.md.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from fedveil.account.evaluator import Evaluator, mean_theta, withdrawn
+from fedveil.account.evaluator import Evaluator, mean_theta, moves_of, withdrawn
 from fedveil.account.hidden import hidden_run, per_round
 from fedveil.account.last_iterate import evaluators
 from fedveil.account.participation import Participation, units_of
@@ -64,8 +64,12 @@ def _why_places(run: LastIterate, who: Participation) -> str:
 
 def _unhidden(run: LastIterate, who: Participation) -> Evaluator:
     why = "every model counted as seen, the client's own noise taken off; " + _why_places(run, who)
-    mus = _mus(run, [replace(look, distance=1) for look in _looks(run, who, np.array([1]), _MOST_OWN)], who)
-    return Evaluator("unhidden", "certified", why, lambda e: mean_theta(mus, e))
+    looks = [replace(look, distance=1) for look in _looks(run, who, np.array([1]), _MOST_OWN)]
+    mus = _mus(run, looks, who)
+    here = slice(None) if run.place is None else slice(run.place - 1, run.place)
+    each = np.stack([seen for seen, _ in _seen(run, looks)])[:, :, here]  # by look, pass and round
+    moves = moves_of((float(most), 1) for most in each.max(axis=(0, 2)))
+    return Evaluator("unhidden", "certified", why, lambda e: mean_theta(mus, e), moves)
 
 
 def _segments(run: LastIterate, who: Participation) -> Evaluator:
@@ -137,20 +141,27 @@ def _looks(run: LastIterate, who: Participation, distances: Indices, most: int) 
 def _mus(run: LastIterate, looks: Iterable[Look], who: Participation) -> Mus:
     """mu and weight of every kind of view; the largest mu alone where the worst counts."""
     state = hidden_run(run)
-    stretches = Stretches(state.rounds)
-    between: dict[int, tuple[Vector, Vector]] = {}
     found, chances = [], []
-    for look in looks:
-        if look.distance not in between:
-            between[look.distance] = stretches.after(look.distance)
-        each = looked_at_mu(state.rounds, between[look.distance], np.tile(look.left, run.passes))
-        found.append(np.sqrt(np.sum(each.reshape(run.passes, run.rounds) ** 2, axis=0)))
-        chances.append(look.chance)
+    for each, chance_of in _seen(run, looks):
+        found.append(np.sqrt(np.sum(each**2, axis=0)))
+        chances.append(chance_of)
     mus, chance = np.stack(found), np.stack(chances)
     if state.weights is None or not secret_from_client(run, who):
         here = slice(None) if run.place is None else slice(run.place - 1, run.place)
         return np.array([np.max(mus[:, here])]), np.ones(1)
     return merged(mus.ravel(), (chance * state.weights).ravel())
+
+
+def _seen(run: LastIterate, looks: Iterable[Look]) -> Iterator[tuple[Vector, Vector]]:
+    """For each look: mu of each use (a row for each pass), and how likely the look is at each place."""
+    rounds = hidden_run(run).rounds
+    stretches = Stretches(rounds)
+    between: dict[int, tuple[Vector, Vector]] = {}
+    for look in looks:
+        if look.distance not in between:
+            between[look.distance] = stretches.after(look.distance)
+        each = looked_at_mu(rounds, between[look.distance], np.tile(look.left, run.passes))
+        yield each.reshape(run.passes, run.rounds), look.chance
 
 
 def merged(mus: Vector, weights: Vector) -> Mus:

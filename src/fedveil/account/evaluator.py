@@ -1,25 +1,32 @@
 """A bound as a value: its name, whether it is proved, why it applies or not, and delta as a function of epsilon."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedveil.guarantee import Answer, Bound, Status
+from fedveil.errors import FedveilError
+from fedveil.guarantee import Answer, Bound, Moves, Status
 from fedveil.mechanism import LastIterate
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import REPORTED_DELTA, ROUNDING, Vector, log_sum, smallest_epsilon
 
+_TOLD_APART = 32  # different moves of a run that are kept
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """A named bound: ``log_delta`` of epsilon where it applies, and the reason where it does not."""
+    """A named bound: ``log_delta`` of epsilon where it applies, and the reason where it does not.
+
+    ``moves``: as in :class:`~fedveil.guarantee.Bound`.
+    """
 
     name: str
     status: Status
     reason: str
     log_delta: Callable[[float], float] | None = None
+    moves: Moves | None = None
 
 
 def withdrawn(name: str, reason: str) -> Evaluator:
@@ -51,14 +58,47 @@ def no_contraction(run: LastIterate) -> str:
 
 def bound_of(evaluator: Evaluator, delta: float | None, epsilon: float | None) -> Bound:
     """What a bound says: epsilon at this delta, or delta at this epsilon."""
-    name, status, reason = evaluator.name, evaluator.status, evaluator.reason
+    name, status, reason, moves = evaluator.name, evaluator.status, evaluator.reason, evaluator.moves
     if evaluator.log_delta is None:
         return Bound(name=name, status=status, reason=reason)
-    if delta is not None:
-        value = smallest_epsilon(evaluator.log_delta, delta, tolerance=1e-7)
-        return Bound(name=name, status=status, reason=reason, epsilon=value)
-    least = min(1.0, max(math.exp(min(evaluator.log_delta(epsilon or 0.0), 0.0)), REPORTED_DELTA))
-    return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least)
+    try:
+        if delta is not None:
+            value = smallest_epsilon(evaluator.log_delta, delta, tolerance=1e-7)
+            return Bound(name=name, status=status, reason=reason, epsilon=value, moves=moves)
+        least = min(1.0, max(math.exp(min(evaluator.log_delta(epsilon or 0.0), 0.0)), REPORTED_DELTA))
+        return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least, moves=moves)
+    except NOT_COMPUTED as error:
+        if status == "certified":
+            raise
+        return not_computed(name, error)
+
+
+NOT_COMPUTED = (FedveilError, ValueError, ArithmeticError)  # what a bound out of its range may end in
+
+
+def not_computed(name: str, error: Exception) -> Bound:
+    """A bound that certifies nothing and cannot be computed steps aside with a reason, and leaves the answer to others.
+
+    >>> not_computed("central-limit", OverflowError("math range error")).reason
+    'it cannot be computed here: math range error'
+    """
+    return Bound(name=name, status="does-not-apply", reason=f"it cannot be computed here: {error}")
+
+
+def moves_of(ratios: Iterable[tuple[float, int]]) -> Moves:
+    """Moves with their counts, the largest apart and all others at the largest of the rest.
+
+    >>> moves_of([(0.5, 2), (2.0, 1), (0.5, 1)])
+    ((2.0, 1), (0.5, 3))
+    """
+    counts: dict[float, int] = {}
+    for move, count in ratios:
+        counts[move] = counts.get(move, 0) + count
+    found = sorted(counts.items(), reverse=True)
+    if len(found) > _TOLD_APART:
+        rest = found[_TOLD_APART:]
+        found = [*found[:_TOLD_APART], (rest[0][0], sum(count for _, count in rest))]
+    return tuple(found)
 
 
 def least_of(bounds: Sequence[Bound], delta: float | None, epsilon: float | None) -> Answer:

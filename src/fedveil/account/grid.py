@@ -10,9 +10,10 @@ from typing import Final
 
 import numpy as np
 
+from fedveil.account.evaluator import least_of
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
-from fedveil.guarantee import Answer, Bound
+from fedveil.guarantee import Answer, Bound, Moves
 from fedveil.theory.grid import (
     LARGEST_STATE,
     LEAST_STEPS,
@@ -20,8 +21,10 @@ from fedveil.theory.grid import (
     SAMPLER_DISTANCE,
     NoiseLaw,
     Slack,
+    deeper_slack,
     displacement,
     distance,
+    log_capped_cost,
     log_delta_left,
     log_delta_on_grid,
     slack_of,
@@ -29,6 +32,8 @@ from fedveil.theory.grid import (
 from fedveil.theory.numerics import REPORTED_DELTA, SMALLEST_DELTA, Vector, check_delta, check_epsilon
 
 _SHARES: Final = (1e-6, 1e-2, 0.5)  # of delta, kept for the grid: first what costs nothing, then what is bearable
+_USUAL: Final = 40.0  # epsilons below this are raised as they always were
+_FAR: Final = 5.0  # deviations: releases that move farther may need samples that are right in the far tail
 _UNBOUNDED_STEPS: Final = 2.0**34  # per smallest noise without a radius: room for 2**18 times that noise
 
 
@@ -37,7 +42,8 @@ class Grid:
     """How a run on multiples of 2**exponent differs from the ideal one.
 
     ``distance``: of the two trajectories' laws on one data set, in units of noise (Gaussian: mu; Laplace: a pure
-    epsilon), the error of floats included; ``total_variation``: of all samples together from their law.
+    epsilon), the error of floats included; ``total_variation``: of all samples together from their law; ``mishap``: the
+    chance of something that depends on no record, such as a betrayal by bad luck, after which nothing is promised.
     """
 
     exponent: int
@@ -46,6 +52,7 @@ class Grid:
     distance: float
     total_variation: float
     law: NoiseLaw = "gaussian"
+    mishap: float = 0.0
 
     def __post_init__(self) -> None:
         require(-1000 <= self.exponent <= 1000, "Grid.exponent", "lie in [-1000, 1000]", self.exponent)
@@ -55,6 +62,7 @@ class Grid:
         require(self.rounds >= 1, "Grid.rounds", "be at least 1", self.rounds)
         require(self.distance >= 0, "Grid.distance", "be non-negative", self.distance)
         require(0 <= self.total_variation <= 1, "Grid.total_variation", "lie in [0, 1]", self.total_variation)
+        require(0 <= self.mishap <= 1, "Grid.mishap", "lie in [0, 1]", self.mishap)
 
     @classmethod
     def of(
@@ -93,45 +101,90 @@ class Grid:
         """What the displacement costs, on each of the two data sets."""
         return slack_of(self.distance, self.law)
 
+    def log_delta(self, epsilon: float, log_delta: float, slack: Slack, log_capped: float = math.inf) -> float:
+        """On the grid at epsilon plus twice the slack, from the ideal run's at ``epsilon``.
+
+        A mishap has the same chance on both data sets, so it is added once and not multiplied by exp(epsilon).
+        """
+        found = log_delta_on_grid(epsilon, log_delta, slack, self.total_variation, log_capped)
+        if self.mishap == 0:
+            return found
+        return min(float(np.logaddexp(found, math.log(self.mishap))) + 1e-12, 0.0)
+
+    def log_capped(self, moves: Moves | None) -> float:
+        """Logarithm of what imperfect samples cost where every release is seen; infinite where ``moves`` is not known.
+
+        Means on the grid are displaced on both data sets, so every release may move by twice the distance more.
+        """
+        if moves is None or not self.distance < math.inf:
+            return math.inf
+        displaced = tuple((move + 2 * self.distance, count) for move, count in (*moves, (0.0, self.rounds)))
+        return log_capped_cost(self.total_variation, displaced, self.law)
+
 
 def on_grid(grid: Grid, answer_at: Callable[[float], Answer], delta: float) -> Answer:
     """The smallest epsilon proved for the run on the grid at ``delta``; ``answer_at`` answers for the ideal run.
 
     The ideal run is asked at a little less than ``delta``; a bound for which the rest does not pay the grid's share
-    becomes infinite.
+    becomes infinite. Then another bound may still hold, at this share or a larger one: the least of all is taken.
     """
     check_delta(delta)
     shares = [math.exp(-grid.slack.epsilon) * (1 - share) * delta for share in _SHARES]
     if not shares[-1] >= SMALLEST_DELTA:  # too little left to ask for: no finite guarantee
         return _raised(grid, answer_at(delta), delta, delta)
+    found = []
     for inner in shares:
         ideal = answer_at(inner)
-        answer = _raised(grid, ideal, inner, delta)
-        if answer.epsilon < math.inf or ideal.epsilon == math.inf:
+        found.append(_raised(grid, ideal, inner, delta))
+        kept = found[-1].epsilon < math.inf and found[-1].certified_by == ideal.certified_by
+        if kept or ideal.epsilon == math.inf:
             break
-    return answer
+    return min(reversed(found), key=lambda answer: answer.epsilon)
 
 
 def _raised(grid: Grid, ideal: Answer, inner: float, delta: float) -> Answer:
     bounds = tuple(_raised_bound(grid, bound, inner, delta) for bound in ideal.bounds)
     epsilon = _raised_epsilon(grid, ideal.epsilon, inner, delta)
-    name = ideal.certified_by if epsilon < math.inf else None
-    return Answer(epsilon=epsilon, delta=delta, certified_by=name, bounds=bounds)
+    if epsilon == math.inf:
+        return least_of(bounds, delta, None)
+    return Answer(epsilon=epsilon, delta=delta, certified_by=ideal.certified_by, bounds=bounds)
 
 
 def _raised_bound(grid: Grid, bound: Bound, inner: float, delta: float) -> Bound:
     if bound.epsilon is None:
         return bound
-    epsilon = _raised_epsilon(grid, bound.epsilon, inner, delta)
+    epsilon = _raised_epsilon(grid, bound.epsilon, inner, delta, bound.moves)
     lost = epsilon == math.inf and bound.epsilon < math.inf
-    reason = bound.reason + ("; the grid's share does not fit in delta: take a finer grid" if lost else "")
+    reason = bound.reason + (_lost(bound) if lost else "")
     return replace(bound, epsilon=epsilon, epsilon_lower=None, reason=reason)
 
 
-def _raised_epsilon(grid: Grid, epsilon: float, inner: float, delta: float) -> float:
-    slack = grid.slack
-    paid = inner < delta and log_delta_on_grid(epsilon, math.log(inner), slack, grid.total_variation) <= math.log(delta)
-    return (epsilon + 2 * slack.epsilon) * (1 + 2.0**-50) if paid else math.inf
+def _lost(bound: Bound) -> str:
+    """Why a bound that holds for ideal noise says nothing about the noise that is drawn."""
+    most = max((move for move, _ in bound.moves or ()), default=0.0)
+    if most > _FAR:
+        return (
+            f"; one unit moves a release by {most:.3g} deviations of its noise, and noise is drawn only up to about 12 "
+            "of them, so this cannot be promised: give that release more noise"
+        )
+    return "; the grid's share does not fit in delta: take a finer grid"
+
+
+def _raised_epsilon(grid: Grid, epsilon: float, inner: float, delta: float, moves: Moves | None = None) -> float:
+    """What the ideal (epsilon, inner) becomes on the grid at ``delta``, or infinity if the grid's share does not fit.
+
+    First with the slack that serves all usual epsilons; for large ones with a deeper slack, and, where every release
+    is seen, with what imperfect samples cost whatever epsilon is.
+    """
+    if not (inner < delta and epsilon < math.inf):
+        return math.inf
+    slack, log_inner, log_delta = grid.slack, math.log(inner), math.log(delta)
+    if not grid.log_delta(epsilon, log_inner, slack) <= log_delta:
+        slack = deeper_slack(grid.distance, grid.law, epsilon)
+        capped = grid.log_capped(moves)
+        if not grid.log_delta(epsilon, log_inner, slack, capped) <= log_delta:
+            return math.inf
+    return (epsilon + 2 * slack.epsilon) * (1 + 2.0**-50)
 
 
 def delta_on_grid(grid: Grid, answer_at: Callable[[float], Answer], epsilon: float) -> Answer:
@@ -140,23 +193,33 @@ def delta_on_grid(grid: Grid, answer_at: Callable[[float], Answer], epsilon: flo
     Below twice the grid's slack nothing is promised: delta is 1.
     """
     check_epsilon(epsilon)
-    inner = epsilon - 2 * grid.slack.epsilon * (1 + 1e-12)
+    slack = grid.slack if epsilon <= _USUAL else deeper_slack(grid.distance, grid.law, epsilon)
+    inner = epsilon - 2 * slack.epsilon * (1 + 1e-12)
     if not inner >= 0:
         return Answer(epsilon=epsilon, delta=1.0, certified_by=None, bounds=())
     ideal = answer_at(inner)
     bounds = tuple(
         bound
         if bound.delta is None
-        else replace(bound, epsilon=epsilon, delta=_raised_delta(grid, inner, bound.delta), epsilon_lower=None)
+        else replace(
+            bound,
+            epsilon=epsilon,
+            delta=_raised_delta(grid, slack, inner, bound.delta, bound.moves),
+            epsilon_lower=None,
+        )
         for bound in ideal.bounds
     )
-    delta = _raised_delta(grid, inner, ideal.delta)
-    return Answer(epsilon=epsilon, delta=delta, certified_by=ideal.certified_by, bounds=bounds)
+    direct = _raised_delta(grid, slack, inner, ideal.delta)
+    best = least_of(bounds, None, epsilon)
+    if best.delta < direct:  # a bound that counts every release as seen loses less at a large epsilon
+        return best
+    return Answer(epsilon=epsilon, delta=direct, certified_by=ideal.certified_by, bounds=bounds)
 
 
-def _raised_delta(grid: Grid, inner: float, delta: float) -> float:
+def _raised_delta(grid: Grid, slack: Slack, inner: float, delta: float, moves: Moves | None = None) -> float:
     log_ideal = math.log(max(delta, REPORTED_DELTA))
-    return math.exp(log_delta_on_grid(inner, log_ideal, grid.slack, grid.total_variation))
+    capped = grid.log_capped(moves) if inner > _USUAL else math.inf
+    return math.exp(grid.log_delta(inner, log_ideal, slack, capped))
 
 
 def inner_target(grid: Grid, epsilon: float, delta: float) -> tuple[float, float]:
@@ -164,7 +227,8 @@ def inner_target(grid: Grid, epsilon: float, delta: float) -> tuple[float, float
     check_epsilon(epsilon)
     check_delta(delta)
     inner = epsilon - 2 * grid.slack.epsilon * (1 + 1e-12)
-    left = log_delta_left(inner, delta, grid.slack, grid.total_variation) if inner > 0 else -math.inf
+    room = delta - grid.mishap * (1 + 1e-9)
+    left = log_delta_left(inner, room, grid.slack, grid.total_variation) if inner > 0 and room > 0 else -math.inf
     if left == -math.inf:
         raise CannotCertify(
             f"({epsilon:g}, {delta:g}) is out of reach on the grid of step 2**{grid.exponent}, which costs epsilon "

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedveil.account.evaluator import Evaluator, mean_theta, needs_gaussian, no_contraction, withdrawn
+from fedveil.account.evaluator import Evaluator, mean_theta, moves_of, needs_gaussian, no_contraction, withdrawn
 from fedveil.account.hidden import HiddenRun, checkpoints, hidden_run, shift_mus, unhidden_mus
 from fedveil.account.papers import diffusion_bound, iteration_bound
 from fedveil.account.tight import position_bound, transport_bound
+from fedveil.guarantee import Moves
 from fedveil.mechanism import LastIterate
 from fedveil.theory.blocks import LogDivergence, block_contraction, linear_contraction, nonlinear_contraction
 from fedveil.theory.composition import delta_bracket
@@ -61,13 +62,24 @@ def _unhidden(run: LastIterate) -> Evaluator:
         def composed(epsilon: float) -> float:
             return math.log(max(delta_bracket([(LaplaceLaw(ratio), run.passes)], epsilon).upper, 1e-300))
 
-        return Evaluator("unhidden", "certified", why, composed)
+        return Evaluator("unhidden", "certified", why, composed, _moves(run))
     if run.noise == "laplace":
         state = hidden_run(run)
         ratios = state.rounds.gap[state.last_use] / state.rounds.noise[state.last_use]
-        return Evaluator("unhidden", "certified", why, lambda e: _over_places(run, log_laplace(e, ratios)))
+
+        def used_once(epsilon: float) -> float:
+            return _over_places(run, log_laplace(epsilon, ratios))
+
+        return Evaluator("unhidden", "certified", why, used_once, _moves(run))
     mus = _distinct(run, unhidden_mus(run))
-    return Evaluator("unhidden", "certified", why, lambda e: mean_theta(mus, e))
+    return Evaluator("unhidden", "certified", why, lambda e: mean_theta(mus, e), _moves(run))
+
+
+def _moves(run: LastIterate) -> Moves:
+    """How far the victim moves the sum of the round that uses it, in each pass, at whichever place that is most."""
+    state = hidden_run(run)
+    ratios = (state.rounds.gap / state.rounds.noise)[state.places]  # a row for each place, a column for each pass
+    return moves_of((float(most), 1) for most in ratios.max(axis=0))
 
 
 def _distinct(run: LastIterate, mus: Vector) -> tuple[Vector, Vector]:

@@ -11,7 +11,7 @@ from typing import final
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import ApproximateDP, Gaussian, Laplace, LastIterate, Primitive, SampledGaussian
 from fedveil.theory.composition import Bracket, Uses, worst_bracket, worst_delta, worst_upper
-from fedveil.theory.concentrated import gaussian_epsilon
+from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.loss import (
     LARGEST_GROUP,
@@ -24,7 +24,7 @@ from fedveil.theory.loss import (
     SampledLaw,
     SwappedLaw,
 )
-from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon
+from fedveil.theory.numerics import LARGEST_EPSILON, ROUNDING, check_delta, check_epsilon
 
 Counted = tuple[tuple[LossLaw, int], ...]
 
@@ -60,7 +60,7 @@ class LossDistributionAccountant:
     def primitive(self, mechanism: Primitive, /) -> LossCurve:
         """The dominating pair(s) of one use."""
         if self.group > 1:
-            return _of_group(mechanism, self.group)
+            return _of_group(mechanism, self.group, self.hidden)
         match mechanism:
             case Gaussian():
                 return LossCurve(mechanism.mu**2)
@@ -126,8 +126,11 @@ class LossDistributionAccountant:
         return Bracket(lower, min(upper, self.epsilon(curve, delta)))  # never above what was calibrated with
 
 
-def _of_group(mechanism: Primitive, size: int) -> LossCurve:
-    """Groups move a sum ``size`` times as far; under Poisson sampling a binomial number of them takes part."""
+def _of_group(mechanism: Primitive, size: int, hidden: Callable[[LastIterate], FiniteLaw]) -> LossCurve:
+    """Groups move a sum ``size`` times as far; under Poisson sampling a binomial number of them takes part.
+
+    Of an (epsilon, delta) mechanism only its own promise to groups is known, and that is composed.
+    """
     match mechanism:
         case Gaussian():
             return LossCurve((size * mechanism.mu) ** 2)
@@ -136,8 +139,20 @@ def _of_group(mechanism: Primitive, size: int) -> LossCurve:
         case SampledGaussian(sampling="poisson", neighbours="zero-out", rate=rate) if size <= LARGEST_GROUP:
             removal, addition = (GroupLaw(mechanism.mu, rate, size, removal=way) for way in (True, False))
             return LossCurve(0.0, ((removal, 1),), ((addition, 1),))
+        case ApproximateDP():
+            return _symmetric(_approximate(group_of(mechanism, size)), bracketed=False)
+        case LastIterate():
+            return _symmetric(hidden(mechanism), bracketed=False)
         case _:
             raise CannotCertify("the worst pair of a group is not known for this mechanism")
+
+
+def group_of(mechanism: ApproximateDP, size: int) -> ApproximateDP:
+    """What an (epsilon, delta) mechanism promises to groups of so many records."""
+    epsilon, delta = group_epsilon_delta(mechanism.epsilon, mechanism.delta, size)
+    if not (epsilon < LARGEST_EPSILON and delta < 1):
+        raise CannotCertify(f"an (epsilon, delta) mechanism of the composition promises nothing to groups of {size}")
+    return ApproximateDP(epsilon=epsilon, delta=delta)
 
 
 def _symmetric(law: LossLaw, *, bracketed: bool = True) -> LossCurve:

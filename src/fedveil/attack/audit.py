@@ -20,7 +20,7 @@ from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import FEWEST, MOST, runs_needed
 from fedveil.audit.record import Audit
-from fedveil.certify import Certificate, certify, differences
+from fedveil.certify import Certificate, certify_written
 from fedveil.checks import require
 from fedveil.data.canaries import Canaries
 from fedveil.data.records import Records
@@ -29,7 +29,7 @@ from fedveil.guarantee import finite_or_none
 from fedveil.job import Given, Wanted, open_study
 from fedveil.plan import Plan
 from fedveil.train.entropy import Entropy
-from fedveil.version import __version__
+from fedveil.version import EARLIER, __version__
 
 Watch = Callable[[str], None]
 
@@ -117,12 +117,7 @@ def _canaries(folder: Path, plan: Plan, effort: Effort, tell: Watch, skipped: li
 def checked(folder: Path) -> Certificate:
     """The run's certificate, worked out anew; refuses a run that is incomplete or was changed by hand."""
     require(folder.is_dir(), "The run", "be a folder that a run left", str(folder))
-    found = certify(folder, __version__)
-    try:
-        stated = (folder / "certificate.json").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"The run's record certificate.json must be readable: {error}.") from error
-    changes = [change for change in differences(found, stated) if change != "version differs"]
+    found, changes = certify_written(folder, __version__, EARLIER)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
     return found

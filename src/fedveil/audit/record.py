@@ -9,6 +9,7 @@ from typing import Any
 from fedveil.audit.finding import Finding, finding_of
 from fedveil.checks import require
 from fedveil.errors import BadValue
+from fedveil.strict_json import read_object
 
 FORMAT = 1
 FILE = "audit.json"
@@ -68,13 +69,7 @@ def write_audit(audit: Audit) -> str:
 
 def read_audit(text: str) -> Audit:
     """The audit that a text holds."""
-    try:
-        given = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, BadValue):
-            raise
-        raise BadValue(f"{FILE} must be JSON: {error}.") from error
-    require(isinstance(given, dict), FILE, "hold a JSON object", type(given).__name__)
+    given = read_object(text, FILE)
     form = given.get("format")
     require(form == FORMAT, f"{FILE}: format", f"be {FORMAT}", form, "It was written by another version of fedveil.")
     try:
@@ -90,7 +85,3 @@ def read_audit(text: str) -> Audit:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadValue(f"{FILE} must be complete: {error!r}. Audit the run again.") from error
-
-
-def _refuse(name: str) -> Any:
-    raise BadValue(f"{FILE} must hold finite numbers, and it says {name}.")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedveil.account.calibrate import calibrate as least_noise
 from fedveil.account.compare import account_for
-from fedveil.account.convert import Approximate, Definition, GaussianPromise, Renyi, Truncated
+from fedveil.account.convert import Approximate, Definition, GaussianPromise, Renyi, RepeatedApproximate, Truncated
 from fedveil.account.places import PlaceCurve, place_curve
 from fedveil.checks import require
 from fedveil.cli.show import Json, digits, out, plain_table, rounded_up, show
@@ -129,7 +129,7 @@ def _converted(
     promise: Definition, delta: float | None, epsilon: float | None, alpha: float | None
 ) -> dict[str, float | None]:
     asked = sum(value is not None for value in (delta, epsilon, alpha))
-    if alpha is not None and isinstance(promise, Approximate):
+    if alpha is not None and isinstance(promise, Approximate | RepeatedApproximate):
         return {
             "alpha": alpha,
             "zeta": promise.budget(alpha),
@@ -137,7 +137,7 @@ def _converted(
             "delta": promise.at_delta,
         }
     require(alpha is None, "--alpha", "go with --dp", alpha)
-    if isinstance(promise, Approximate) and asked == 0:
+    if isinstance(promise, Approximate | RepeatedApproximate) and asked == 0:
         return {"epsilon": promise.at_epsilon, "delta": promise.at_delta}
     require(
         asked == 1,

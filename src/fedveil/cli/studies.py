@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedveil.certify import SEES, Certificate, certify, differences
+from fedveil.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
 from fedveil.cli.show import Json, Out, digits, out, plain_table, rounded_up, show
-from fedveil.errors import BadValue, CannotCertify
+from fedveil.errors import CannotCertify
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.job import Result, plan_study, run_study
 from fedveil.plan import Plan, read_plan
@@ -26,8 +26,11 @@ from fedveil.promises import ADVERSARIES, promise
 from fedveil.remote import run_on
 from fedveil.run.conduct import Progress as Step
 from fedveil.schedule import Row
+from fedveil.signature import FILE as SIGNATURE
+from fedveil.signature import Signature, check_signature
+from fedveil.signing_keys import read_signer
 from fedveil.study import Study, parse_study
-from fedveil.version import __version__
+from fedveil.version import EARLIER, __version__
 
 StudyFile = Annotated[Path, typer.Argument(help="A study file (TOML); see docs/study-file.md.")]
 Folder = Annotated[Path, typer.Argument(help="The folder a run left.")]
@@ -89,15 +92,18 @@ def run(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     on: Annotated[Path | None, typer.Option("--on", help="A deployment's folder: its sites have the data.")] = None,
+    sign: Annotated[
+        Path | None, typer.Option("--sign", help="A key that signs the certificate; from: fedveil keys new.")
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train, certify, report."""
     with progress(quiet) as watch:
         if on is None:
-            result = run_study(study, folder, resume=resume, watch=watch)
+            result = run_study(study, folder, resume=resume, watch=watch, sign=sign)
         else:
-            result = run_on(study, folder, on, resume=resume, watch=watch, tell=told(quiet))
+            result = run_on(study, folder, on, resume=resume, watch=watch, tell=told(quiet), sign=sign)
     show_result(result, quiet, as_json)
 
 
@@ -109,28 +115,52 @@ def demo(folder: Out = Path("fedveil-demo"), quiet: Quiet = False, as_json: Json
     show_result(result, quiet, as_json)
 
 
-def certify_run(folder: Folder, as_json: Json = False) -> None:
+def certify_run(
+    folder: Folder,
+    signer: Annotated[
+        Path | None, typer.Option("--signer", help="The public key of who must have signed the certificate.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Recompute the certificate from the run's records alone, and say whether it matches."""
-    found = certify(folder, _version_of(folder))
-    changes = differences(found, _stated(folder))
+    wanted = None if signer is None else read_signer(signer)
+    found, changes = certify_written(folder, __version__, EARLIER)
+    signature = None if changes else check_signature(folder, found.text().encode(), wanted)
+    signed = None if signature is None else {"signer": signature.signer.fingerprint, "checked": wanted is not None}
 
     def text() -> None:
         _certificate_table(found)
-        out().print(
-            "The certificate matches the records." if not changes else f"It does NOT match: {'; '.join(changes)}."
-        )
+        if changes:
+            out().print(f"It does NOT match: {'; '.join(changes)}.")
+            return
+        out().print("The certificate matches the records.")
+        if found.version != __version__:
+            out().print(f"It was made by version {found.version} and recomputed by {__version__}.")
+        if signature is not None:
+            out().print(_signed(signature, checked=wanted is not None), highlight=False)
 
-    show({"matches": not changes, "differences": changes, **json.loads(found.text())}, as_json, text)
+    result = {"matches": not changes, "differences": changes, **json.loads(found.text()), "signature": signed}
+    show(result, as_json, text)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
+
+
+def _signed(signature: Signature, *, checked: bool) -> str:
+    if checked:
+        return f"It is signed by {signature.signer.fingerprint}, the signer that was asked for."
+    return (
+        f"It bears a signature of {signature.signer.fingerprint}, which fits; whose key that is was not checked: give "
+        "--signer KEY.pub."
+    )
 
 
 def report(folder: Folder, as_json: Json = False) -> None:
     """The HTML page again."""
     from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
 
-    found, stated = certify(folder, _version_of(folder)), _stated(folder)
-    changes = differences(found, stated)
+    found, changes = certify_written(folder, __version__, EARLIER)
+    if not changes:
+        check_signature(folder, found.text().encode())
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
     path = write_report(folder)
@@ -175,7 +205,8 @@ def _fresh(folder: Path) -> Path:
         hint = "A run's books must not be lost: name another folder."
         mine = found.name == DEMO_NAME and found.data.clients == 4 and found.training_public
         require(mine, "--out", "name a new folder, or one that a demo left", str(folder), hint)
-        for name in ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", "metrics.json", "report.html"):
+        left = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json", "report.html")
+        for name in left:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "private", ignore_errors=True)
     return folder
@@ -195,11 +226,13 @@ def told(quiet: bool) -> Callable[[str, str], None]:
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:
     """The certificate and how good the model is."""
     certificate = result.certificate
+    signer = None if result.signature is None else result.signature.signer.fingerprint
     summary = {
         **json.loads(certificate.text()),
         "warnings": list(certificate.plan.warnings),
         "metrics": result.metrics,
         "folder": str(result.folder),
+        **({} if signer is None else {"signer": signer}),
     }
 
     def text() -> None:
@@ -214,6 +247,8 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
             out().print("accuracy on held-out records: " + ", ".join([f"this model {test['accuracy']:.1%}", *rest]))
         elif test.get("r2") is not None:
             out().print(f"held-out records: r2 {test['r2']:.3f}, mean absolute error {test['mean_absolute_error']:.3f}")
+        if signer is not None:
+            out().print(f"signed by {signer}", highlight=False, soft_wrap=True)
         out().print(f"written: {result.folder} (open {result.folder / 'report.html'})")
 
     show(summary, as_json, text)
@@ -285,24 +320,6 @@ def _short(row: Row) -> dict[str, Any]:
         "noise": digits(row.noise_on_average, 3),
         "risk": digits(row.risk, 3),
     }
-
-
-def _stated(folder: Path) -> str:
-    """The certificate as it was written."""
-    path = folder / "certificate.json"
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
-
-
-def _version_of(folder: Path) -> str:
-    """The version that the written certificate states: the same numbers are owed by every version."""
-    try:
-        stated = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
-        return str(stated["version"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return __version__
 
 
 def register(app: typer.Typer) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from fedveil.checks import require
 from fedveil.errors import BadValue, FedveilError
+from fedveil.strict_json import read_json
 
 Kind = Literal["cap", "charge", "progress", "release", "failed"]
 GENESIS = "0" * 64  # what the first entry follows
@@ -64,7 +65,7 @@ def canonical(value: Any) -> str:
 def parse(text: str) -> Any:
     """Read JSON that must be in canonical form: one value, one text, so nothing hides beside the hash."""
     try:
-        value = json.loads(text)
+        value = read_json(text, "it")
         same = canonical(value) == text
     except (ValueError, RecursionError) as error:
         raise ValueError("it is not JSON") from error

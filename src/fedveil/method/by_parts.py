@@ -196,7 +196,7 @@ def grid(
             return method.grid(exponent, adversary, data, model, target)
     if adversary == "server-with-secure-aggregation" and trust.server == "secure-aggregation":
         # The ring of neighbours may, by bad luck, show the server more than sums (docs/theory/secure-aggregation.md).
-        return replace(found, total_variation=min(1.0, found.total_variation + SAFE * method.total))
+        return replace(found, mishap=min(1.0, SAFE * method.total))
     return found
 
 

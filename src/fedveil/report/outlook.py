@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fedveil.account.grid import Grid, on_grid
 from fedveil.account.places import PlaceCurve, place_curve
 from fedveil.errors import CannotCertify, FedveilError
-from fedveil.guarantee import Adversary, Answer, Bound, finite_or_none
+from fedveil.guarantee import Adversary, Answer, Bound, Moves, finite_or_none
 from fedveil.plan import Plan
 from fedveil.promises import grid_of, hidden_views, promise
 from fedveil.theory.numerics import smallest_epsilon
@@ -45,15 +45,15 @@ def curve_of(plan: Plan, adversary: Adversary, bounds: Sequence[Bound], known: t
         return _asked(plan, adversary, known)
     proved = {b.name: b.epsilon for b in bounds if b.status == "certified" and b.epsilon is not None}
     name = min(proved, key=lambda key: proved[key], default="")
-    log_delta = next((e.log_delta for e in hidden_views(plan, adversary) if e.name == name), None)
+    seen = next((e for e in hidden_views(plan, adversary) if e.name == name), None)
     deltas = sorted({*DELTAS, known[0]})
-    if log_delta is None:
+    if seen is None or seen.log_delta is None:
         return Curve(adversary=adversary, bound=name, points=tuple((delta, None) for delta in deltas))
-    grid, inverse = grid_of(plan), Inverse(log_delta, start=proved[name])
+    grid, inverse = grid_of(plan), Inverse(seen.log_delta, start=proved[name])
     found: dict[float, float | None] = {known[0]: proved[name] if known[1] is None else known[1]}
     for delta in sorted(deltas, key=lambda d: abs(math.log(d / known[0]))):  # outwards: what is known lies near
         if delta not in found:
-            answer = on_grid(grid, lambda inner: _answer(inverse(inner), inner), delta)
+            answer = on_grid(grid, lambda inner: _answer(inverse(inner), inner, seen.moves), delta)
             found[delta] = finite_or_none(answer.epsilon)
     return Curve(adversary=adversary, bound=name, points=tuple(sorted(found.items())))
 
@@ -114,8 +114,10 @@ class Inverse:
         return max(first + (wanted - here) / slope, 0.0) if slope > 0 else math.inf
 
 
-def _answer(epsilon: float, delta: float) -> Answer:
-    return Answer(epsilon=epsilon, delta=delta, certified_by="one bound", bounds=())
+def _answer(epsilon: float, delta: float, moves: Moves | None = None) -> Answer:
+    name = "one bound"
+    bound = Bound(name=name, status="certified", reason="", epsilon=epsilon, moves=moves)
+    return Answer(epsilon=epsilon, delta=delta, certified_by=name, bounds=(bound,))
 
 
 def places_of(plan: Plan) -> Places:

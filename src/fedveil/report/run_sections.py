@@ -247,11 +247,24 @@ def checking(view: View) -> Markup:
                 "Work the certificate out again from the run's records (no data, no training code), and compare:",
                 tag("pre", code("fedveil certify DIR")),
                 "where DIR is the folder that holds this page. It says whether every number agrees, and refuses "
-                "records that do not agree with each other. Who rewrites all of them can forge them: compare the "
-                "plan's hash with the data holder's.",
+                "records that do not agree with each other. "
+                + ("" if view.signer else "Nobody signed the certificate, so who rewrites all records can forge them: ")
+                + ("" if view.signer else "compare the plan's hash with the data holder's."),
             ]
         )
     ]
+    if view.signer is not None:
+        state = "fits this certificate" if view.fits else "does NOT fit this certificate, which was changed since"
+        steps.append(
+            joined(
+                [
+                    f"Check who signed. The signature {state}. It names the key ",
+                    code(view.signer),
+                    ", and whose key that is only its owner can say. With the public key that the signer gave you:",
+                    tag("pre", code("fedveil certify DIR --signer KEY.pub")),
+                ]
+            )
+        )
     if digest is not None:
         inside = ["Compare the model with the one that was certified:", tag("pre", code("sha256sum DIR/model.npz"))]
         steps.append(joined([*inside, "must print ", code(digest)]))
@@ -261,6 +274,7 @@ def checking(view: View) -> Markup:
         ("run", code(view.run)),
         ("plan (SHA-256)", code(view.plan_hash)),
         *([("model.npz (SHA-256)", code(digest))] if digest is not None else []),
+        ("signed by", code(view.signer) if view.signer and view.fits else "nobody"),
     ]
     facts = table("What this page is about", ("what", "value"), rows)
     return section("checking", "Check it yourself", tag("ol", [tag("li", step) for step in steps]), facts)

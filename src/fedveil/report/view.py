@@ -1,7 +1,6 @@
 """All that the report says, as plain values read from a run's records; the page only sets it in type."""
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,8 @@ from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES
 from fedveil.report.audit_view import AuditView, audit_view
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
+from fedveil.signature import signature_in
+from fedveil.strict_json import read_object
 
 _MOST_POINTS = 120  # of a schedule's lines
 
@@ -90,7 +91,8 @@ class View:
     """One run, ready to be shown.
 
     ``places`` and ``schedule`` are of hidden runs only; ``clients``: each client's own epsilon (none: no guarantee), if
-    the method gives clients different ones; ``audit``: what attacks found, if the run was attacked.
+    the method gives clients different ones; ``audit``: what attacks found, if the run was attacked;
+    ``signer``: the fingerprint of the key that is said to have signed the certificate; ``fits``: that it has.
     """
 
     plan: Plan
@@ -106,6 +108,8 @@ class View:
     schedule: Schedule | None
     clients: tuple[tuple[int, float | None], ...] = ()
     audit: AuditView | None = None
+    signer: str | None = None
+    fits: bool = False
 
     @property
     def hidden(self) -> bool:
@@ -143,6 +147,7 @@ def view_of(folder: Path) -> View:
     hint = "certificate.json is of another run; write it again with: fedveil certify."
     require(stated == plan.hash, "plan.toml", f"be the plan that was certified, {stated}", plan.hash, hint)
     _check_model(folder / "model.npz", released)
+    signature = signature_in(folder)
     hidden = plan.method.kind == "hidden"
     final = any(found.adversary == "final-model" for found in observers)
     return View(
@@ -159,6 +164,8 @@ def view_of(folder: Path) -> View:
         schedule=_schedule(plan) if hidden else None,
         clients=clients,
         audit=_audit(folder / AUDIT, stated, named["run"]),
+        signer=None if signature is None else signature.signer.fingerprint,
+        fits=signature is not None and signature.fits((folder / "certificate.json").read_bytes()),
         **named,
     )
 
@@ -281,12 +288,6 @@ def _text(path: Path) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, BadValue):
-            raise
-        raise BadValue(f"The run's record {path.name} must be JSON: {error}.") from error
-    require(isinstance(found, dict), path.name, "hold a JSON object", type(found).__name__)
+    found = read_object(_text(path), f"The run's record {path.name}")
     require(found.get("format") == 1, f"{path.name}: format", "be 1", found.get("format"))
-    return found  # type: ignore[no-any-return]
+    return found

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.run.files import write_atomically
+from fedveil.strict_json import read_object
 
 State = NDArray[np.int64] | NDArray[np.float64]
 _FORMAT = b"fedveil checkpoint 1\n"
@@ -72,7 +73,7 @@ class Checkpoint:
         if not body.startswith(_FORMAT) or hashlib.sha256(body).digest() != checksum:
             raise ValueError("it is cut short or damaged")
         line, _, raw = body[len(_FORMAT) :].partition(b"\n")
-        head = json.loads(line)
+        head = read_object(line, "its head")
         kind, size = np.dtype(head.pop("type")), head.pop("size")
         if kind.str not in _TYPES or len(raw) != 8 * size:
             raise ValueError("its state has another size than it says")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.run.files import write_atomically
+from fedveil.strict_json import read_object
 
 Coins = NDArray[np.bool_]
 NAME = "canaries"  # in the private folder
@@ -54,9 +55,9 @@ def read_coins(path: Path, count: int) -> Kept:
     except OSError as error:
         raise BadValue(f"The coins of the canaries, {path}, must be readable: {error}.") from error
     try:
-        text = json.loads(data)["coins"]
+        text = read_object(data, path.name)["coins"]
         right = isinstance(text, str) and len(text) == count and set(text) <= {"0", "1"}
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, KeyError):
         right = False
     require(right, str(path), f"hold the coins of {count} canaries", "something else", "It was changed; put it back.")
     return Kept(np.array([sign == "1" for sign in text]), sha256(data).hexdigest())

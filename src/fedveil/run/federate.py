@@ -36,6 +36,7 @@ from fedveil.run.server_dpsgd import DpSgdServer, dpsgd_of
 from fedveil.run.server_fedavg import FedAvgServer
 from fedveil.run.server_hidden import HiddenServer
 from fedveil.run.serving import Serving, Standing
+from fedveil.strict_json import read_object
 from fedveil.study import Study
 from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
@@ -147,7 +148,7 @@ class Federation:
             released = self.folder / "private" / "released"
             if released.exists():  # stopped between the release and the last farewell
                 self._finish(released.read_bytes())
-                return dict(json.loads((self.folder / "metrics.json").read_text(encoding="utf-8")))
+                return read_object((self.folder / "metrics.json").read_bytes(), "The run's record metrics.json")
             members = self._members()
             plan = self._plan(members)
             with Ledger.open(self._books(), self._fingerprint, urandom=self.system.random) as ledger:

@@ -21,6 +21,7 @@ from fedveil.run.site_state import SiteState, save_state
 from fedveil.run.site_terms import plan_of
 from fedveil.run.sums_key import keys_at, made_at, opened_sum
 from fedveil.run.vouched_key import vouched
+from fedveil.strict_json import read_object
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Opened, Refused, unseal
 from fedveil.wire.keys import Card, Identity
@@ -105,7 +106,7 @@ class KeyHolder:
     def _note(self, path: Path, turn: int, clients: int) -> None:
         """The holder's own record: a line for every round whose sum was opened, on the disk before the sum leaves."""
         before = path.read_text(encoding="ascii") if path.exists() else ""
-        if any(json.loads(line)["round"] == turn + 1 for line in before.splitlines()):
+        if any(read_object(line, path.name)["round"] == turn + 1 for line in before.splitlines()):
             return
         at = self.world.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         line = json.dumps({"round": turn + 1, "clients": clients, "at": at})

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.run.files import write_atomically
+from fedveil.strict_json import read_object
 from fedveil.wire.envelope import Refused
 
 
@@ -74,7 +75,7 @@ def load_state(path: Path) -> SiteState:
     except FileNotFoundError:
         return SiteState()
     try:
-        found = SiteState(**json.loads(text))
+        found = SiteState(**read_object(text, path.name))
     except (ValueError, TypeError) as error:
         raise BadValue(f"The site's memory {path} cannot be used ({error}). This run cannot go on here.") from error
     whole = all(type(number) is int for number in (found.number, found.round, found.opened))

@@ -6,15 +6,18 @@ bound was proved for the ideal run. Theory page: grid-noise.md.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector
+from fedveil.theory.divergence import log_laplace, log_theta
+from fedveil.theory.numerics import ROUNDING, Vector
 
 NoiseLaw = Literal["gaussian", "laplace"]
+Moves = Sequence[tuple[float, int]]  # how far one unit moves a noisy release, over its noise; how many such releases
 
 SAMPLER_DISTANCE: Final = 2.0**-100  # total variation of one sampled coordinate from its law, given uniform words
 LEAST_STEPS: Final = 2.0**24  # grid steps in the noise's standard deviation: so that rounding is far below it
@@ -23,6 +26,7 @@ LARGEST_STATE: Final = 2.0**52  # grid steps a coordinate may lie from 0: so tha
 LEAST_SHARE: Final = 2.0**8  # grid steps in one client's share of the noise: so that aliasing is nothing at all
 _REACH: Final = 12.0  # deviations: 2 exp(-72) is below 2**-100
 _LOG_TAIL: Final = -40 * math.log(10)  # what a Gaussian displacement costs in delta
+_CAPS: Final = 400  # losses of one release at which the cost of imperfect samples is tried
 _UP: Final = 1 + 1e-12  # covers the rounding of a few float64 operations
 
 
@@ -45,38 +49,74 @@ def distance(shares: Vector, law: NoiseLaw) -> float:
     return total * _UP * (1 + shares.size * 2.0**-52)
 
 
-def slack_of(distance: float, law: NoiseLaw) -> Slack:
+def slack_of(distance: float, law: NoiseLaw, log_tail: float = _LOG_TAIL) -> Slack:
     r"""The epsilon at which a displacement is as good as unseen.
 
-    Gaussian: $\theta_e(r) \le \Pr[N(0,1) > e/r - r/2] \le \frac12 e^{-(e/r - r/2)^2/2}$, which is 1e-40 at the answer.
+    Gaussian: $\theta_e(r) \le \Pr[N(0,1) > e/r - r/2] \le \frac12 e^{-(e/r - r/2)^2/2}$, which is ``exp(log_tail)``,
+    1e-40 unless a smaller one is asked for, at the answer.
 
     >>> slack_of(1e-9, "gaussian").epsilon
     1.35...e-08
     """
     require(distance >= 0, "distance", "be non-negative", distance)
+    require(log_tail <= _LOG_TAIL, "log_tail", f"be at most {_LOG_TAIL:.4g}", log_tail)
     if law == "laplace":
         return Slack(distance, -math.inf)
-    away = math.sqrt(2 * (-_LOG_TAIL - math.log(2)))
-    return Slack(distance * (distance / 2 + away) * _UP, _LOG_TAIL if distance > 0 else -math.inf)
+    away = math.sqrt(2 * (-log_tail - math.log(2)))
+    return Slack(distance * (distance / 2 + away) * _UP, log_tail if distance > 0 else -math.inf)
 
 
-def _log_cost(epsilon: float, slack: Slack, total_variation: float) -> float:
+def deeper_slack(distance: float, law: NoiseLaw, epsilon: float) -> Slack:
+    """The slack whose tail is still 1e-40 after it is multiplied by exp(epsilon): for large epsilons."""
+    return slack_of(distance, law, _LOG_TAIL - epsilon)
+
+
+def log_capped_cost(total_variation: float, moves: Moves, law: NoiseLaw) -> float:
+    r"""Logarithm of what imperfect samples cost where every release is seen, whatever epsilon is; inf if that is all.
+
+    $\min_c\;\tau(1 + e^c) + \sum_k \Pr[L_k > c]$, where $L_k$ is the loss of release k alone: rare samples can be
+    misjudged by no more than a single release may tell. $\Pr[L_k > c] \le E_{c-1}/(1 - e^{-1})$, and $E_{c-1}$ is
+    $\theta_{c-1}(m_k)$ at most for a release that moves by $m_k$. Every $c$ is valid; a few hundred are tried.
+
+    >>> round(log_capped_cost(2.0**-90, ((3.0, 10),), "gaussian"), 1)
+    -32.5
+    >>> log_capped_cost(2.0**-90, ((20.0, 1),), "gaussian")
+    inf
+    """
+    if not 0 <= total_variation < 1:
+        return math.inf
+    if total_variation == 0:
+        return -math.inf
+    caps = np.linspace(1.0, max(2.0, -math.log(total_variation)), _CAPS)
+    divergence = log_theta if law == "gaussian" else log_laplace
+    total = math.log(total_variation) + np.logaddexp(0.0, caps)
+    for move, count in moves:
+        above = divergence(caps - 1, np.full_like(caps, move)) - math.log1p(-math.exp(-1)) + ROUNDING
+        total = np.logaddexp(total, above + math.log(count))
+    least = float(np.min(total))
+    return least if least < 0 else math.inf
+
+
+def _log_cost(epsilon: float, slack: Slack, total_variation: float, log_capped: float = math.inf) -> float:
     """Logarithm of what is added to the ideal delta, when the ideal run was asked at ``epsilon``."""
     tail = slack.log_delta + np.logaddexp(0.0, slack.epsilon + epsilon)
     sampler = -math.inf
     if total_variation > 0:
         sampler = math.log(total_variation) + float(np.logaddexp(0.0, epsilon + 2 * slack.epsilon))
-    return float(np.logaddexp(tail, sampler))
+    return float(np.logaddexp(tail, min(sampler, log_capped)))
 
 
-def log_delta_on_grid(epsilon: float, log_delta: float, slack: Slack, total_variation: float) -> float:
+def log_delta_on_grid(
+    epsilon: float, log_delta: float, slack: Slack, total_variation: float, log_capped: float = math.inf
+) -> float:
     r"""On the grid at $\varepsilon + 2e$: $\ln[e^e\delta + t(1 + e^{e+\varepsilon}) + \tau(1 + e^{\varepsilon+2e})]$.
 
-    ``log_delta`` is the ideal run's at ``epsilon``; $e$, $t$ are the slack's; $\tau$ is the total variation.
+    ``log_delta`` is the ideal run's at ``epsilon``; $e$, $t$ are the slack's; $\tau$ is the total variation. What that
+    costs is at most ``log_capped`` (from :func:`log_capped_cost`) where every release is seen.
     """
     if not (epsilon < math.inf and slack.epsilon < math.inf and log_delta < math.inf):
         return 0.0  # doubt: delta = 1
-    total = np.logaddexp(log_delta + slack.epsilon, _log_cost(epsilon, slack, total_variation))
+    total = np.logaddexp(log_delta + slack.epsilon, _log_cost(epsilon, slack, total_variation, log_capped))
     return min(float(total) + 1e-12 * (1 + abs(float(total))) if total > -math.inf else -math.inf, 0.0)
 
 

@@ -1,0 +1,93 @@
+"""The signature of a certificate: a file beside it, made over exactly its bytes.
+
+The certificate names the plan's hash, the model's hash and the hash of the run's last entry in the books, so whoever
+signs it signs these with it. Metrics and report are not covered. The file is one line: a word, the signer's public key
+and the signature, both in hexadecimal digits.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from fedveil.checks import require
+from fedveil.errors import BadValue, CannotCertify
+from fedveil.signing_keys import Signer, SigningKey
+
+FILE: Final = "certificate.sig"
+_LINE: Final = re.compile(rb"fedveil-signature-1 ([0-9a-f]{64}) ([0-9a-f]{128})\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What stands in ``certificate.sig``: the key that is said to have signed, and the signature."""
+
+    signer: Signer
+    value: bytes
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.value, bytes) and len(self.value) == 64, "Signature.value", "be 64 bytes", "others")
+
+    @classmethod
+    def of(cls, certificate: bytes, key: SigningKey) -> "Signature":
+        """Sign the bytes of a certificate."""
+        return cls(key.signer, key.sign(certificate))
+
+    def fits(self, certificate: bytes) -> bool:
+        """Whether the key that is named has signed exactly these bytes."""
+        try:
+            Ed25519PublicKey.from_public_bytes(self.signer.public).verify(self.value, certificate)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    def text(self) -> bytes:
+        """The line of the file."""
+        return f"fedveil-signature-1 {self.signer.public.hex()} {self.value.hex()}\n".encode("ascii")
+
+    @classmethod
+    def read(cls, data: bytes) -> "Signature":
+        """From the line of the file."""
+        found = _LINE.fullmatch(data)
+        if found is None:
+            raise BadValue(f"{FILE} must be one line that begins with fedveil-signature-1, and it is something else.")
+        public, value = (bytes.fromhex(group.decode("ascii")) for group in found.groups())
+        return cls(Signer(public), value)
+
+
+def signature_in(folder: Path) -> Signature | None:
+    """The signature that lies in a run's folder, not yet checked; None if there is none."""
+    try:
+        return Signature.read((folder / FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadValue(f"The run's record {FILE} must be readable: {error.strerror}.") from error
+
+
+def check_signature(folder: Path, certificate: bytes, wanted: Signer | None = None) -> Signature | None:
+    """The signature in a run's folder, if it fits the certificate's bytes and is by the ``wanted`` signer.
+
+    Without a wanted signer the absence of a signature is no mistake; one that does not fit always is.
+    """
+    found = signature_in(folder)
+    if found is None:
+        if wanted is None:
+            return None
+        raise CannotCertify(
+            f"The certificate in {folder} must be signed by {wanted.fingerprint}, and it is not signed."
+        )
+    if wanted is not None and found.signer != wanted:
+        raise CannotCertify(
+            f"The certificate in {folder} must be signed by {wanted.fingerprint}, and its signature names "
+            f"{found.signer.fingerprint}."
+        )
+    if not found.fits(certificate):
+        raise CannotCertify(
+            f"{FILE} in {folder} does not fit certificate.json: one of them was changed after the signature of "
+            f"{found.signer.fingerprint}."
+        )
+    return found
