@@ -15,8 +15,9 @@ from fedveil.cli.show import Json, rounded_up, show
 from fedveil.data.records import Records
 from fedveil.guarantee import Neighbours, Unit, finite_or_none
 from fedveil.ledger import Ledger
+from fedveil.ledger.transaction import cost_of
 from fedveil.plan import Plan
-from fedveil.promises import ADVERSARIES, promise
+from fedveil.promises import ADVERSARIES
 from fedveil.run.deployment import read_holder, read_peers, read_site
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.flower.network import Link
@@ -131,7 +132,7 @@ def page(plan: Plan) -> str:
         f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:",
     ]
     for adversary in ADVERSARIES:
-        epsilon = float("inf") if plan.unprotected else promise(plan, adversary).epsilon
+        epsilon = cost_of(plan, adversary).epsilon
         value = "nothing is promised" if finite_or_none(epsilon) is None else f"epsilon {rounded_up(epsilon)}"
         lines.append(f"    {adversary}: {value}")
     lines.append("  accept it with: --accept " + plan.hash)

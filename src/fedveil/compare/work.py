@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.compare.candidates import candidates, planned_entry
-from fedveil.compare.charges import charge, costs_of, record
+from fedveil.compare.charges import charge, record
 from fedveil.compare.result import Comparison, Entry, View
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.errors import FedveilError
 from fedveil.job import Given, Wanted, open_study
+from fedveil.ledger.transaction import costs_of
 from fedveil.model.metrics import scores
 from fedveil.plan import Plan
 from fedveil.run.in_memory import train
@@ -57,7 +58,7 @@ def compare(
         runs=runs,
         metric="accuracy" if loaded.train.classes else "r2",
         entries=tuple(entry for entry, _ in planned),
-        costs=costs_of(found, plans, runs),
+        costs=costs_of([(plan, runs) for plan in plans], found.target),
         records=len(loaded.train),
         clients=loaded.train.clients,
         test_records=0 if loaded.test is None else len(loaded.test),

@@ -17,6 +17,7 @@ from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Cap, CapExceeded
+from fedveil.ledger.transaction import covered
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan
 from fedveil.run.encrypted_setting import KEY_FILE
@@ -167,7 +168,7 @@ class Guard:
         self.show(plan)
         if not (plan.hash in self.terms.accept or ANY in self.terms.accept):
             raise Refused("not-accepted")
-        if plan.unprotected and not self.terms.trials:
+        if not covered(plan) and not self.terms.trials:
             raise Refused("not-private")
         self._charge(plan, record, state, agreed)
         write_atomically(record.private / "proposal", body)

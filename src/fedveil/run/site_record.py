@@ -1,12 +1,11 @@
 """A site's own record of one run: what it agreed to, what it was charged, what was released; as a run's folder is."""
 
-import hashlib
 import io
 import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ import numpy as np
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
 from fedveil.ledger import Cap, Ledger
+from fedveil.ledger.transaction import Transaction, moment
 from fedveil.plan import Plan, write_plan
-from fedveil.promises import ADVERSARIES
-from fedveil.run.conduct import charge_of
 from fedveil.run.encrypted_setting import KEY_FILE
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
-from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
 from fedveil.wire.envelope import Refused
 
@@ -64,15 +61,7 @@ class Record:
     def charge(self, plan: Plan, records: Records, caps: tuple[Cap, ...]) -> None:
         """Take the whole run out of the site's budget, before anything is sent; again: nothing happens."""
         with Ledger.open(self.books, records.fingerprint, urandom=self.world.random) as ledger:
-            ledger.charge(
-                self.run,
-                plan.hash,
-                [charge_of(plan, adversary) for adversary in ADVERSARIES],
-                rounds=plan.method.total,
-                mechanism=write_tables({"method": plan.method.table()}),
-                caps=caps,
-                at=self._at(plan),
-            )
+            self._transaction(ledger, plan).charge(plan, caps=caps)
         write_atomically(self.folder / "plan.toml", write_plan(plan).encode(), mode=PUBLIC)
 
     def entropy(self, plan: Plan, records: Records, seed: int | None) -> Entropy:
@@ -109,8 +98,7 @@ class Record:
         """Record what was released, and keep it."""
         _check_model(plan, model)
         with self._opened(records) as ledger:
-            ledger.release(self.run, hashlib.sha256(model).hexdigest(), at=self._at(plan))
-            export = ledger.export(self.run)
+            export = self._transaction(ledger, plan).release(model).export()
         write_atomically(self.folder / "model.npz", model, mode=PUBLIC)
         write_atomically(self.folder / "ledger.jsonl", export, mode=PUBLIC)
         task = "classification" if plan.data.classes else "regression"
@@ -132,8 +120,8 @@ class Record:
         except BadValue as error:
             raise Refused("changed-data") from error
 
-    def _at(self, plan: Plan) -> str | None:
-        return None if plan.seeded else self.world.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    def _transaction(self, ledger: Ledger, plan: Plan) -> Transaction:
+        return Transaction(ledger, self.run, moment(plan, self.world.now()))
 
 
 def _check_model(plan: Plan, model: bytes) -> None:
