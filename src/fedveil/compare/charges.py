@@ -34,4 +34,4 @@ def record(comparison: Comparison, loaded: Loaded, name: str) -> None:
 def _books(study: Study, loaded: Loaded) -> Ledger:
     if study.books.ledger is None:
         raise BadValue("The study must name a ledger to be charged.")
-    return Ledger.open(study.books.ledger, loaded.train.fingerprint)
+    return Ledger.open(study.books.ledger, loaded.fingerprint, older=loaded.train.fingerprint)

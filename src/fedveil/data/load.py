@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.features import features_of
+from fedveil.data.fingerprint import RawRows
 from fedveil.data.labels import above, class_indices, scaled
 from fedveil.data.missing import settle_missing
 from fedveil.data.records import Records
@@ -31,6 +32,11 @@ class Loaded:
     test_public: bool
     dropped_rows: int
     feature_names: tuple[str, ...]
+    raw: RawRows | None = None
+
+    def fingerprint(self, key: bytes) -> str:
+        """Of all rows of the source, as they were read; of the records, if that is all there is."""
+        return self.train.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,6 +50,7 @@ class Prepared:
     bound: float
     dropped_rows: int
     feature_names: tuple[str, ...]
+    raw: RawRows | None = None
 
     def records(self, rows: NDArray[np.bool_] | None, owner: Array, names: tuple[str, ...], clients: int) -> Records:
         """The records of some rows."""
@@ -90,12 +97,14 @@ def load(source: Source, split: Split, held_out: HeldOut | None = None, *, base:
         test_public=held_out is not None and held_out.public,
         dropped_rows=whole.dropped_rows,
         feature_names=whole.feature_names,
+        raw=whole.raw,
     )
 
 
 def prepare(source: Source, split: Split, base: Path) -> Prepared:
     """Read a source and apply its public rule."""
     table, source = read(source, base)
+    raw = table.raw  # before anything is filled in or dropped
     named = _client(table, source, split, base)
     table, dropped = settle_missing(table, source)
     client = _client(table, source, split, base)
@@ -113,6 +122,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         bound=total_bound(source.feature_bound, source.intercept),
         dropped_rows=dropped,
         feature_names=names,
+        raw=raw,
     )
 
 

@@ -189,7 +189,9 @@ def _charged(
     books = study.books.ledger or folder / "private" / "ledger.sqlite"
     with ExitStack() as stack:
         try:
-            ledger = stack.enter_context(Ledger.open(books, loaded.train.fingerprint, urandom=system.random))
+            older = loaded.train.fingerprint
+            opened = Ledger.open(books, loaded.fingerprint, older=older, urandom=system.random)
+            ledger = stack.enter_context(opened)
             transaction = Transaction(ledger, name, moment(plan, system.now()))
             extra = None if kept is None else {coins.CHARGED: kept.commitment}
             entry = transaction.charge(plan, caps=caps_of(study.books, study.target), extra=extra)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.data.fingerprint import RawRows
 from fedveil.data.load import load
 from fedveil.data.records import Records
 from fedveil.data.spec import Source, Split
@@ -31,6 +32,11 @@ class SiteData:
 
     records: Records
     fixed: Fixed | None = None
+    raw: RawRows | None = None
+
+    def fingerprint(self, key: bytes) -> str:
+        """Of all rows of the source, as they were read; of the records, if a trial dealt them."""
+        return self.records.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
 
 
 def read_site_data(path: Path) -> SiteData:
@@ -47,7 +53,8 @@ def read_site_data(path: Path) -> SiteData:
     source = Source.parse(dict(table(tables["data"], "data")))
     owners = table(tables.get("clients", {"kind": "random", "count": 1}), "clients")
     split = Split.parse(dict(owners))
-    return SiteData(load(source, split, None, base=path.parent, generator=np.random.default_rng).train)
+    loaded = load(source, split, None, base=path.parent, generator=np.random.default_rng)
+    return SiteData(loaded.train, raw=loaded.raw)
 
 
 def write_dealt(path: Path, records: Records, clients: Indices) -> None:

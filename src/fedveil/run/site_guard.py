@@ -183,9 +183,9 @@ class Guard:
         """
         path = record.private / "state"
         try:
-            record.check_books(plan, self.site.records, known=state.proposal != "", alone=self.terms.once)
+            record.check_books(plan, self.site.data, known=state.proposal != "", alone=self.terms.once)
             save_state(path, replace(state, proposal=agreed.proposal))
-            record.charge(plan, self.site.records, self.terms.limits)
+            record.charge(plan, self.site.data, self.terms.limits)
         except CapExceeded as error:
             save_state(path, state)  # nothing was charged
             raise Refused("over-cap") from error
@@ -292,7 +292,7 @@ class Guard:
         if not isinstance(plan.method, SimFL):
             raise Refused("unknown-kind")
         turn = opened.head.round
-        entropy = record.entropy(plan, self.site.records, proposal.values.get("seed") if plan.seeded else None)
+        entropy = record.entropy(plan, self.site.data, proposal.values.get("seed") if plan.seeded else None)
         keys = (self.site.identity, self.site.peers)
         memory = record.private / "memory"
         party = SimFLSite.make(plan, record.run, self.site.records, keys, entropy, memory, self.world.random)
@@ -310,7 +310,7 @@ class Guard:
         model = asked.blocks.get("model", b"")
         if not state.finished:
             plan, _ = self._agreed(record, state)
-            record.release(plan, self.site.records, model)
+            record.release(plan, self.site.data, model)
             save_state(record.private / "state", replace(state, finished=True))
         elif not record.released(model):
             raise Refused("finished")
@@ -325,7 +325,7 @@ class Guard:
         if record.run not in self._works:
             plan, proposal = self._agreed(record, state)
             seed = proposal.values.get("seed") if plan.seeded else None
-            entropy = record.entropy(plan, self.site.records, seed)
+            entropy = record.entropy(plan, self.site.data, seed)
             memory = record.private / "memory"
             self._works[record.run] = site_work(plan, self.site.records, proposal, entropy, memory)
         return self._works[record.run]
