@@ -17,7 +17,7 @@ from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.ledger import Entry, read_export
-from fedveil.ledger.transaction import cost_of, covered
+from fedveil.ledger.costs import cost_of, covered
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES, grid_of, promise
 from fedveil.target import Target

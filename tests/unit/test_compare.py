@@ -132,7 +132,7 @@ def test_the_ledger_is_charged_once_for_all_and_a_cap_refuses_before_training(tm
     wanted = tables(study={"name": "trial"}, books=books)
     found = compare(wanted, DATA, algorithms=["hidden"], runs=2)
     assert found.charged
-    with Ledger.open(tmp_path / "books.sqlite", DATA[0].fingerprint) as ledger:
+    with Ledger.look(tmp_path / "books.sqlite") as ledger:
         assert ledger.spent("final-model").epsilon == found.costs[0].epsilon
         last = ledger.entries()[-1]
         assert (last.kind, last.payload["model"]) == ("release", sha256(found.text().encode()).hexdigest())

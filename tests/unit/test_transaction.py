@@ -11,7 +11,8 @@ import pytest
 import fedveil
 from fedveil.estimators import Budget, PrivateLogisticRegression
 from fedveil.ledger import Ledger
-from fedveil.ledger.transaction import Transaction, cost_of, costs_of, covered
+from fedveil.ledger.costs import cost_of, covered
+from fedveil.ledger.transaction import Transaction, costs_of
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES, promise
 from unit.books import data
@@ -83,4 +84,4 @@ def test_nobody_else_decides_what_unprotected_means() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr == "unprotected"
     ]
-    assert asking == ["ledger/transaction.py"]
+    assert asking == ["ledger/costs.py"]

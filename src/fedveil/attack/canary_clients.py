@@ -15,7 +15,7 @@ from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.guarantee import Adversary, finite_or_none
 from fedveil.job import Given, Wanted, open_study
-from fedveil.ledger.transaction import cost_of
+from fedveil.ledger.costs import cost_of
 from fedveil.method.fedavg import FedAvg
 from fedveil.model.loss import Loss
 from fedveil.plan import Plan

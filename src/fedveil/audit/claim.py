@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedveil.account.compare import account_for
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
-from fedveil.ledger.transaction import covered
+from fedveil.ledger.costs import covered
 from fedveil.mechanism import Mechanism
 from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan

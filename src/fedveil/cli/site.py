@@ -14,7 +14,7 @@ from fedveil.checks import require
 from fedveil.cli.show import Json, rounded_up, show
 from fedveil.guarantee import Neighbours, Unit, finite_or_none
 from fedveil.ledger import Ledger
-from fedveil.ledger.transaction import cost_of
+from fedveil.ledger.costs import cost_of
 from fedveil.plan import Plan
 from fedveil.promises import ADVERSARIES
 from fedveil.run.deployment import read_holder, read_peers, read_site

@@ -7,6 +7,7 @@ from fedveil.compare.result import Comparison
 from fedveil.data.load import Loaded
 from fedveil.errors import BadValue
 from fedveil.ledger import Ledger
+from fedveil.ledger.place import books_of
 from fedveil.ledger.transaction import Transaction, caps_of
 from fedveil.plan import Plan
 from fedveil.study import Study
@@ -32,6 +33,7 @@ def record(comparison: Comparison, loaded: Loaded, name: str) -> None:
 
 
 def _books(study: Study, loaded: Loaded) -> Ledger:
-    if study.books.ledger is None:
+    place = books_of(study, None)
+    if place is None:
         raise BadValue("The study must name a ledger to be charged.")
-    return Ledger.open(study.books.ledger, loaded.fingerprint, older=loaded.train.fingerprint)
+    return Ledger.open(place, loaded.fingerprint, older=loaded.train.fingerprint)

@@ -16,6 +16,7 @@ from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.errors import FedveilError
 from fedveil.job import Given, Wanted, open_study
+from fedveil.ledger.place import books_of
 from fedveil.ledger.transaction import costs_of
 from fedveil.model.metrics import scores
 from fedveil.plan import Plan
@@ -41,7 +42,8 @@ def compare(
     """Train every algorithm ``runs`` times for the study's own target.
 
     ``algorithms``: kinds, or kinds with settings as ``hidden:order=public``; none: all there are (for ``trust``, the
-    study's own). A study with books is charged for all of it before anything is trained. ``watch`` is told what comes.
+    study's own). A study with books (docs/ledger.md) is charged for all of it before anything is trained. ``watch`` is
+    told what comes.
     """
     require(view in get_args(View), "view", f"be one of {', '.join(get_args(View))}", view)
     require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
@@ -63,7 +65,7 @@ def compare(
         clients=loaded.train.clients,
         test_records=0 if loaded.test is None else len(loaded.test),
         test_public=loaded.test_public,
-        charged=found.books.ledger is not None and bool(plans),
+        charged=books_of(found, None) is not None and bool(plans),
     )
     name = charge(comparison, loaded, plans) if comparison.charged else None
     entries = []

@@ -12,7 +12,7 @@ from fedveil.assumptions import Assumption, assumptions
 from fedveil.certify import Certificate, Guarantee
 from fedveil.data.records import Records
 from fedveil.estimators.budget import Budget
-from fedveil.ledger.transaction import covered
+from fedveil.ledger.costs import covered
 from fedveil.plan import Plan
 from fedveil.planning import make_plan
 from fedveil.planning.base import Task, Wish

@@ -18,7 +18,7 @@ from fedveil.errors import BadValue
 from fedveil.estimators.budget import Budget
 from fedveil.estimators.fitting import Fitted, fit
 from fedveil.estimators.rows import RowRule
-from fedveil.ledger.transaction import cost_of
+from fedveil.ledger.costs import cost_of
 from fedveil.model.spec import ModelPlan
 from fedveil.planning import read_wish
 from fedveil.planning.base import Task

@@ -8,6 +8,7 @@ run's export: nothing that was computed from records may enter them, except what
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, final, get_args
@@ -16,9 +17,11 @@ from fedveil.checks import require
 from fedveil.errors import BadValue, FedveilError
 from fedveil.guarantee import Adversary, Neighbours, Unit
 from fedveil.ledger import store
-from fedveil.ledger.budget import Cap, Cost, check_caps, tightened, total
+from fedveil.ledger.budget import Cap, Cost, tightened, total
+from fedveil.ledger.composition import Charged, charged
 from fedveil.ledger.entry import ALL_RUNS, GENESIS, HASH, Entry, Kind, LedgerBroken, canonical, check_run, plain
 from fedveil.ledger.export import Export, write_export
+from fedveil.ledger.filter import check, question_of, settled
 from fedveil.ledger.head import Head, head_file, keep_head, read_head
 
 Fingerprint = Callable[[bytes], str]  # of the data, under the books' own key
@@ -164,16 +167,27 @@ class Ledger:
             "mechanism": mechanism,
             "extra": extra or {},
         }
+        asked = Charged.read(payload)
+        if caps or self.caps():
+            self._warm(asked, caps)
         with self._writing():
             entries = store.everything(self._connection)  # broken books take no more charges
             story = [entry for entry in entries if entry.run == run]
             if story:
                 return _charged(story, plan)
-            news = tightened(_caps(entries), caps)
-            check_caps((_caps(entries) | {cap.adversary: cap for cap in news}).values(), _costs(entries), costs)
+            before, known = charged(entries), _caps(entries)
+            news = [cap if cap.adversary in known else settled(cap, before, asked) for cap in tightened(known, caps)]
+            check((known | {cap.adversary: cap for cap in news}).values(), before, asked)
             for cap in news:
                 self._record_cap(cap, "stated by a study", at)
             return self._append(run, 0, "charge", payload, at)
+
+    def _warm(self, asked: Charged, caps: Sequence[Cap]) -> None:
+        """Work out the curves that the caps will ask for (they are kept) before others have to wait for this writer."""
+        entries = self.entries()
+        for cap in {*caps, *_caps(entries).values()}:
+            for one in (*charged(entries), asked):
+                one.uses(question_of(cap))
 
     def progress(
         self, run: str, reached: int, payload: Mapping[str, Any] | None = None, *, at: str | None = None
@@ -201,14 +215,17 @@ class Ledger:
             return self._once(run, self._rounds(run) + 1, "failed", {"reason": reason}, at)
 
     def set_cap(self, cap: Cap, reason: str, *, at: str | None = None) -> Entry:
-        """Set a cap on purpose, also a higher one, and say why: both stay in the books for all to see."""
+        """Set a cap on purpose, also a higher one, and say why: both stay in the books for all to see.
+
+        A cap that was there keeps its rule of adding up; a new one has the rule that it states.
+        """
         require(isinstance(reason, str) and reason.strip() != "", "reason", "say why the cap changes", reason)
         with self._writing():
-            store.everything(self._connection)
-            return self._record_cap(cap, reason, at)
+            old = _caps(store.everything(self._connection)).get(cap.adversary)
+            return self._record_cap(cap if old is None else replace(cap, order=old.order), reason, at)
 
     def spent(self, adversary: Adversary, unit: Unit = "record", neighbours: Neighbours = "replace-one") -> Cost:
-        """What all charged runs cost together against this observer, rounded up."""
+        """What all charged runs cost together against this observer, epsilons and deltas added up and rounded up."""
         return total(_costs(self.entries()), adversary, unit, neighbours)
 
     def caps(self) -> tuple[Cap, ...]:
@@ -257,7 +274,7 @@ class Ledger:
 
     def _record_cap(self, cap: Cap, reason: str, at: str | None) -> Entry:
         count = len(store.of_run(self._connection, ALL_RUNS))
-        payload = {
+        payload: dict[str, Any] = {
             "adversary": cap.adversary,
             "unit": cap.unit,
             "neighbours": cap.neighbours,
@@ -265,6 +282,8 @@ class Ledger:
             "delta": cap.delta,
             "reason": reason,
         }
+        if cap.order is not None:  # caps that add epsilons are written as they always were
+            payload["order"] = cap.order
         return self._append(ALL_RUNS, count, "cap", payload, at)
 
     def _append(self, run: str, round_: int, kind: Kind, payload: Mapping[str, Any], at: str | None) -> Entry:

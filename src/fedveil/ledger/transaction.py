@@ -1,11 +1,10 @@
 """One transaction for everyone who trains: charge what a plan costs, then record what comes out of it.
 
 A run in this process, an aggregator, a site, a comparison and an estimator all go through here, so there is one answer
-to what a plan costs each observer, and one to what "unprotected" means: nothing is promised, so every observer is
-charged with an infinite epsilon, and what is released counts as not covered.
+to what a plan costs each observer. Of an unprotected plan nothing is promised: every observer is charged with an
+infinite epsilon, and what is released counts as not covered (``costs.py``).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,30 +15,14 @@ from fedveil.checks import require
 from fedveil.guarantee import Adversary
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap, Cost, total
+from fedveil.ledger.costs import cost_of
 from fedveil.ledger.entry import Entry
 from fedveil.plan import Plan, write_plan
-from fedveil.promises import ADVERSARIES, promise
+from fedveil.promises import ADVERSARIES
 from fedveil.study import Books
 from fedveil.target import Target
 
 Planned = tuple[Plan, int]  # a plan, and how often it runs
-
-
-def covered(plan: Plan) -> bool:
-    """Whether the guarantees hold for what a run of this plan releases."""
-    return not plan.unprotected
-
-
-def cost_of(plan: Plan, adversary: Adversary) -> Cost:
-    """What one run of this plan costs against this observer; infinite if something leaves that no noise covers."""
-    answer, target = promise(plan, adversary), plan.target
-    return Cost(
-        adversary=adversary,
-        unit=target.unit,
-        neighbours=target.neighbours,
-        epsilon=answer.epsilon if covered(plan) else math.inf,
-        delta=answer.delta,
-    )
 
 
 def costs_of(planned: Sequence[Planned], target: Target) -> tuple[Cost, ...]:

@@ -25,7 +25,9 @@ from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger import Ledger
-from fedveil.ledger.transaction import Transaction, caps_of, cost_of, moment
+from fedveil.ledger.costs import cost_of
+from fedveil.ledger.place import POINTER, books_of
+from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.method.hidden import Hidden
 from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan, read_plan, write_plan
@@ -186,10 +188,11 @@ def _charged(
     system: System,
 ) -> Iterator[Transaction]:
     """The ledger with the whole run's cost taken out of the budget; a new run that is refused leaves nothing behind."""
-    books = study.books.ledger or folder / "private" / "ledger.sqlite"
+    own = folder / "private" / "ledger.sqlite"
     with ExitStack() as stack:
         try:
-            older = loaded.train.fingerprint
+            older, books = loaded.train.fingerprint, books_of(study, own) or own
+            write_atomically(folder / "private" / POINTER, f"{books.absolute()}\n".encode())
             opened = Ledger.open(books, loaded.fingerprint, older=older, urandom=system.random)
             ledger = stack.enter_context(opened)
             transaction = Transaction(ledger, name, moment(plan, system.now()))
@@ -198,7 +201,7 @@ def _charged(
             if kept is not None:  # a run that goes on has the coins it was charged with
                 check_commitment(kept, entry.payload["extra"].get(coins.CHARGED))
         except FedveilError:
-            for made in [] if resume else ["plan.toml", "private/key", f"private/{coins.NAME}"]:
+            for made in [] if resume else ["plan.toml", "private/key", f"private/{coins.NAME}", f"private/{POINTER}"]:
                 (folder / made).unlink(missing_ok=True)
             raise
         yield transaction

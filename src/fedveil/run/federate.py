@@ -17,7 +17,8 @@ from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.ledger import Ledger
-from fedveil.ledger.transaction import Transaction, caps_of, cost_of, moment
+from fedveil.ledger.costs import cost_of
+from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.method.dpsgd import DpSgd
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan, write_plan
@@ -191,7 +192,11 @@ class Federation:
         return plan
 
     def _books(self) -> Path:
-        return self.study.books.ledger or self.folder / "private" / "ledger.sqlite"
+        """The aggregator has no data, so no place beside them either."""
+        own = self.study.books.ledger
+        hint = "Without one, each run has books of its own, and a cap would bind each alone."
+        require(own is not None or not self.study.books.caps, "books.ledger", "be given with a cap", None, hint)
+        return own or self.folder / "private" / "ledger.sqlite"
 
     def _fingerprint(self, key: bytes) -> str:
         """The aggregator has no data: its books belong to the sites, by their keys."""

@@ -17,7 +17,7 @@ from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Cap, CapExceeded
-from fedveil.ledger.transaction import covered
+from fedveil.ledger.costs import covered
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan
 from fedveil.run.encrypted_setting import KEY_FILE
