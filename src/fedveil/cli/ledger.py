@@ -40,33 +40,40 @@ def ledger(
 
 
 def _text(path: Path, runs: list[RunRow], rows: list[ObserverRow]) -> None:
-    out().print(f"{path}: {len(runs)} {'run' if len(runs) == 1 else 'runs'} charged")
-    if not runs and not rows:
+    out().print(f"{path}: {len(runs)} {'run' if len(runs) == 1 else 'runs'} charged", soft_wrap=True)
+    if not rows:
         return
-    table = _columns("run", "when", "study", "", "epsilon (delta), first observer")
+    table = _columns("run", "when", "study", "", "final model")
     for run in runs:
-        first = run.costs[0]
-        cost = f"{rounded_up(first.epsilon)} ({first.delta:g}) {first.adversary}"
-        table.add_row(run.run[:20], run.at or "-", (run.study or "-")[:40], run.ended, cost)
+        found = next((cost for cost in run.costs if cost.adversary == "final-model"), run.costs[0])
+        table.add_row(run.run[:12], (run.at or "-")[:16], (run.study or "-")[:20], run.ended, _pair(found))
     out().print(table)
-    table = _columns("who", "one", "added up", "composed exactly", "cap", "left")
+    for kind in dict.fromkeys(row.question[1:] for row in rows):
+        out().print(f"one {kind[0]}, {kind[1]}: epsilon (delta) of all runs together")
+        table = _columns("who", "added up", "composed exactly")
+        for row in rows:
+            if row.question[1:] == kind:
+                composed = f"{rounded_up(row.composed)} ({digits(row.delta, 3)})"
+                table.add_row(row.question[0], _pair(row.added), composed)
+        out().print(table)
     for row in rows:
-        who, unit, neighbours = row.question
-        added = f"{rounded_up(row.added.epsilon)} ({digits(row.added.delta, 3)})"
-        composed = f"{rounded_up(row.composed)} ({digits(row.delta, 3)})"
-        table.add_row(who, f"{unit}, {neighbours}", added, composed, *_cap_text(row.left))
-    out().print(table)
-    out().print("Epsilon, with delta in brackets. Added up: valid however later runs were chosen.")
+        if row.left is not None:
+            out().print(_cap_text(row.left), soft_wrap=True)
+    out().print("Added up: valid however later runs were chosen.")
     out().print("Composed exactly: valid if all runs were fixed before the first result was seen.")
 
 
-def _cap_text(left: Left | None) -> tuple[str, str]:
-    if left is None:
-        return "none", "-"
+def _pair(cost: Cost) -> str:
+    return f"{rounded_up(cost.epsilon)} ({digits(cost.delta, 3)})"
+
+
+def _cap_text(left: Left) -> str:
     cap = left.cap
-    rule = "added up" if cap.order is None else f"Renyi order {cap.order:g}"
-    spent = f"{rounded_up(left.spent)} of {cap.epsilon:g} ({cap.delta:g}), {rule}"
-    return spent, f"{math.floor(100 * left.share)}%, {left.more} more like the last"
+    rule = "epsilons and deltas added up" if cap.order is None else f"by Renyi divergences of order {cap.order:g}"
+    return (
+        f"cap for {cap.adversary} ({cap.unit}, {cap.neighbours}): epsilon {rounded_up(left.spent)} of {cap.epsilon:g} "
+        f"at delta {cap.delta:g} is spent, {rule}; {math.floor(100 * left.share)}% is left, {left.more} more like the last"
+    )
 
 
 def _columns(*names: str) -> Table:
