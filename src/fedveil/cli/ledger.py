@@ -70,9 +70,10 @@ def _pair(cost: Cost) -> str:
 def _cap_text(left: Left) -> str:
     cap = left.cap
     rule = "epsilons and deltas added up" if cap.order is None else f"by Renyi divergences of order {cap.order:g}"
+    share = math.floor(100 * left.share)
     return (
         f"cap for {cap.adversary} ({cap.unit}, {cap.neighbours}): epsilon {rounded_up(left.spent)} of {cap.epsilon:g} "
-        f"at delta {cap.delta:g} is spent, {rule}; {math.floor(100 * left.share)}% is left, {left.more} more like the last"
+        f"at delta {cap.delta:g} is spent, {rule}; {share}% is left, {left.more} more like the last"
     )
 
 
