@@ -17,6 +17,7 @@ from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.ledger import Entry, read_export
+from fedveil.ledger.costs import cost_of, covered
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES, grid_of, promise
 from fedveil.strict_json import read_object
@@ -100,8 +101,8 @@ def _check_charge(plan: Plan, charge: Entry) -> None:
     """What was charged is what the plan costs."""
     stated = {cost["adversary"]: (cost["epsilon"], cost["delta"]) for cost in charge.payload.get("costs", [])}
     for adversary in ADVERSARIES:
-        answer = promise(plan, adversary)
-        owed = (None if plan.unprotected else finite_or_none(answer.epsilon), answer.delta)
+        cost = cost_of(plan, adversary)
+        owed = (finite_or_none(cost.epsilon), cost.delta)
         found = stated.get(adversary)
         require(found == owed, f"The charge for {adversary}", f"be what the plan costs, {owed}", found)
     rounds = charge.payload.get("rounds")
@@ -196,7 +197,7 @@ def _per_client(method: object) -> TypeGuard[PerClient]:
 def _released(plan: Plan, model: str) -> tuple[dict[str, Any], ...]:
     """Everything that leaves, with what is promised for it."""
     rows: list[dict[str, Any]] = [
-        {"what": "the final model", "file": "model.npz", "sha256": model, "covered": plan.private}
+        {"what": "the final model", "file": "model.npz", "sha256": model, "covered": covered(plan)}
     ]
     if plan.test_records and not plan.test_public:
         rows.append(

@@ -52,7 +52,7 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
         found = study_of(study, base=Path(), data_given=data is not None)
     if data is not None:
         train, test = data if isinstance(data, tuple) else (data, None)
-        return found, Loaded(train=train, test=test, test_public=False, dropped_rows=0, feature_names=())
+        return found, Loaded(train=train, test=test, test_public=False, dropped_rows=0, feature_names=(), raw=train.raw)
     require(found.source is not None, "data", "be given when the study names no source", None)
     assert found.source is not None  # noqa: S101  for the type checker
     return found, load(

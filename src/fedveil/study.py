@@ -35,8 +35,6 @@ class Books:
             require(adversary in get_args(Adversary), "books.cap", f"name one of {get_args(Adversary)}", adversary)
             require(0 < epsilon <= 1e6, f"books.cap.{adversary}", "give an epsilon in (0, 1e6]", epsilon)
             require(0 <= delta < 1, f"books.cap.{adversary}", "give a delta in [0, 1)", delta)
-        hint = "Without one, each run has books of its own, and a cap would bind each alone."
-        require(not self.caps or self.ledger is not None, "books.ledger", "be given with a cap", None, hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

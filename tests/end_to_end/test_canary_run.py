@@ -186,7 +186,7 @@ def test_runs_with_and_without_canaries_share_the_books_of_their_data(tmp_path: 
         run(wanted, tmp_path / str(seed), system=system(seed))
     plain = {key: value for key, value in tables(**books).items() if key != "audit"}
     run(plain, tmp_path / "plain", system=system(7))
-    with Ledger.open(tmp_path / "books.sqlite", records().fingerprint) as ledger:
+    with Ledger.look(tmp_path / "books.sqlite") as ledger:
         assert sum(entry.kind == "release" for entry in ledger.entries()) == 3
 
 

@@ -168,7 +168,7 @@ def kill_when_begun(study: Path, out: Path, delay: float, number: int) -> subpro
     """Start a run and send it a signal once it is charged, after a moment."""
     command = [sys.executable, "-m", "fedveil", "run", str(study), "--out", str(out), "--quiet"]
     process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    ledger = out / "private" / "ledger.sqlite"
+    ledger = study.parent / ".fedveil" / "data.npz.sqlite"
     while not ledger.exists() and process.poll() is None:
         time.sleep(0.01)
     time.sleep(delay)
@@ -217,7 +217,7 @@ def test_one_run_to_a_folder(finished: Path, refused: Callable[..., str]) -> Non
     assert "finished" in refused("run", study, "--out", finished, "--resume")
 
 
-BOOKS = '[books]\nledger = "books.sqlite"\ncap = {final-model = [3.0, 1e-3]}'
+BOOKS = '[books]\nledger = "books.sqlite"\ncap = {final-model = [2.2, 1e-3]}'
 
 
 def test_a_cap_is_kept_over_runs_of_one_data_set(tmp_path: Path, refused: Callable[..., str]) -> None:

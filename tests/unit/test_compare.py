@@ -128,11 +128,11 @@ def test_without_held_out_records_nothing_is_measured() -> None:
 
 
 def test_the_ledger_is_charged_once_for_all_and_a_cap_refuses_before_training(tmp_path: Path) -> None:
-    books = {"ledger": str(tmp_path / "books.sqlite"), "cap": {"final-model": [10.0, 1e-3]}}
+    books = {"ledger": str(tmp_path / "books.sqlite"), "cap": {"final-model": [6.5, 1e-3]}}
     wanted = tables(study={"name": "trial"}, books=books)
     found = compare(wanted, DATA, algorithms=["hidden"], runs=2)
     assert found.charged
-    with Ledger.open(tmp_path / "books.sqlite", DATA[0].fingerprint) as ledger:
+    with Ledger.look(tmp_path / "books.sqlite") as ledger:
         assert ledger.spent("final-model").epsilon == found.costs[0].epsilon
         last = ledger.entries()[-1]
         assert (last.kind, last.payload["model"]) == ("release", sha256(found.text().encode()).hexdigest())

@@ -154,7 +154,7 @@ def _unknown(plan: Plan) -> str:
         return "it knows losses of linear scores, not torch models"
     if kind == "hidden":
         return "" if plan.run.stopping == "end" else "it is not known for random stopping"
-    if plan.unprotected and getattr(method, "noiseless", False):
+    if getattr(method, "noiseless", False):
         return "nothing is hidden where no noise is added"
     if plan.model.loss.outputs != 1:
         return f"for {kind} it knows losses of one score, not {plan.model.kind}"

@@ -15,10 +15,10 @@ from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.guarantee import Adversary, finite_or_none
 from fedveil.job import Given, Wanted, open_study
+from fedveil.ledger.costs import cost_of
 from fedveil.method.fedavg import FedAvg
 from fedveil.model.loss import Loss
 from fedveil.plan import Plan
-from fedveil.promises import promise
 from fedveil.run.in_memory import train
 from fedveil.train.entropy import Entropy
 
@@ -55,7 +55,7 @@ def canary_estimate(
     loss = plan.model.loss
     inside, outside = (cosines(seen, pushes(loss, group, records.classes)) for group in (rows, spare))
     who: Adversary = "every-model" if every_round else "final-model"
-    certified = None if plan.unprotected else finite_or_none(promise(plan, who).epsilon)
+    certified = finite_or_none(cost_of(plan, who).epsilon)
     return estimate(inside, outside, adversary=who, certified=certified, delta=plan.target.delta)
 
 

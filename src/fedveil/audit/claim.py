@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedveil.account.compare import account_for
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
+from fedveil.ledger.costs import covered
 from fedveil.mechanism import Mechanism
 from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan
@@ -78,7 +79,7 @@ def claim_of_plan(plan: Plan, adversary: Adversary, deltas: Sequence[float] | No
 
 @lru_cache(maxsize=16)  # of a plan of a thousand rounds it takes most of a minute, and every attack asks
 def _claim_of_plan(plan: Plan, adversary: Adversary, deltas: tuple[float, ...] | None) -> Claim:
-    if plan.unprotected:
+    if not covered(plan):
         return Claim(())
     own = plan.target.delta, promise(plan, adversary).epsilon
     if deltas is None and isinstance(plan.method, Hidden) and math.isfinite(own[1]):

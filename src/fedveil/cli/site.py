@@ -12,16 +12,16 @@ import typer
 from fedveil.certify import certify
 from fedveil.checks import require
 from fedveil.cli.show import Json, rounded_up, show
-from fedveil.data.records import Records
 from fedveil.guarantee import Neighbours, Unit, finite_or_none
 from fedveil.ledger import Ledger
+from fedveil.ledger.costs import cost_of
 from fedveil.plan import Plan
-from fedveil.promises import ADVERSARIES, promise
+from fedveil.promises import ADVERSARIES
 from fedveil.run.deployment import read_holder, read_peers, read_site
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.flower.network import Link
 from fedveil.run.flower.node import run_node
-from fedveil.run.site_data import read_site_data
+from fedveil.run.site_data import SiteData, read_site_data
 from fedveil.run.site_guard import Guard, Site, Terms
 from fedveil.run.site_record import World
 from fedveil.run.site_socket import listening, serve
@@ -76,7 +76,7 @@ def site(
     )
     stopped = until_signalled()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
-        _check_data(records / "ledger.sqlite", own.records)
+        _check_data(records / "ledger.sqlite", own)
         say(f"{identity.name}: listening for {aggregator.name}")
         serve(door, guard, say, lambda: bool(stopped))
     show({"site": identity.name, "stopped": True}, as_json, lambda: None)
@@ -131,7 +131,7 @@ def page(plan: Plan) -> str:
         f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:",
     ]
     for adversary in ADVERSARIES:
-        epsilon = float("inf") if plan.unprotected else promise(plan, adversary).epsilon
+        epsilon = cost_of(plan, adversary).epsilon
         value = "nothing is promised" if finite_or_none(epsilon) is None else f"epsilon {rounded_up(epsilon)}"
         lines.append(f"    {adversary}: {value}")
     lines += [f"  warning: {warning}" for warning in plan.warnings]
@@ -145,10 +145,10 @@ def _certified(folder: Path) -> None:
     say(f"the run has ended; its record: {folder}")
 
 
-def _check_data(books: Path, records: Records) -> None:
+def _check_data(books: Path, own: SiteData) -> None:
     """Refuse data that are not those of the books here, before anybody asks for anything."""
     if books.exists():
-        Ledger.open(books, records.fingerprint).close()
+        Ledger.open(books, own.fingerprint, older=own.records.fingerprint).close()
 
 
 def _one_of(option: str, given: str, words: Any) -> Any:

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.compare.candidates import candidates, planned_entry
-from fedveil.compare.charges import charge, costs_of, record
+from fedveil.compare.charges import charge, record
 from fedveil.compare.result import Comparison, Entry, View
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.errors import FedveilError
 from fedveil.job import Given, Wanted, open_study
+from fedveil.ledger.place import books_of
+from fedveil.ledger.transaction import costs_of
 from fedveil.model.metrics import scores
 from fedveil.plan import Plan
 from fedveil.run.in_memory import train
@@ -40,7 +42,8 @@ def compare(
     """Train every algorithm ``runs`` times for the study's own target.
 
     ``algorithms``: kinds, or kinds with settings as ``hidden:order=public``; none: all there are (for ``trust``, the
-    study's own). A study with books is charged for all of it before anything is trained. ``watch`` is told what comes.
+    study's own). A study with books (docs/ledger.md) is charged for all of it before anything is trained. ``watch`` is
+    told what comes.
     """
     require(view in get_args(View), "view", f"be one of {', '.join(get_args(View))}", view)
     require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
@@ -57,12 +60,12 @@ def compare(
         runs=runs,
         metric="accuracy" if loaded.train.classes else "r2",
         entries=tuple(entry for entry, _ in planned),
-        costs=costs_of(found, plans, runs),
+        costs=costs_of([(plan, runs) for plan in plans], found.target),
         records=len(loaded.train),
         clients=loaded.train.clients,
         test_records=0 if loaded.test is None else len(loaded.test),
         test_public=loaded.test_public,
-        charged=found.books.ledger is not None and bool(plans),
+        charged=books_of(found, None) is not None and bool(plans),
     )
     name = charge(comparison, loaded, plans) if comparison.charged else None
     entries = []

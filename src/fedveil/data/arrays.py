@@ -7,6 +7,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.features import features_of
+from fedveil.data.fingerprint import rows_read
 from fedveil.data.labels import class_indices, scaled
 from fedveil.data.missing import settle_missing
 from fedveil.data.records import Records
@@ -52,6 +53,7 @@ def records_from_arrays(
     numeric = target_scale is None or target.dtype.kind in "biuf"
     require(numeric, "y", "hold numbers when target_scale is given", str(target.dtype))
     table = from_block(source, "X", block, target, tuple(str(j) for j in range(block.shape[1])), "row")
+    raw = None if table.raw is None else rows_read([table.raw.digests()])  # now, since the arrays are the caller's
     table, _ = settle_missing(table, source)
     features, _ = features_of(table, source)
     if target_scale is not None:
@@ -69,6 +71,7 @@ def records_from_arrays(
         bound=total_bound(source.feature_bound, source.intercept),
         classes=count,
         names=names,
+        raw=raw,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.features import features_of
+from fedveil.data.fingerprint import RawRows
 from fedveil.data.labels import above, class_indices, scaled
 from fedveil.data.missing import Mask, settle_missing, without_client
 from fedveil.data.records import Records
@@ -30,6 +31,11 @@ class Loaded:
     test_public: bool
     dropped_rows: int
     feature_names: tuple[str, ...]
+    raw: RawRows | None = None
+
+    def fingerprint(self, key: bytes) -> str:
+        """Of all rows of the source, as they were read; of the records, if that is all there is."""
+        return self.train.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,6 +53,7 @@ class Prepared:
     bound: float
     dropped_rows: int
     feature_names: tuple[str, ...]
+    raw: RawRows | None = None
 
     def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
         """The records of some rows."""
@@ -99,12 +106,14 @@ def load(
         test_public=held_out is not None and (held_out.public or (source.public and held_out.fraction is not None)),
         dropped_rows=whole.dropped_rows,
         feature_names=whole.feature_names,
+        raw=whole.raw,
     )
 
 
 def prepare(source: Source, split: Split, base: Path) -> Prepared:
     """Read a source and apply its public rule to every row by itself."""
     whole, source = read(source, base)
+    raw = whole.raw  # before anything is filled in or dropped
     client = _client(whole, source, split, base)
     table, dropped = settle_missing(whole, source)
     features, names = features_of(table, source)
@@ -121,6 +130,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         bound=total_bound(source.feature_bound, source.intercept),
         dropped_rows=int(dropped.sum()),
         feature_names=names,
+        raw=raw,
     )
 
 

@@ -7,12 +7,16 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.cells import numbers_of
+from fedveil.data.fingerprint import RawRows, rows_of
 from fedveil.data.spec import Source
 from fedveil.data.table import Array, Table, choose, whole_file
 
 
-def from_columns(source: Source, file: str, columns: Mapping[str, Array]) -> Table:
-    """The features, target and client that the study names, numbers where numbers are meant."""
+def from_columns(source: Source, file: str, columns: Mapping[str, Array], raw: RawRows | None = None) -> Table:
+    """The features, target and client that the study names, numbers where numbers are meant.
+
+    ``raw``: the rows with all that the file holds, where ``columns`` leaves some of it out.
+    """
     choice = choose(source, tuple(columns), file)
     lengths = {name: len(values) for name, values in columns.items()}
     same = len(set(lengths.values())) == 1
@@ -31,6 +35,7 @@ def from_columns(source: Source, file: str, columns: Mapping[str, Array]) -> Tab
         texts={name: _plain(columns[name], name, file) for name in choice.texts},
         target=_plain(columns[target], target, file) if choice.target_is_text else number(target),
         client=None if choice.client is None else _plain(columns[choice.client], choice.client, file),
+        raw=rows_of(columns) if raw is None else raw,
         **whole_file(file, rows),
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.cells import numbers_of
+from fedveil.data.fingerprint import digested, rows_read
 from fedveil.data.opening import text_of
 from fedveil.data.spec import Source
 from fedveil.data.table import Array, Choice, Table, check_cells, choose
@@ -31,7 +32,7 @@ def read_csv(source: Source, path: Path) -> Table:
         parts = [_chunk(source, path.name, names, choice, ahead + list(islice(rows, CHUNK)))]
         while chunk := list(islice(rows, CHUNK)):
             parts.append(_chunk(source, path.name, names, choice, chunk))
-    lines, numbers, texts, target, client = (list(part) for part in zip(*parts, strict=True))
+    lines, numbers, texts, target, client, raw = (list(part) for part in zip(*parts, strict=True))
     count = sum(len(part) for part in lines)
     return Table(
         choice=choice,
@@ -43,6 +44,7 @@ def read_csv(source: Source, path: Path) -> Table:
         file_of=np.zeros(count, dtype=np.int32),
         lines=np.concatenate(lines),
         line="line",
+        raw=rows_read(raw),
     )
 
 
@@ -70,7 +72,7 @@ def _names(source: Source, first: Row, file: str) -> tuple[tuple[str, ...], list
 
 def _chunk(
     source: Source, file: str, names: tuple[str, ...], choice: Choice, rows: list[Row]
-) -> tuple[Array, Array, dict[str, Array], Array, Array]:
+) -> tuple[Array, Array, dict[str, Array], Array, Array, bytes]:
     for line, cells in rows:
         right = len(cells) == len(names)
         require(right, f"{file}, line {line},", f"have {len(names)} cells", len(cells), "Is data.delimiter right?")
@@ -91,4 +93,6 @@ def _chunk(
     label = str(choice.target)
     target = text(label) if choice.target_is_text else number(label)
     client = text(choice.client) if choice.client is not None else lines
-    return lines, numbers, {name: text(name) for name in choice.texts}, target, client
+    held = columns if source.header else dict(enumerate(columns.values()))  # without a header the study gives names
+    raw = digested({str(name): cells for name, cells in held.items()}) if rows else b""
+    return lines, numbers, {name: text(name) for name in choice.texts}, target, client, raw

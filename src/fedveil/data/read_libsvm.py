@@ -37,9 +37,10 @@ def read_libsvm(source: Source, path: Path) -> Table:
     check_cells(path.name, len(labels), width)
     block = np.zeros((len(labels), width))
     block[rows, columns] = values
+    used = 1 + max(columns, default=-1)  # data.features may state more: that is the study's, not the file's
     missing = frozenset(source.missing)
     target = numbers_of(labels, missing, "label", lambda row: f"{path.name}, record {row + 1}")
-    return from_block(source, path.name, block, target, tuple(str(j) for j in range(1, width + 1)), "record")
+    return from_block(source, path.name, block, target, tuple(str(j) for j in range(1, width + 1)), "record", used=used)
 
 
 def _pairs(words: list[str], width: int, where: str) -> tuple[list[int], list[float]]:

@@ -1,4 +1,4 @@
-"""Parquet files, through pyarrow (the extra ``fedveil[parquet]``); only the columns that are needed are read."""
+"""Parquet files, through pyarrow (the extra ``fedveil[parquet]``); columns that are not needed are hashed, not kept."""
 
 import importlib
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedveil.checks import require
+from fedveil.data.fingerprint import digested, rows_read
 from fedveil.data.opening import bytes_of, damage_told
 from fedveil.data.read_columns import from_columns
 from fedveil.data.spec import Source
@@ -25,8 +26,21 @@ def read_parquet(source: Source, path: Path) -> Table:
         check_cells(path.name, file.metadata.num_rows, len(wanted))
         table = file.read(columns=wanted)
         columns = {name: _array(arrow, table.column(name), name, path.name) for name in wanted}
+        raw = None if len(wanted) == len(names) else rows_read([_hashed(arrow, part) for part in file.iter_batches()])
     unread = np.zeros(table.num_rows, dtype=np.int8)  # columns that the study ignores
-    return from_columns(source, path.name, {name: columns.get(name, unread) for name in names})
+    return from_columns(source, path.name, {name: columns.get(name, unread) for name in names}, raw)
+
+
+def _hashed(arrow: Any, batch: Any) -> bytes:
+    """Digests of some rows with all their columns; what is neither number nor text counts as it is written."""
+    table, held = arrow.Table.from_batches([batch]), {}
+    for name in table.schema.names:
+        column = table.column(name)
+        try:
+            held[str(name)] = _array(arrow, column, str(name), "")
+        except ValueError:
+            held[str(name)] = np.array(["" if value is None else str(value) for value in column.to_pylist()])
+    return digested(held)
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.data.fingerprint import RawRows
 from fedveil.data.rows import Matrix, Vector, row_norms
 from fedveil.mechanism import number, whole
 
@@ -53,6 +54,7 @@ class Records:
     bound: float
     classes: int
     names: tuple[str, ...] = ()
+    raw: RawRows | None = field(default=None, repr=False)  # the rows they were made from, where that is known
     sizes: Indices = field(init=False, repr=False)  # records of each client
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.data.fingerprint import RawRows, rows_of, rows_together
 from fedveil.data.spec import Source
 from fedveil.data.tables import nearest
 
@@ -45,6 +46,7 @@ class Table:
     file_of: NDArray[np.int32]
     lines: NDArray[np.int64]
     line: str = "row"  # what a line number counts: "line" of a text file, "row" of an array
+    raw: RawRows | None = None  # all that the source holds, also what a study leaves out
 
     def __post_init__(self) -> None:
         require(len(self) >= 1, " and ".join(self.files[:3]), "hold at least one row", "none")
@@ -135,8 +137,17 @@ def whole_file(file: str, rows: int, line: str = "row", first: int = 1) -> dict[
     return {"files": (file,), "file_of": np.zeros(rows, dtype=np.int32), "lines": lines, "line": line}
 
 
-def from_block(source: Source, file: str, block: Array, target: Array, names: tuple[str, ...], line: str) -> Table:
-    """A table from an array of numbers with labels apart."""
+def from_block(
+    source: Source,
+    file: str,
+    block: Array,
+    target: Array,
+    names: tuple[str, ...],
+    line: str,
+    *,
+    used: int | None = None,
+) -> Table:
+    """A table from an array of numbers with labels apart; ``used``: columns that the file itself knows of."""
     choice = choose(source, names, file, own_target=True)
     require(block.shape[0] == target.shape[0], file, f"have as many labels as rows, {len(block)}", len(target))
     place = {name: index for index, name in enumerate(names)}
@@ -144,7 +155,9 @@ def from_block(source: Source, file: str, block: Array, target: Array, names: tu
     texts = {name: block[:, place[name]].copy() for name in choice.texts}
     client = None if choice.client is None else block[:, place[choice.client]].copy()
     where = whole_file(file, len(block), line)
-    return Table(choice=choice, numbers=numbers, texts=texts, target=target, client=client, **where)
+    held = dict(zip(names[:used], block.T, strict=False)) | {"label": target}  # a column has a number or its own name
+    raw = rows_of(held)
+    return Table(choice=choice, numbers=numbers, texts=texts, target=target, client=client, raw=raw, **where)
 
 
 def check_cells(file: str, rows: int, columns: int) -> None:
@@ -160,6 +173,7 @@ def joined(tables: list[Table]) -> Table:
         same = other.choice == first.choice
         names = f"{other.files[0]} and {first.files[0]}"
         require(same, names, "have the same columns in the same order", other.choice.features[:20])
+    raw = [table.raw for table in tables if table.raw is not None]
     shift = np.concatenate([np.full(len(table), index, dtype=np.int32) for index, table in enumerate(tables)])
     return replace(
         first,
@@ -170,6 +184,7 @@ def joined(tables: list[Table]) -> Table:
         files=tuple(table.files[0] for table in tables),
         file_of=shift,
         lines=np.concatenate([table.lines for table in tables]),
+        raw=rows_together(raw) if len(raw) == len(tables) else None,
     )
 
 

@@ -5,13 +5,14 @@ ledger, so every fit is charged there before it begins, and the one that would b
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedveil.checks import require
 from fedveil.guarantee import Adversary, Neighbours, Unit
 from fedveil.ledger import Cap, Cost, Ledger
+from fedveil.ledger.transaction import Transaction
+from fedveil.plan import Plan
 
 _OWNER = b"fedveil estimators: whatever is fitted with this budget"
 
@@ -62,15 +63,15 @@ class Budget:
         with self._open() as ledger:
             return sum(entry.kind == "charge" for entry in ledger.entries())
 
-    def charge(self, run: str, plan: str, costs: Sequence[Cost], *, rounds: int, mechanism: str) -> None:
+    def charge(self, run: str, plan: Plan) -> None:
         """Take a fit's cost out of the budget, or raise ``CapExceeded`` and charge nothing."""
         with self._open() as ledger:
-            ledger.charge(run, plan, costs, rounds=rounds, mechanism=mechanism, caps=[self.cap])
+            Transaction(ledger, run).charge(plan, caps=[self.cap])
 
-    def release(self, run: str, model: str) -> None:
+    def release(self, run: str, model: bytes) -> None:
         """Record the model that a fit is about to hand out, by its SHA-256."""
         with self._open() as ledger:
-            ledger.release(run, model)
+            Transaction(ledger, run).release(model)
 
     def _open(self) -> Ledger:
         return Ledger.open(Path(self.ledger), lambda key: hashlib.blake2b(_OWNER, key=key, digest_size=32).hexdigest())

@@ -1,7 +1,6 @@
 """One fit: planned from public quantities, charged, trained in memory, certified."""
 
 import hashlib
-import math
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,14 +12,12 @@ from fedveil.assumptions import Assumption, assumptions
 from fedveil.certify import Certificate, Guarantee
 from fedveil.data.records import Records
 from fedveil.estimators.budget import Budget
-from fedveil.guarantee import Adversary
-from fedveil.ledger import Cost
+from fedveil.ledger.costs import covered
 from fedveil.plan import Plan
 from fedveil.planning import make_plan
 from fedveil.planning.base import Task, Wish
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.in_memory import train
-from fedveil.tables import write_tables
 from fedveil.train.entropy import Entropy
 from fedveil.version import __version__
 
@@ -49,8 +46,8 @@ class Fitted:
         released = {
             "what": "the final model",
             "file": "coef_, intercept_",
-            "sha256": _digest(self.model),
-            "covered": True,
+            "sha256": hashlib.sha256(_bytes(self.model)).hexdigest(),
+            "covered": covered(self.plan),
         }
         return Certificate(
             plan=self.plan, run=self.run, version=__version__, guarantees=guarantees, released=(released,)
@@ -70,13 +67,11 @@ def fit(
     plan = plan_of(wish, task, seed is not None)  # type: ignore[arg-type]  # wishes are frozen, so they hash
     run = os.urandom(16).hex()
     if budget is not None:
-        costs = [_cost(plan, adversary) for adversary in ADVERSARIES]
-        text = write_tables({"method": plan.method.table()})
-        budget.charge(run, plan.hash, costs, rounds=plan.method.total, mechanism=text)
+        budget.charge(run, plan)
     entropy = Entropy.from_system() if seed is None else Entropy.from_seed(seed)
     model = train(plan, records, entropy).model
     if budget is not None:
-        budget.release(run, _digest(model))
+        budget.release(run, _bytes(model))
     return Fitted(model=model, plan=plan, run=run, declared=declared)
 
 
@@ -86,16 +81,5 @@ def plan_of(wish: Wish, task: Task, seeded: bool) -> Plan:
     return make_plan("estimator", wish, task, seeded=seeded).plan
 
 
-def _cost(plan: Plan, adversary: Adversary) -> Cost:
-    answer, target = promise(plan, adversary), plan.target
-    return Cost(
-        adversary=adversary,
-        unit=target.unit,
-        neighbours=target.neighbours,
-        epsilon=math.inf if plan.unprotected else answer.epsilon,
-        delta=answer.delta,
-    )
-
-
-def _digest(model: Vector) -> str:
-    return hashlib.sha256(model.astype("<f8").tobytes()).hexdigest()
+def _bytes(model: Vector) -> bytes:
+    return bytes(model.astype("<f8").tobytes())

@@ -1,6 +1,5 @@
 """What the private estimators share: from their parameters to one fit, and from the fitted weights to scores."""
 
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -20,10 +19,10 @@ from fedveil.errors import BadValue
 from fedveil.estimators.budget import Budget
 from fedveil.estimators.fitting import Fitted, fit
 from fedveil.estimators.rows import RowRule
+from fedveil.ledger.costs import cost_of
 from fedveil.model.spec import ModelPlan
 from fedveil.planning import read_wish
 from fedveil.planning.base import Task
-from fedveil.promises import promise
 from fedveil.schedule import Wishes
 from fedveil.tables import filled
 from fedveil.target import Target
@@ -75,7 +74,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         for sentence in found.plan.warnings:
             warnings.warn(sentence, UserWarning, stacklevel=3)
         self.rule_, self.fit_, self.private_ = rule, found, found.plan.private
-        self.epsilon_ = promise(found.plan, target.adversary).epsilon if self.private_ else math.inf
+        self.epsilon_ = cost_of(found.plan, target.adversary).epsilon
         self.delta_ = target.delta
         return found
 

@@ -8,6 +8,7 @@ run's export: nothing that was computed from records may enter them, except what
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, final, get_args
@@ -16,10 +17,14 @@ from fedveil.checks import require
 from fedveil.errors import BadValue, FedveilError
 from fedveil.guarantee import Adversary, Neighbours, Unit
 from fedveil.ledger import store
-from fedveil.ledger.budget import Cap, Cost, check_caps, tightened, total
-from fedveil.ledger.entry import ALL_RUNS, HASH, Entry, Kind, canonical, check_run, plain
+from fedveil.ledger.budget import Cap, Cost, tightened, total
+from fedveil.ledger.composition import Charged, charged
+from fedveil.ledger.entry import ALL_RUNS, GENESIS, HASH, Entry, Kind, LedgerBroken, canonical, check_run, plain
 from fedveil.ledger.export import Export, write_export
+from fedveil.ledger.filter import check, question_of, settled
+from fedveil.ledger.head import Head, head_file, keep_head, read_head
 
+Fingerprint = Callable[[bytes], str]  # of the data, under the books' own key
 Reason = Literal["stopped", "error"]  # a closed list: an error's text could carry values of records
 
 
@@ -27,21 +32,25 @@ Reason = Literal["stopped", "error"]  # a closed list: an error's text could car
 class Ledger:
     """Books of one data set, open; shared by any number of processes, each with its own ``Ledger.open``."""
 
-    def __init__(self, path: Path, fingerprint: Callable[[bytes], str], patience: float) -> None:
-        """Open existing books; use :meth:`open`."""
+    def __init__(self, path: Path, fingerprints: Sequence[Fingerprint], patience: float, *, accept: bool) -> None:
+        """Open existing books; use :meth:`open` or :meth:`look`."""
         self.path = path
         self._process = os.getpid()
         with store.plainly(path):
+            kept = read_head(path)  # before the entries, of which there can only be more by then
             self._connection = store.connect(path, patience)
         try:
             with store.plainly(path):
                 form, key, known = store.identity(self._connection)
-            require(form == store.FORMAT, f"The ledger {path}", f"have format {store.FORMAT}", form)
-            if fingerprint(key) != known:
+            rule = f"have a format from {store.FIRST} to {store.FORMAT}"
+            require(store.FIRST <= form <= store.FORMAT, f"The ledger {path}", rule, form)
+            usable = fingerprints if form == store.FIRST else fingerprints[:1]
+            if usable and not any(fingerprint(key) == known for fingerprint in usable):
                 raise BadValue(
-                    f"The ledger {path} must belong to these data, and it was opened for others. "
-                    "Give the data it was opened with, prepared alike: what other books spent is not known here."
+                    f"The ledger {path} must belong to these data, and it was opened for others. Give the rows it was "
+                    "opened with, all of them, or name another place for the books of other rows: [books] ledger."
                 )
+            self._check_head(kept, known=form > store.FIRST and not accept)
         except BaseException:
             self._connection.close()
             raise
@@ -50,21 +59,70 @@ class Ledger:
     def open(
         cls,
         path: Path,
-        fingerprint: Callable[[bytes], str],
+        fingerprint: Fingerprint,
         *,
+        older: Fingerprint | None = None,
         urandom: Callable[[int], bytes] = os.urandom,
         patience: float = 60.0,
     ) -> Self:
         """Open the books of the data that ``fingerprint`` (keyed) describes; make them if there are none.
 
-        ``patience``: seconds to wait for another process that is writing.
+        ``older``: how the same data were described in books of the first format. ``patience``: seconds to wait for
+        another process that is writing.
         """
         path = Path(path)
         with store.plainly(path):
-            new = not path.exists()
+            new = not path.exists() and not path.is_symlink()
+            left = read_head(path) if new else None
+        if left is not None and left.sequence > 0 and not path.exists():  # nobody has just made it
+            why = f"the file {path} is gone, and {head_file(path).name} tells of {left.sequence} entries; bring it back"
+            raise LedgerBroken(0, why)
         if new:
             store.create(path, fingerprint, urandom)
-        return cls(path, fingerprint, patience)
+        return cls(path, [fingerprint] if older is None else [fingerprint, older], patience, accept=False)
+
+    @classmethod
+    def look(cls, path: Path, *, accept_head: bool = False, patience: float = 60.0) -> Self:
+        """Open books that exist without their data: to read what was spent, or to set a cap.
+
+        ``accept_head``: go on without a head that is missing beside the books, after the whole chain was checked.
+        """
+        path = Path(path)
+        require(path.is_file(), "The ledger", "be a file", str(path))
+        return cls(path, (), patience, accept=accept_head)
+
+    def _check_head(self, kept: Head | None, *, known: bool) -> None:
+        """Refuse books without the entry that was their last when it was kept; keep the first head of new or old books.
+
+        ``known``: these books have had a head from their first moment.
+        """
+        with self._reading():
+            last = Head(*store.head(self._connection))
+            found = GENESIS if kept is None or kept.sequence == 0 else store.hash_at(self._connection, kept.sequence)
+        with store.plainly(self.path):
+            # Whoever makes books keeps a head before the first entry, so entries come with one: perhaps it is new.
+            again = kept if kept is not None or last.sequence == 0 else read_head(self.path)
+        if kept is not None and found != kept.hash:
+            raise LedgerBroken(
+                kept.sequence,
+                f"it was the last when {head_file(self.path).name} was written, and {self.path.name}, with "
+                f"{last.sequence} entries, does not hold it. Entries were lost, perhaps with {self.path.name}-wal: "
+                "bring that file back, or a copy of the books that holds them",
+            )
+        if again is None:
+            if known and last.sequence > 0:
+                raise LedgerBroken(
+                    0,
+                    f"{head_file(self.path).name} is missing beside {self.path.name}, so nobody can tell whether "
+                    "entries were lost. Bring it back; or, if you know that none were, run: fedveil ledger "
+                    f"{self.path} --accept-head",
+                )
+            self.entries()  # the whole chain
+            self._keep_head(last)
+
+    def _keep_head(self, head: Head) -> None:
+        with store.plainly(self.path):
+            keep_head(self.path, head)
 
     def close(self) -> None:
         """Let go of the file; a forked child leaves its parent's connection alone."""
@@ -109,16 +167,27 @@ class Ledger:
             "mechanism": mechanism,
             "extra": extra or {},
         }
+        asked = Charged.read(payload)
+        if caps or self.caps():
+            self._warm(asked, caps)
         with self._writing():
             entries = store.everything(self._connection)  # broken books take no more charges
             story = [entry for entry in entries if entry.run == run]
             if story:
                 return _charged(story, plan)
-            news = tightened(_caps(entries), caps)
-            check_caps((_caps(entries) | {cap.adversary: cap for cap in news}).values(), _costs(entries), costs)
+            before, known = charged(entries), _caps(entries)
+            news = [cap if cap.adversary in known else settled(cap, before, asked) for cap in tightened(known, caps)]
+            check((known | {cap.adversary: cap for cap in news}).values(), before, asked)
             for cap in news:
                 self._record_cap(cap, "stated by a study", at)
             return self._append(run, 0, "charge", payload, at)
+
+    def _warm(self, asked: Charged, caps: Sequence[Cap]) -> None:
+        """Work out the curves that the caps will ask for (they are kept) before others have to wait for this writer."""
+        entries = self.entries()
+        for cap in {*caps, *_caps(entries).values()}:
+            for one in (*charged(entries), asked):
+                one.uses(question_of(cap))
 
     def progress(
         self, run: str, reached: int, payload: Mapping[str, Any] | None = None, *, at: str | None = None
@@ -146,14 +215,17 @@ class Ledger:
             return self._once(run, self._rounds(run) + 1, "failed", {"reason": reason}, at)
 
     def set_cap(self, cap: Cap, reason: str, *, at: str | None = None) -> Entry:
-        """Set a cap on purpose, also a higher one, and say why: both stay in the books for all to see."""
+        """Set a cap on purpose, also a higher one, and say why: both stay in the books for all to see.
+
+        A cap that was there keeps its rule of adding up; a new one has the rule that it states.
+        """
         require(isinstance(reason, str) and reason.strip() != "", "reason", "say why the cap changes", reason)
         with self._writing():
-            store.everything(self._connection)
-            return self._record_cap(cap, reason, at)
+            old = _caps(store.everything(self._connection)).get(cap.adversary)
+            return self._record_cap(cap if old is None else replace(cap, order=old.order), reason, at)
 
     def spent(self, adversary: Adversary, unit: Unit = "record", neighbours: Neighbours = "replace-one") -> Cost:
-        """What all charged runs cost together against this observer, rounded up."""
+        """What all charged runs cost together against this observer, epsilons and deltas added up and rounded up."""
         return total(_costs(self.entries()), adversary, unit, neighbours)
 
     def caps(self) -> tuple[Cap, ...]:
@@ -202,7 +274,7 @@ class Ledger:
 
     def _record_cap(self, cap: Cap, reason: str, at: str | None) -> Entry:
         count = len(store.of_run(self._connection, ALL_RUNS))
-        payload = {
+        payload: dict[str, Any] = {
             "adversary": cap.adversary,
             "unit": cap.unit,
             "neighbours": cap.neighbours,
@@ -210,6 +282,8 @@ class Ledger:
             "delta": cap.delta,
             "reason": reason,
         }
+        if cap.order is not None:  # caps that add epsilons are written as they always were
+            payload["order"] = cap.order
         return self._append(ALL_RUNS, count, "cap", payload, at)
 
     def _append(self, run: str, round_: int, kind: Kind, payload: Mapping[str, Any], at: str | None) -> Entry:
@@ -230,7 +304,11 @@ class Ledger:
     def _writing(self) -> Iterator[None]:
         self._check_process()
         with store.plainly(self.path), store.transaction(self._connection, writing=True):
+            before = store.head(self._connection)
             yield
+            after = store.head(self._connection)
+        if after != before:  # it is committed
+            self._keep_head(Head(*after))
 
     def _check_process(self) -> None:
         """SQLite's locks are lost across a fork, and with them the guarantee that one writer is alone."""

@@ -1,8 +1,9 @@
-"""What runs may cost together: costs add up over runs, and a cap is never exceeded.
+"""What a run costs, what all may cost together, and how costs add up.
 
-Epsilons and deltas are added (basic composition), which stays valid when later runs are chosen after seeing earlier
-results [RRUV16]. A number counts as the decimal it is written as and sums are exact, so three runs of 0.1 fit a cap of
-0.3; what is reported is rounded up. What is not known counts as infinite.
+Here epsilons and deltas are added (basic composition), which stays valid when later runs are chosen after seeing
+earlier results [RRUV16]; ``filter.py`` has the rule that charges less. A number counts as the decimal it is written as
+and sums are exact, so three runs of 0.1 fit a cap of 0.3; what is reported is rounded up. What is not known counts as
+infinite.
 
 References:
     [RRUV16] Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters: Pay-as-you-Go Composition. NeurIPS 2016.
@@ -10,7 +11,7 @@ References:
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Self, get_args
 
@@ -68,18 +69,25 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
-    """What one observer may at most learn about one unit from all runs together."""
+    """What one observer may at most learn about one unit from all runs together.
+
+    ``order``: runs are added up by their Renyi divergence of this order; None: by their epsilons and deltas. It is
+    settled when the cap is first stated, and stays (``filter.py``).
+    """
 
     adversary: Adversary
     unit: Unit
     neighbours: Neighbours
     epsilon: float
     delta: float
+    order: float | None = None
 
     def __post_init__(self) -> None:
         _check("Cap", self)
         hint = "Leave the cap out if there is none."
         require(0 <= self.epsilon < math.inf, "Cap.epsilon", "be finite and non-negative", self.epsilon, hint)
+        real = self.order is None or (isinstance(self.order, float | int) and 1 < self.order < math.inf)
+        require(real, "Cap.order", "be absent, or a finite number above 1", self.order)
 
     def within(self, other: "Cap") -> bool:
         """Whether this cap allows no more than the other."""
@@ -94,9 +102,10 @@ class CapExceeded(FedveilError):
         hint = (
             "" if math.isfinite(asked.epsilon) else f" (no finite cost for one {cap.unit}, {cap.neighbours}, is stated)"
         )
+        rule = "" if cap.order is None else f" (added up as Renyi divergences of order {cap.order:g})"
         super().__init__(
             f"The cap for {cap.adversary} ({cap.unit}, {cap.neighbours}) is epsilon {cap.epsilon}, delta {cap.delta}; "
-            f"epsilon {spent.epsilon}, delta {spent.delta} are spent and this run asks for "
+            f"epsilon {spent.epsilon}, delta {spent.delta} are spent{rule} and this run asks for "
             f"epsilon {asked.epsilon}, delta {asked.delta}{hint}: ask for less, or raise the cap on purpose."
         )
         self.cap, self.spent, self.asked = cap, spent, asked
@@ -168,7 +177,8 @@ def tightened(current: Mapping[Adversary, Cap], given: Iterable[Cap]) -> list[Ca
                 f"{old.delta} ({old.unit}, {old.neighbours}), got epsilon {cap.epsilon} and delta {cap.delta} "
                 f"({cap.unit}, {cap.neighbours}). Raise the ledger's cap on purpose first."
             )
-        if cap != old:
-            known[cap.adversary] = cap
-            news.append(cap)
+        kept = cap if old is None else replace(cap, order=old.order)  # the rule of adding up stays
+        if kept != old:
+            known[cap.adversary] = kept
+            news.append(kept)
     return news

@@ -27,10 +27,11 @@ HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class LedgerBroken(FedveilError):
-    """The books, or an export of them, were changed after they were written; ``entry`` is the first wrong one."""
+    """The books, or an export of them, are not as they were written; ``entry`` is the first wrong one, 0 the whole."""
 
     def __init__(self, entry: int, why: str) -> None:
-        super().__init__(f"Entry {entry} of the ledger is broken: {why}.")
+        what = f"Entry {entry} of the ledger" if entry else "The ledger"
+        super().__init__(f"{what} is broken: {why}.")
         self.entry = entry
 
 

@@ -15,9 +15,26 @@ from typing import Any
 
 from fedveil.errors import BadValue, FedveilError
 from fedveil.ledger.entry import GENESIS, Entry, LedgerBroken, check_stories, parse
+from fedveil.ledger.head import head_file
 
-FORMAT = 1
+FORMAT = 2  # of new books: fingerprint of the rows as they were read, head kept beside them
+FIRST = 1  # fingerprint of the prepared records, no head
 APPLICATION = 0x66765F31  # "fv_1": tells our file from any other SQLite file
+
+_OUTSIDE = {
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOLFS,
+    sqlite3.SQLITE_AUTH,
+}
 
 SCHEMA = """
 CREATE TABLE books (
@@ -117,6 +134,8 @@ def connect(path: Path, patience: float) -> sqlite3.Connection:
     try:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION:
+            if head_file(path).exists():  # it was a ledger of ours
+                raise LedgerBroken(0, f"the file {path} is damaged (its mark is gone); bring back a copy of it")
             raise BadValue(f"{path} must be a ledger of this program, and it is another database.")
         for pragma in ("synchronous = FULL", "fullfsync = ON", "trusted_schema = OFF"):
             connection.execute(f"PRAGMA {pragma}")
@@ -134,18 +153,44 @@ def identity(connection: sqlite3.Connection) -> tuple[int, bytes, str]:
     found = connection.execute("SELECT format, key, fingerprint FROM books").fetchone()
     if found is None:
         raise LedgerBroken(0, "the books' own line is missing")
-    return int(found[0]), bytes(found[1]), str(found[2])
+    form, key, fingerprint = found
+    if not (type(form) is int and isinstance(key, bytes) and len(key) == 32 and isinstance(fingerprint, str)):
+        raise LedgerBroken(0, "the books' own line is damaged")
+    return form, key, fingerprint
+
+
+def hash_at(connection: sqlite3.Connection, sequence: int) -> str | None:
+    """The hash of the entry at this place; None if there is none."""
+    found = connection.execute("SELECT hash FROM entries WHERE sequence = ?", (sequence,)).fetchone()
+    return None if found is None else str(found[0])
 
 
 @contextmanager
 def plainly(path: Path) -> Iterator[None]:
-    """SQLite's and the disk's complaints as one sentence."""
+    """SQLite's and the disk's complaints as one sentence.
+
+    :class:`LedgerUnusable` where the world outside is in the way (locks, rights, a full disk), and
+    :class:`LedgerBroken` for whatever else SQLite says of a file: it is damaged.
+    """
     try:
         yield
     except (sqlite3.Error, OSError) as error:
         text = str(error)
+        if isinstance(error, sqlite3.Error) and not _outside(error, path):
+            raise LedgerBroken(0, f"the file {path} is damaged ({text}); bring back a copy of it") from error
         hint = " Another process holds it; try again later." if "locked" in text else ""
         raise LedgerUnusable(f"The ledger {path} cannot be used: {text}.{hint}") from error
+
+
+def _outside(error: sqlite3.Error, path: Path) -> bool:
+    """Whether the fault lies with the world and not with the file.
+
+    A file that ends too early is damaged, and so is one that calls itself read-only while we may write to it.
+    """
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    if code & 0xFF == sqlite3.SQLITE_READONLY:
+        return not (os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK))
+    return code != sqlite3.SQLITE_IOERR_SHORT_READ and code & 0xFF in _OUTSIDE
 
 
 @contextmanager

@@ -24,12 +24,14 @@ from fedveil.data.canaries import Canaries
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
 from fedveil.errors import BadValue, FedveilError
-from fedveil.ledger import Cap, Cost, Ledger
+from fedveil.ledger import Ledger
+from fedveil.ledger.costs import cost_of
+from fedveil.ledger.place import POINTER, books_of
+from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.method.hidden import Hidden
 from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.planning import settled_model
-from fedveil.promises import ADVERSARIES, promise
 from fedveil.run import answers, coins
 from fedveil.run.answers import Answers
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -40,7 +42,6 @@ from fedveil.run.simulate import simulate
 from fedveil.run.summing import check_ready, summing_of
 from fedveil.run.trainers import train_plan
 from fedveil.study import Books, Study
-from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
 from fedveil.train.hidden import Rule, State, model_of
 from fedveil.train.parts import Fails, nobody_fails
@@ -94,10 +95,10 @@ def conduct(
         kept = None if slots is None else _settle_coins(study, slots, folder, system)
         train = loaded.train if slots is None or kept is None else slots.placed(loaded.train, kept.coins)
         name, entropy = _settle_key(study, plan, train, folder, system)
-        with _charged(study, plan, name, kept, loaded, folder, resume, system) as (ledger, at):
+        with _charged(study, plan, name, kept, loaded, folder, resume, system) as books:
             trained = _train(plan, train, name, entropy, folder, system, watch)
             measured = loaded if slots is None else _widened(loaded, slots)
-            return _release(plan, measured, name, trained, entropy, folder, ledger, at)
+            return _release(plan, measured, trained, entropy, folder, books)
 
 
 def _settle_plan(study: Study, loaded: Loaded, shape: DataShape, folder: Path, resume: bool) -> Plan:
@@ -187,49 +188,25 @@ def _charged(
     folder: Path,
     resume: bool,
     system: System,
-) -> Iterator[tuple[Ledger, str | None]]:
+) -> Iterator[Transaction]:
     """The ledger with the whole run's cost taken out of the budget; a new run that is refused leaves nothing behind."""
-    books = study.books.ledger or folder / "private" / "ledger.sqlite"
-    at = None if plan.seeded else system.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    own = folder / "private" / "ledger.sqlite"
     with ExitStack() as stack:
         try:
-            ledger = stack.enter_context(Ledger.open(books, loaded.train.fingerprint, urandom=system.random))
-            entry = ledger.charge(
-                name,
-                plan.hash,
-                [charge_of(plan, adversary) for adversary in ADVERSARIES],
-                rounds=plan.method.total,
-                mechanism=write_tables({"method": plan.method.table()}),
-                extra=None if kept is None else {coins.CHARGED: kept.commitment},
-                caps=caps_of(study),
-                at=at,
-            )
+            older, books = loaded.train.fingerprint, books_of(study, own) or own
+            write_atomically(folder / "private" / POINTER, f"{books.absolute()}\n".encode())
+            opened = Ledger.open(books, loaded.fingerprint, older=older, urandom=system.random)
+            ledger = stack.enter_context(opened)
+            transaction = Transaction(ledger, name, moment(plan, system.now()))
+            extra = None if kept is None else {coins.CHARGED: kept.commitment}
+            entry = transaction.charge(plan, caps=caps_of(study.books, study.target), extra=extra)
             if kept is not None:  # a run that goes on has the coins it was charged with
                 check_commitment(kept, entry.payload["extra"].get(coins.CHARGED))
         except FedveilError:
-            for made in [] if resume else ["plan.toml", "private/key", f"private/{coins.NAME}"]:
+            for made in [] if resume else ["plan.toml", "private/key", f"private/{coins.NAME}", f"private/{POINTER}"]:
                 (folder / made).unlink(missing_ok=True)
             raise
-        yield ledger, at
-
-
-def charge_of(plan: Plan, adversary: Any) -> Cost:
-    """What a run is charged for this observer."""
-    answer = promise(plan, adversary)
-    target = plan.target
-    epsilon = float("inf") if plan.unprotected else answer.epsilon
-    return Cost(
-        adversary=adversary, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=answer.delta
-    )
-
-
-def caps_of(study: Study) -> list[Cap]:
-    """The caps that a study states."""
-    target = study.target
-    return [
-        Cap(adversary=who, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=delta)
-        for who, epsilon, delta in study.books.caps
-    ]
+        yield transaction
 
 
 def _train(
@@ -242,7 +219,7 @@ def _train(
     watch: Callable[[Progress], None] | None,
 ) -> Vector:
     """The last model. Hidden training keeps private checkpoints; the others repeat themselves to the byte."""
-    charged, began = charge_of(plan, plan.target.adversary).epsilon, system.seconds()
+    charged, began = cost_of(plan, plan.target.adversary).epsilon, system.seconds()
 
     def tick(done: int, first: int = 0) -> None:
         if watch is not None:
@@ -320,17 +297,17 @@ def _state_of(checkpoint: Checkpoint) -> State:
 
 
 def _release(
-    plan: Plan, loaded: Loaded, name: str, model: Vector, entropy: Entropy, folder: Path, ledger: Ledger, at: str | None
+    plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy, folder: Path, books: Transaction
 ) -> dict[str, Any]:
     """Record the release, then make it; the key and the hidden state are destroyed after."""
     metrics = published(plan, measure(plan, loaded, model, entropy), folder / "private")
     data = model_file(plan, model)
     also = ["metrics.json"] if metrics["test"] else []
-    ledger.release(name, sha256(data).hexdigest(), also=also, at=at)
+    books.release(data, also=also)
     write_atomically(folder / "model.npz", data, mode=PUBLIC)
     text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
     write_atomically(folder / "metrics.json", text.encode(), mode=PUBLIC)
-    write_atomically(folder / "ledger.jsonl", ledger.export(name), mode=PUBLIC)
+    write_atomically(folder / "ledger.jsonl", books.export(), mode=PUBLIC)
     for secret in ("checkpoint", "key", answers.NAME):
         (folder / "private" / secret).unlink(missing_ok=True)
     return metrics

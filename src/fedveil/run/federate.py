@@ -7,7 +7,6 @@ before it was asked, so a restarted aggregator asks the same question, and a sit
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, Final, final
@@ -18,12 +17,13 @@ from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.ledger import Ledger
+from fedveil.ledger.costs import cost_of
+from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.method.dpsgd import DpSgd
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.promises import ADVERSARIES
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fedveil.run.conduct import Progress, System, caps_of, charge_of, model_file
+from fedveil.run.conduct import Progress, System, model_file
 from fedveil.run.consortium import Consortium, consortium
 from fedveil.run.everybody import ask_everybody, never
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
@@ -38,7 +38,6 @@ from fedveil.run.server_hidden import HiddenServer
 from fedveil.run.serving import Serving, Standing
 from fedveil.strict_json import read_object
 from fedveil.study import Study
-from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
 from fedveil.trust import Trust
 from fedveil.wire.content import Content
@@ -152,7 +151,8 @@ class Federation:
             members = self._members()
             plan = self._plan(members)
             with Ledger.open(self._books(), self._fingerprint, urandom=self.system.random) as ledger:
-                at = self._charge(ledger, plan)
+                books = Transaction(ledger, self.begun.run, moment(plan, self.system.now()))
+                books.charge(plan, caps=caps_of(self.study.books, self.study.target))
                 entropy = self._entropy(plan)
                 if isinstance(plan.method, SimFL):
                     self._propose(plan, lambda site: {"numbers": members.members[site].clients})
@@ -161,7 +161,7 @@ class Federation:
                     server = SERVERS[plan.method.kind](plan, members, entropy)
                     self._propose(plan, server.proposal)
                     model = self._rounds(plan, server)
-                return self._release(plan, model, entropy, ledger, at)
+                return self._release(plan, model, entropy, books)
 
     def _members(self) -> Consortium:
         """What the sites say of themselves, kept from the first start on: a run's data do not change."""
@@ -194,7 +194,11 @@ class Federation:
         return plan
 
     def _books(self) -> Path:
-        return self.study.books.ledger or self.folder / "private" / "ledger.sqlite"
+        """The aggregator has no data, so no place beside them either."""
+        own = self.study.books.ledger
+        hint = "Without one, each run has books of its own, and a cap would bind each alone."
+        require(own is not None or not self.study.books.caps, "books.ledger", "be given with a cap", None, hint)
+        return own or self.folder / "private" / "ledger.sqlite"
 
     def _fingerprint(self, key: bytes) -> str:
         """The aggregator has no data: its books belong to the sites, by their keys."""
@@ -202,19 +206,6 @@ class Federation:
         for site in sorted(self.cards):
             digest.update(self.cards[site].text().encode())
         return digest.hexdigest()
-
-    def _charge(self, ledger: Ledger, plan: Plan) -> str | None:
-        at = None if plan.seeded else self.system.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        ledger.charge(
-            self.begun.run,
-            plan.hash,
-            [charge_of(plan, adversary) for adversary in ADVERSARIES],
-            rounds=plan.method.total,
-            mechanism=write_tables({"method": plan.method.table()}),
-            caps=caps_of(self.study),
-            at=at,
-        )
-        return at
 
     def _entropy(self, plan: Plan) -> Entropy:
         if self.study.seed is not None:
@@ -276,7 +267,7 @@ class Federation:
 
     def _ticking(self, plan: Plan) -> Callable[[int, int], None]:
         """Tells whoever watches how far the run has come: rounds done, of how many."""
-        began, charged = self.system.seconds(), charge_of(plan, plan.target.adversary).epsilon
+        began, charged = self.system.seconds(), cost_of(plan, plan.target.adversary).epsilon
         told: list[int] = []
 
         def tick(done: int, last: int) -> None:
@@ -287,16 +278,16 @@ class Federation:
 
         return tick
 
-    def _release(self, plan: Plan, model: Any, entropy: Entropy, ledger: Ledger, at: str | None) -> dict[str, Any]:
+    def _release(self, plan: Plan, model: Any, entropy: Entropy, books: Transaction) -> dict[str, Any]:
         """Record the release, then make it; then tell the sites."""
         metrics = self._metrics(plan, model, entropy)
         data = model_file(plan, model)
         also = ["metrics.json"] if metrics["test"] else []
-        ledger.release(self.begun.run, sha256(data).hexdigest(), also=also, at=at)
+        books.release(data, also=also)
         write_atomically(self.folder / "model.npz", data, mode=PUBLIC)
         text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
         write_atomically(self.folder / "metrics.json", text.encode(), mode=PUBLIC)
-        write_atomically(self.folder / "ledger.jsonl", ledger.export(self.begun.run), mode=PUBLIC)
+        write_atomically(self.folder / "ledger.jsonl", books.export(), mode=PUBLIC)
         write_atomically(self.folder / "private" / "released", data)
         for name in ("checkpoint", "relayed", "encrypted", "windows"):
             (self.folder / "private" / name).unlink(missing_ok=True)

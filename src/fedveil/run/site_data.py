@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.data.fingerprint import RawRows
 from fedveil.data.load import load
 from fedveil.data.records import Records
 from fedveil.data.spec import Places, Source, Split
@@ -36,6 +37,11 @@ class SiteData:
     fixed: Fixed | None = None
     places: Places | None = None
     blank_rows: bool = False
+    raw: RawRows | None = None
+
+    def fingerprint(self, key: bytes) -> str:
+        """Of all rows of the source, as they were read; of the records, if a trial dealt them."""
+        return self.records.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
 
 
 def read_site_data(path: Path) -> SiteData:
@@ -55,10 +61,10 @@ def read_site_data(path: Path) -> SiteData:
     hint = "Other sites see who answers and how many records each client has; or state data.public = true."
     free = split.places != "labels" or source.public
     require(free, "clients.kind", "be a split that does not depend on labels", split.kind, hint)
-    records = load(source, split, None, base=path.parent, generator=np.random.default_rng).train
+    loaded = load(source, split, None, base=path.parent, generator=np.random.default_rng)
     # Labels decide only where the site's records are public: then they tell nothing that the others must know of.
     places = split.places if split.natural else None
-    return SiteData(records, places=places, blank_rows=source.drops_rows)
+    return SiteData(loaded.train, places=places, blank_rows=source.drops_rows, raw=loaded.raw)
 
 
 def write_dealt(path: Path, records: Records, clients: Indices) -> None:

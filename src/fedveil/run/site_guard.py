@@ -17,6 +17,7 @@ from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
 from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Cap, CapExceeded
+from fedveil.ledger.costs import covered
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan
 from fedveil.run.encrypted_setting import KEY_FILE
@@ -169,7 +170,7 @@ class Guard:
         self.show(plan)
         if not (plan.hash in self.terms.accept or ANY in self.terms.accept):
             raise Refused("not-accepted")
-        if plan.unprotected and not self.terms.trials:
+        if not covered(plan) and not self.terms.trials:
             raise Refused("not-private")
         self._charge(plan, record, state, agreed)
         write_atomically(record.private / "proposal", body)
@@ -184,9 +185,9 @@ class Guard:
         """
         path = record.private / "state"
         try:
-            record.check_books(plan, self.site.records, known=state.proposal != "", alone=self.terms.once)
+            record.check_books(plan, self.site.data, known=state.proposal != "", alone=self.terms.once)
             save_state(path, replace(state, proposal=agreed.proposal))
-            record.charge(plan, self.site.records, self.terms.limits)
+            record.charge(plan, self.site.data, self.terms.limits)
         except CapExceeded as error:
             save_state(path, state)  # nothing was charged
             raise Refused("over-cap") from error
@@ -293,7 +294,7 @@ class Guard:
         if not isinstance(plan.method, SimFL):
             raise Refused("unknown-kind")
         turn = opened.head.round
-        entropy = record.entropy(plan, self.site.records, proposal.values.get("seed") if plan.seeded else None)
+        entropy = record.entropy(plan, self.site.data, proposal.values.get("seed") if plan.seeded else None)
         keys = (self.site.identity, self.site.peers)
         memory = record.private / "memory"
         party = SimFLSite.make(plan, record.run, self.site.records, keys, entropy, memory, self.world.random)
@@ -311,7 +312,7 @@ class Guard:
         model = asked.blocks.get("model", b"")
         if not state.finished:
             plan, _ = self._agreed(record, state)
-            record.release(plan, self.site.records, model)
+            record.release(plan, self.site.data, model)
             save_state(record.private / "state", replace(state, finished=True))
         elif not record.released(model):
             raise Refused("finished")
@@ -326,7 +327,7 @@ class Guard:
         if record.run not in self._works:
             plan, proposal = self._agreed(record, state)
             seed = proposal.values.get("seed") if plan.seeded else None
-            entropy = record.entropy(plan, self.site.records, seed)
+            entropy = record.entropy(plan, self.site.data, seed)
             memory = record.private / "memory"
             self._works[record.run] = site_work(plan, self.site.records, proposal, entropy, memory)
         return self._works[record.run]

@@ -1,0 +1,130 @@
+"""The odometer: what was spent on a data set, by whom, and what is left."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from fedveil.checks import require
+from fedveil.cli.show import Json, digits, out, rounded_up, show
+from fedveil.guarantee import finite_or_none
+from fedveil.ledger import Cost, Ledger
+from fedveil.ledger.composition import charged
+from fedveil.ledger.odometer import Left, ObserverRow, RunRow, observers, runs_of
+from fedveil.ledger.place import find
+
+
+def ledger(
+    place: Annotated[Path, typer.Argument(help="A ledger, the folder of a run or a site, or a data set.")],
+    delta: Annotated[float | None, typer.Option("--delta", help="Where exact composition is evaluated.")] = None,
+    accept_head: Annotated[
+        bool, typer.Option("--accept-head", help="Go on without a head that is missing beside the books.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """What was spent on a data set, by whom, and what is left under its caps, for every observer."""
+    require(delta is None or 0 < delta < 1, "--delta", "lie strictly between 0 and 1", delta)
+    path = find(place)
+    with Ledger.look(path, accept_head=accept_head) as books:
+        entries, caps = books.entries(), books.caps()
+    runs, rows = runs_of(entries), observers(charged(entries), caps, delta)
+    result = {
+        "ledger": str(path),
+        "entries": len(entries),
+        "runs": [_run_json(run) for run in runs],
+        "observers": [_observer_json(row) for row in rows],
+    }
+    show(result, as_json, lambda: _text(path, runs, rows))
+
+
+def _text(path: Path, runs: list[RunRow], rows: list[ObserverRow]) -> None:
+    out().print(f"{path}: {len(runs)} {'run' if len(runs) == 1 else 'runs'} charged", soft_wrap=True)
+    if not rows:
+        return
+    table = _columns("run", "when", "study", "", "final model")
+    for run in runs:
+        found = next((cost for cost in run.costs if cost.adversary == "final-model"), run.costs[0])
+        table.add_row(run.run[:12], (run.at or "-")[:16], (run.study or "-")[:20], run.ended, _pair(found))
+    out().print(table)
+    for kind in dict.fromkeys(row.question[1:] for row in rows):
+        out().print(f"one {kind[0]}, {kind[1]}: epsilon (delta) of all runs together")
+        table = _columns("who", "added up", "composed exactly")
+        for row in rows:
+            if row.question[1:] == kind:
+                composed = f"{rounded_up(row.composed)} ({digits(row.delta, 3)})"
+                table.add_row(row.question[0], _pair(row.added), composed)
+        out().print(table)
+    for row in rows:
+        if row.left is not None:
+            out().print(_cap_text(row.left), soft_wrap=True)
+    out().print("Added up: valid however later runs were chosen.")
+    out().print("Composed exactly: valid if all runs were fixed before the first result was seen.")
+
+
+def _pair(cost: Cost) -> str:
+    return f"{rounded_up(cost.epsilon)} ({digits(cost.delta, 3)})"
+
+
+def _cap_text(left: Left) -> str:
+    cap = left.cap
+    rule = "epsilons and deltas added up" if cap.order is None else f"by Renyi divergences of order {cap.order:g}"
+    share = math.floor(100 * left.share)
+    return (
+        f"cap for {cap.adversary} ({cap.unit}, {cap.neighbours}): epsilon {rounded_up(left.spent)} of {cap.epsilon:g} "
+        f"at delta {cap.delta:g} is spent, {rule}; {share}% is left, {left.more} more like the last"
+    )
+
+
+def _columns(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name)
+    return table
+
+
+def _cost_json(cost: Cost) -> dict[str, Any]:
+    return {"adversary": cost.adversary, "epsilon": finite_or_none(cost.epsilon), "delta": cost.delta}
+
+
+def _run_json(run: RunRow) -> dict[str, Any]:
+    costs = [_cost_json(cost) | {"unit": cost.unit, "neighbours": cost.neighbours} for cost in run.costs]
+    return {
+        "run": run.run,
+        "at": run.at,
+        "study": run.study,
+        "plan": run.plan,
+        "ended": run.ended,
+        "costs": costs,
+    }
+
+
+def _observer_json(row: ObserverRow) -> dict[str, Any]:
+    adversary, unit, neighbours = row.question
+    return {
+        "adversary": adversary,
+        "unit": unit,
+        "neighbours": neighbours,
+        "added_up": {"epsilon": finite_or_none(row.added.epsilon), "delta": row.added.delta},
+        "fixed_in_advance": {"epsilon": finite_or_none(row.composed), "delta": row.delta},
+        "cap": None if row.left is None else _left_json(row.left),
+    }
+
+
+def _left_json(left: Left) -> dict[str, Any]:
+    cap = left.cap
+    return {
+        "epsilon": cap.epsilon,
+        "delta": cap.delta,
+        "rule": "sum" if cap.order is None else "renyi",
+        "order": cap.order,
+        "spent": finite_or_none(left.spent),
+        "left": left.share,
+        "more_like_the_last": left.more,
+    }
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command(epilog="Example: fedveil ledger results")(ledger)

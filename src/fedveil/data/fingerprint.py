@@ -1,0 +1,137 @@
+"""Which rows a source holds, as one keyed hash: the books of a data set belong to its rows as they were read.
+
+Every row is hashed with all columns of the source, also those that a study ignores, in the order of their names. The
+keyed hashes of the rows are added up, so the order of rows does not matter and the number of equal rows does (a
+multiset hash by addition [CDDGS03]). What a study makes of the rows, their scaling, bound, columns or clients, does
+not enter. A row more or less, or one changed cell, gives another fingerprint.
+
+A cell that reads as a number counts as that number, however it is written; an empty cell and NaN are both "missing".
+
+References:
+    [CDDGS03] Clarke, Devadas, van Dijk, Gassend, Suh. Incremental Multiset Hash Functions and Their Application to
+        Memory Integrity Checking. ASIACRYPT 2003.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.checks import require
+
+Array = NDArray[Any]
+Cells = Array | Sequence[str]  # one column
+_MISSING, _NUMBER, _TEXT = range(3)
+_SIZE: Final = 32  # bytes of a digest
+_CHUNK: Final = 8192  # rows at a time
+_WRAP: Final = 2 ** (8 * _SIZE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawRows:
+    """The rows of a source by their digests, one after another, worked out when they are asked for.
+
+    The digests are not keyed, so they stay in memory: whoever has one can test guesses of its row.
+    """
+
+    digests: Callable[[], bytes]
+
+    def fingerprint(self, key: bytes) -> str:
+        """Number and multiset of the rows under a secret key."""
+        right = isinstance(key, bytes) and 16 <= len(key) <= 64
+        require(right, "The key of a fingerprint", "be 16 to 64 secret bytes", type(key).__name__)
+        found, blake = self.digests(), hashlib.blake2b
+        total = 0
+        for start in range(0, len(found), _SIZE):
+            keyed = blake(found[start : start + _SIZE], key=key, digest_size=_SIZE, person=b"fedveil row").digest()
+            total += int.from_bytes(keyed, "little")
+        content = f"{len(found) // _SIZE} {total % _WRAP}".encode()
+        return blake(content, key=key, digest_size=_SIZE, person=b"fedveil rows").hexdigest()
+
+
+def rows_of(columns: Mapping[str, Cells]) -> RawRows:
+    """The rows of these columns, which must stay as they are; hashed when that is asked for, and once."""
+    kept: list[bytes] = []
+
+    def digests() -> bytes:
+        if not kept:
+            kept.append(digested(columns))
+        return kept[0]
+
+    return RawRows(digests)
+
+
+def rows_read(digests: Sequence[bytes]) -> RawRows:
+    """Rows that were hashed while they were read, part by part."""
+    whole = b"".join(digests)
+    return RawRows(lambda: whole)
+
+
+def rows_together(parts: Sequence[RawRows]) -> RawRows:
+    """The rows of several files."""
+    return RawRows(lambda: b"".join(part.digests() for part in parts))
+
+
+def digested(columns: Mapping[str, Cells]) -> bytes:
+    """The digests of all rows; the names of the columns are part of each."""
+    names = sorted(columns)
+    titles = hashlib.blake2b(repr(names).encode(), digest_size=_SIZE).digest()
+    count = len(columns[names[0]])
+    found = []
+    for start in range(0, count, _CHUNK):
+        cells = [columns[name][start : start + _CHUNK] for name in names]
+        found.append(_chunk(cells, titles))
+    return b"".join(found)
+
+
+def _chunk(columns: Sequence[Cells], titles: bytes) -> bytes:
+    """Each row: what kind every cell is, every cell as a number (0 for others), then the texts with their lengths."""
+    rows, width = len(columns[0]), len(columns)
+    kinds = np.full((rows, width), _NUMBER, dtype=np.uint8)
+    values = np.zeros((rows, width), dtype="<f8")
+    texts: list[Sequence[bytes]] = []
+    for place, column in enumerate(columns):
+        numbers, words = _settled(column)
+        values[:, place] = numbers
+        if words is not None:
+            kinds[:, place] = np.fromiter((_TEXT if word else _NUMBER for word in words), dtype=np.uint8, count=rows)
+            texts.append(words)
+    missing = np.isnan(values)
+    kinds[missing], values[missing] = _MISSING, 0.0
+    values += 0.0  # minus zero is zero
+    fixed = np.concatenate([kinds, values.view(np.uint8).reshape(rows, 8 * width)], axis=1).tobytes()
+    size, blake = 9 * width, hashlib.blake2b
+    parts = [fixed[start : start + size] for start in range(0, rows * size, size)]
+    if texts:
+        parts = [part + b"".join(words) for part, words in zip(parts, zip(*texts, strict=True), strict=True)]
+    return b"".join([blake(part, key=titles, digest_size=_SIZE).digest() for part in parts])
+
+
+def _settled(column: Cells) -> tuple[Array | list[float], Sequence[bytes] | None]:
+    """A column's numbers (NaN: missing, 0 for a text) and, where there are texts, each row's text or nothing."""
+    if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+        return column.astype(np.float64), None
+    cells = column.tolist() if isinstance(column, np.ndarray) else column
+    try:
+        return [float(cell) for cell in cells], None
+    except ValueError:
+        known: dict[str, tuple[float, bytes]] = {}  # categories repeat
+        for cell in cells:
+            if cell not in known:
+                known[cell] = _cell(str(cell).strip())
+        pairs = [known[cell] for cell in cells]
+        return [number for number, _ in pairs], [word for _, word in pairs]
+
+
+def _cell(text: str) -> tuple[float, bytes]:
+    if not text:
+        return math.nan, b""
+    try:
+        return float(text), b""
+    except ValueError:
+        word = text.encode("utf-8", "surrogatepass")
+        return 0.0, len(word).to_bytes(8, "little") + word

@@ -1,0 +1,155 @@
+"""What several charged runs tell one observer together: by exact composition of what each is certified for.
+
+A charge holds its plan, so the whole certified curve of every run, delta as a function of epsilon, is known to whoever
+reads the books, with all that the grid, missing clients and masks may cost. A curve is a pair of laws that dominates
+the run; pairs compose exactly, which gives less than adding epsilons. A charge without a plan (of an older version,
+say) is known by its epsilon and delta alone, and enters as the worst mechanism that has them.
+
+This holds for runs that were fixed in advance. What may be said when later runs are chosen by earlier results is in
+``filter.py``. Theory page: adding-up-runs.md.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, Self
+
+import numpy as np
+
+from fedveil.account.loss_distribution import LossDistributionAccountant
+from fedveil.errors import CannotCertify
+from fedveil.guarantee import Adversary, Neighbours, Unit
+from fedveil.ledger.budget import Cost, total
+from fedveil.ledger.costs import covered
+from fedveil.ledger.entry import Entry
+from fedveil.mechanism import ApproximateDP
+from fedveil.plan import Plan, read_plan
+from fedveil.promises import promise
+from fedveil.theory.composition import worst_upper
+from fedveil.theory.loss import LossLaw, law_of_profile
+from fedveil.theory.numerics import SMALLEST_DELTA
+
+Uses = list[tuple[LossLaw, int]]
+Question = tuple[Adversary, Unit, Neighbours]
+
+_SMALL = tuple(10.0**-power for power in np.arange(2.0, 13.01, 1 / 3).tolist())
+_DELTAS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.025, 0.015, *_SMALL)
+_APART = 1e-6  # between two epsilons of a curve
+_WIDEST = 500.0  # the largest epsilon of a curve; its exponential must be a number
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """One charge: its costs as stated, and what ran, if the entry tells: plans and how often each."""
+
+    costs: tuple[Cost, ...]
+    plans: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def read(cls, payload: Mapping[str, Any]) -> Self:
+        """From the payload of a charge; a text that is not the plan that was charged is not taken for it."""
+        costs = tuple(Cost.read(cost) for cost in payload["costs"])
+        text, several = payload.get("mechanism", ""), payload.get("extra", {}).get("plans")
+        if isinstance(text, str) and _hash(text) == payload.get("plan"):
+            return cls(costs, ((text, 1),))
+        if isinstance(several, list | tuple) and several:
+            rows = tuple((str(row["plan"]), int(row["times"])) for row in several)
+            if _hash(" ".join(_hash(text) for text, _ in rows)) == payload.get("plan"):
+                return cls(costs, rows)
+        return cls(costs)
+
+    def stated(self, question: Question) -> Cost:
+        """The least stated cost that holds for this question; infinite if none does."""
+        return total([self.costs], *question)
+
+    def uses(self, question: Question) -> Uses | None:
+        """Laws that dominate what this observer learns; None if nothing finite is known."""
+        cost = self.stated(question)
+        if not math.isfinite(cost.epsilon):
+            return None
+        found: Uses = []
+        for text, times in self.plans:
+            law = _law(text, question)
+            if law is None:
+                break
+            found.append((law, times))
+        else:
+            if found:
+                return found
+        return _worst(cost)
+
+
+def charged(entries: Iterable[Entry]) -> list[Charged]:
+    """All charges of the books."""
+    return [Charged.read(entry.payload) for entry in entries if entry.kind == "charge"]
+
+
+def together(runs: Sequence[Charged], question: Question, delta: float) -> float:
+    """The epsilon of all runs together at ``delta``, if they were fixed in advance; infinite if nothing is proved.
+
+    Adding up epsilons and deltas is one way to prove it, so it is never more than their sum where deltas fit.
+    """
+    if not runs:
+        return 0.0
+    added = total([run.costs for run in runs], *question)
+    found = added.epsilon if added.delta <= delta else math.inf
+    uses: Uses = []
+    for run in runs:
+        more = run.uses(question)
+        if more is None:
+            return math.inf
+        uses += more
+    if not SMALLEST_DELTA <= delta < 1:
+        return found
+    try:
+        return min(found, worst_upper([uses], delta))
+    except CannotCertify:
+        return found
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _law(text: str, question: Question) -> LossLaw | None:
+    """The law of a plan's certified curve; None if this version cannot read the plan, or it does not answer."""
+    adversary, unit, neighbours = question
+    try:
+        plan = read_plan(text)
+        target = plan.target
+        cost = Cost(adversary=adversary, unit=target.unit, neighbours=target.neighbours, epsilon=0.0, delta=0.0)
+        return _certified(plan, adversary) if cost.covers(unit, neighbours) else None
+    except (ValueError, CannotCertify):
+        return None
+
+
+def _certified(plan: Plan, adversary: Adversary) -> LossLaw | None:
+    """From epsilons at many deltas; the curve's start follows from its first points."""
+    if not covered(plan):
+        return None
+    deltas = sorted({*_DELTAS, plan.target.delta}, reverse=True)
+    points = [(promise(plan, adversary, delta).epsilon, delta) for delta in deltas]
+    points = [(epsilon, delta) for epsilon, delta in points if epsilon < _WIDEST]
+    if not points:
+        return None
+    # Of an (epsilon, delta) private pair of laws no event's chance differs by more than this, both ways considered.
+    start = min(1.0, *((math.expm1(epsilon) + 2 * delta) / (math.exp(epsilon) + 1) for epsilon, delta in points))
+    curve = [(0.0, start)]
+    for epsilon, delta in points:  # towards larger epsilons; of points that nearly coincide, the first will do
+        if epsilon >= curve[-1][0] + _APART:
+            curve.append((epsilon, delta))
+    if len(curve) < 2:
+        return None
+    epsilons, bounds = np.array(curve).T
+    return law_of_profile(epsilons, bounds)
+
+
+def _worst(cost: Cost) -> Uses | None:
+    """The worst mechanism of this epsilon and delta."""
+    if not (cost.epsilon < _WIDEST and cost.delta < 1):
+        return None
+    pair = LossDistributionAccountant().primitive(ApproximateDP(epsilon=cost.epsilon, delta=cost.delta))
+    return list(pair.forward)

@@ -1,0 +1,96 @@
+"""One transaction for everyone who trains: charge what a plan costs, then record what comes out of it.
+
+A run in this process, an aggregator, a site, a comparison and an estimator all go through here, so there is one answer
+to what a plan costs each observer. Of an unprotected plan nothing is promised: every observer is charged with an
+infinite epsilon, and what is released counts as not covered (``costs.py``).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Self
+
+from fedveil.checks import require
+from fedveil.guarantee import Adversary
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cap, Cost, total
+from fedveil.ledger.costs import cost_of
+from fedveil.ledger.entry import Entry
+from fedveil.plan import Plan, write_plan
+from fedveil.promises import ADVERSARIES
+from fedveil.study import Books
+from fedveil.target import Target
+
+Planned = tuple[Plan, int]  # a plan, and how often it runs
+
+
+def costs_of(planned: Sequence[Planned], target: Target) -> tuple[Cost, ...]:
+    """What all these runs cost together, against each observer, for the target's unit and neighbours."""
+    runs = [(plan, times) for plan, times in planned if times > 0]
+
+    def row(adversary: Adversary) -> Cost:
+        each = [[cost_of(plan, adversary)] for plan, times in runs for _ in range(times)]
+        return each[0][0] if len(each) == 1 else total(each, adversary, target.unit, target.neighbours)
+
+    return tuple(row(adversary) for adversary in ADVERSARIES)
+
+
+def caps_of(books: Books, target: Target) -> list[Cap]:
+    """The caps that a study states, for the unit and the neighbours of its target."""
+    return [
+        Cap(adversary=who, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=delta)
+        for who, epsilon, delta in books.caps
+    ]
+
+
+def moment(plan: Plan, now: datetime) -> str | None:
+    """When something happened, as entries state it; nothing for a run that must repeat to the byte."""
+    return None if plan.seeded else now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transaction:
+    """One run in open books: it is charged, and then it releases at most one thing."""
+
+    ledger: Ledger
+    run: str
+    at: str | None = None
+
+    def charge(self, plan: Plan, *, caps: Sequence[Cap] = (), extra: Mapping[str, Any] | None = None) -> Entry:
+        """Take one run of this plan out of the budget; the entry holds the plan, from which its cost follows."""
+        return self.ledger.charge(
+            self.run,
+            plan.hash,
+            costs_of([(plan, 1)], plan.target),
+            rounds=plan.method.total,
+            mechanism=write_plan(plan),
+            extra=extra,
+            caps=caps,
+            at=self.at,
+        )
+
+    def charge_together(
+        self, planned: Sequence[Planned], target: Target, *, caps: Sequence[Cap] = (), extra: Mapping[str, Any]
+    ) -> Entry:
+        """Take several runs out of the budget, all of them or none; their plans are kept under ``extra.plans``."""
+        require(len(planned) >= 1, "A charge", "be for at least one plan", len(planned))
+        plans = [{"plan": write_plan(plan), "times": times} for plan, times in planned]
+        return self.ledger.charge(
+            self.run,
+            sha256(" ".join(plan.hash for plan, _ in planned).encode()).hexdigest(),
+            costs_of(planned, target),
+            rounds=sum(times * plan.method.total for plan, times in planned),
+            extra={**extra, "plans": plans},
+            caps=caps,
+            at=self.at,
+        )
+
+    def release(self, output: bytes, *, also: Sequence[str] = ()) -> Self:
+        """Record what is about to leave, by its SHA-256; only then may it leave."""
+        self.ledger.release(self.run, sha256(output).hexdigest(), also=also, at=self.at)
+        return self
+
+    def export(self) -> bytes:
+        """The publishable record of this run."""
+        return self.ledger.export(self.run)
