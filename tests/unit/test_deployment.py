@@ -151,7 +151,7 @@ def test_a_deployment_of_before_is_refused_with_the_way_out(folder: Path) -> Non
     path = folder / "aggregator" / "deployment.toml"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(line for line in lines if not line.startswith(("inside", "relay"))))
-    with pytest.raises(ValueError, match="name inside and relay.*write a new one"):
+    with pytest.raises(ValueError, match=r"name inside and relay.*write a new one"):
         read_deployment(folder)
 
 

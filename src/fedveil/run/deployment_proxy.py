@@ -47,7 +47,7 @@ server {{
     client_body_timeout 30s;
     client_max_body_size 1g;  # the largest update of a site
 
-    location ~ ^/v1/fleet/({"|".join(FLEET)})$ {{
+    location ~ ^/v1/fleet/({"|".join(FLEET)})\\z {{
         limit_except POST {{ deny all; }}
         proxy_pass https://fedveil_link/v1/fleet/$1;
         proxy_http_version 1.1;

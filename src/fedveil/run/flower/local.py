@@ -25,7 +25,15 @@ from fedveil.run.deployment import (
     write_deployment,
 )
 from fedveil.run.flower.app_folder import write_app
-from fedveil.run.flower.network import Link, register, start_link, start_node, submit, write_connection
+from fedveil.run.flower.network import (
+    Link,
+    register,
+    start_link,
+    start_node,
+    start_relay,
+    submit,
+    write_connection,
+)
 from fedveil.run.flower.processes import Processes, Started, free_port
 from fedveil.run.relay_carrier import RelayCarrier
 from fedveil.run.site_data import write_dealt
@@ -79,10 +87,17 @@ class LocalNetwork:
         return self.folder / _SOCKET
 
     def start_center(self) -> None:
-        """The link and the relay; a link that was killed has forgotten everybody."""
-        place, relay = (self.files.absolute() / name for name in (LINK, RELAY))
-        self.center[:] = start_link(self.processes, self.link, place, relay, self.socket)
+        """The link, which has forgotten everybody if it was killed, and the relay, unless it still runs."""
+        link = start_link(self.processes, self.link, (self.files / LINK).absolute())
+        self.center[:] = [link, *self.center[1:]]
         write_connection(self.processes.home, self.link)
+        if len(self.center) == 1 or not self.center[1].alive:
+            self.start_relay()
+
+    def start_relay(self) -> None:
+        """The relay beside the link."""
+        place = (self.files / RELAY).absolute()
+        self.center[1:] = [start_relay(self.processes, self.link, place, self.socket)]
 
     def register_sites(self) -> None:
         """Make the sites' nodes known to the link."""

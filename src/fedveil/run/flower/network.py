@@ -85,26 +85,26 @@ def supernode_command(link: Link, key: Path, guard: Path, port: int, secret: Pat
     ]
 
 
-def start_link(
-    processes: Processes, link: Link, place: Path, relay: Path, socket: Path, patience: float = 60.0
-) -> tuple[Started, Started]:
-    """The link, from its folder ``place``, and the relay, from its folder ``relay``, both ready."""
+def start_link(processes: Processes, link: Link, place: Path, patience: float = 60.0) -> Started:
+    """The link, from its own folder, ready."""
     check_installed()
-    temporary = {"TMPDIR": str(processes.logs)}  # whatever they leave lies among the logs, and goes with them
     own = replace(link, authority=place / link.authority.name)
     command = superlink_command(own, place / "server.pem", place / "server.key", place / SECRET)
-    started = processes.start("superlink", command, temporary)
-    started.wait_for(_READY, patience)
-    carrying = start_relay(processes, link, relay, socket)
-    carrying.wait_for(_LISTENING, patience)
-    return started, carrying
+    return _started(processes, "superlink", command, _READY, patience)
 
 
-def start_relay(processes: Processes, link: Link, place: Path, socket: Path) -> Started:
-    """The relay, from its own folder."""
+def start_relay(processes: Processes, link: Link, place: Path, socket: Path, patience: float = 60.0) -> Started:
+    """The relay, from its own folder, ready."""
     own = replace(link, authority=place / link.authority.name)
     words = [sys.executable, "-m", *relay_command(own, place / SECRET, socket)]
-    return processes.start("relay", words, {"TMPDIR": str(processes.logs)})
+    return _started(processes, "relay", words, _LISTENING, patience)
+
+
+def _started(processes: Processes, name: str, command: Sequence[str], ready: str, patience: float) -> Started:
+    """Whatever it leaves lies among the logs, and goes with them."""
+    started = processes.start(name, command, {"TMPDIR": str(processes.logs)})
+    started.wait_for(ready, patience)
+    return started
 
 
 def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 90.0) -> Started:
