@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, final
 
+import httpx
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
@@ -26,6 +27,7 @@ class Orders:
     task: int
     node: int
     _kept: dict[str, bytes] = field(default_factory=dict)  # came back, but did not fit into the last answer
+    _singly: bool = False
 
     def carry_out(self, what: str, detail: bytes, blocks: frames.Blocks) -> frames.Blocks:
         """Answer one order; an unknown one is a ``ValueError``."""
@@ -64,13 +66,35 @@ class Orders:
         most, wanted = int(detail), [name for name, _ in blocks]
         self._kept = {name: envelope for name, envelope in self._kept.items() if name in wanted}
         missing = [name for name in wanted if name not in self._kept]
-        for reply in self.grid.pull_messages(missing) if missing else ():
-            answered: Any = reply.metadata.reply_to_message_id
-            envelope: Any = b"" if reply.has_error() else reply.content[RECORD][ENVELOPE]
-            self._kept[answered] = envelope if len(envelope) <= most else b""
+        for some in [[name] for name in missing] if self._singly else [missing] if missing else []:
+            for name, envelope in self._replies(some).items():
+                self._kept[name] = envelope if len(envelope) <= most else b""
         found: frames.Blocks = []
         for name in [name for name in wanted if name in self._kept]:
             if len(self._kept[name]) <= most:
                 most -= len(self._kept[name])
                 found.append((name, self._kept.pop(name)))
         return found
+
+    def _replies(self, names: list[str]) -> dict[str, bytes]:
+        """The envelopes that came back.
+
+        Flower unpacks what a site's node has packed. If it cannot, all of these messages are lost, and from then on
+        each is fetched by itself: a site that packs badly spoils nothing but its own.
+        """
+        try:
+            return {reply.metadata.reply_to_message_id: envelope_of(reply) for reply in self.grid.pull_messages(names)}
+        except httpx.HTTPError:  # the link is away
+            raise
+        except Exception:
+            self._singly = True
+            return dict.fromkeys(names, b"")
+
+
+def envelope_of(reply: Message) -> bytes:
+    """The envelope in a reply; nothing where it reports a failure, or holds something else."""
+    try:
+        found: Any = b"" if reply.has_error() else reply.content[RECORD][ENVELOPE]
+    except (KeyError, TypeError, ValueError):
+        return b""
+    return found if isinstance(found, bytes) else b""
