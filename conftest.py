@@ -2,5 +2,5 @@
 
 from importlib.util import find_spec
 
-_LOADING = ("client_app", "server_app", "executor")
+_LOADING = ("beating", "client_app", "executor", "orders", "relay")
 collect_ignore = [] if find_spec("flwr") else [f"src/fedveil/run/flower/{name}.py" for name in _LOADING]

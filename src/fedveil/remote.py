@@ -12,6 +12,7 @@ from fedveil.data.load import Loaded
 from fedveil.job import Result, Sign, Wanted, concluded, open_study, signing_key
 from fedveil.run.conduct import Progress, System
 from fedveil.run.deployment import Deployment, read_deployment
+from fedveil.run.deployment_units import INSIDE
 from fedveil.run.federate import Federation, Held, begin, check_carried, check_folder
 from fedveil.run.files import private_folder
 from fedveil.run.flower.app_folder import write_app
@@ -19,7 +20,6 @@ from fedveil.run.flower.local import LocalNetwork, deal_clients, local_network, 
 from fedveil.run.flower.network import Link, submit, write_connection
 from fedveil.run.post import Carrier, Clock, Post
 from fedveil.run.relay_carrier import RelayCarrier
-from fedveil.run.site_socket import listening
 from fedveil.signing_keys import SigningKey
 from fedveil.study import Study, read_study_without_data
 
@@ -95,24 +95,21 @@ def run_on(
 
 @contextmanager
 def _deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
-    """A relay at the deployment's link."""
-    link = Link(name="fedveil", host=deployment.host, port=deployment.port, authority=deployment.authority)
-    home, path = (folder / "private" / name for name in ("flower", "relay.sock"))
-    home.mkdir(parents=True, exist_ok=True)
-    (folder / "private").chmod(0o700)
+    """The deployment's relay, which this process shares a socket with; the link's commands are for this machine."""
+    link = Link(name="fedveil", host=INSIDE, port=deployment.inside, authority=deployment.authority)
+    home = private_folder(folder / "private") / "flower"
     write_connection(home, link)
     app = write_app(home / "app")
 
-    def relay() -> None:
-        """A link that was restarted has forgotten its sites, so they are registered before every relay."""
-        submit(home, link, app, path, deployment.node_keys)
+    def start() -> None:
+        """A link that was restarted has forgotten its sites, so they are registered before every run of Flower's."""
+        submit(home, link, app, deployment.node_keys)
 
-    with listening(path) as door:
-        carrier = RelayCarrier(door, relay)
-        try:
-            yield carrier
-        finally:
-            carrier.close()
+    carrier = RelayCarrier(deployment.relay, start)
+    try:
+        yield carrier
+    finally:
+        carrier.close()
 
 
 def run_local(

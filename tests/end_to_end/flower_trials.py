@@ -31,6 +31,7 @@ from fedveil.summing import Summed, Whole
 from fedveil.train.entropy import Entropy
 from fedveil.train.hidden import Rule, model_of
 from fedveil.wire import frames
+from fedveil.wire.envelope import Head, peek
 
 SEED = 5
 GUARD = ["--accept", "any", "--trials"]  # one person is all the operators
@@ -169,6 +170,45 @@ class Recorded:
     def pull(self, names: list[str]) -> Mapping[str, bytes]:
         """As the carrier brings it."""
         return self.carrier.pull(names)
+
+
+@dataclass(slots=True)
+class Troubled:
+    """A real carrier for a site in trouble: ``trouble`` is told of every question to it, just before it is sent.
+
+    It says whether the site is given up: then the question counts as failed as soon as no other is awaited.
+    """
+
+    carrier: Carrier
+    site: str
+    trouble: Callable[[Head, int], bool]
+    _names: dict[str, str] = field(default_factory=dict)
+    _given_up: set[str] = field(default_factory=set)
+    _asked: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def online(self) -> Mapping[str, str]:
+        """As the carrier says."""
+        found = self.carrier.online()
+        self._names |= {address: site for site, address in found.items()}
+        return found
+
+    def push(self, address: str, envelope: bytes, seconds: float) -> str:
+        """On its way, after the trouble."""
+        lost = False
+        if self._names[address] == self.site:
+            head = peek(envelope)
+            count = self._asked[head.kind, head.round] = self._asked.get((head.kind, head.round), 0) + 1
+            lost = self.trouble(head, count)
+        name = self.carrier.push(address, envelope, seconds)
+        self._given_up |= {name} if lost else set()
+        return name
+
+    def pull(self, names: list[str]) -> Mapping[str, bytes]:
+        """As the carrier brings it."""
+        found = dict(self.carrier.pull(names))
+        if set(names) - set(found) <= self._given_up:
+            found |= dict.fromkeys(set(names) - set(found), b"")
+        return found
 
 
 def knock(door: Path, envelope: bytes) -> bytes | None:

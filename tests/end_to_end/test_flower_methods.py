@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_trials import SEED, aggregator, released, trial_network, until
+from flower_trials import SEED, Troubled, aggregator, released, simulated, trial_network, until
 
 from fedveil import run_study
 from fedveil.certify import certify
@@ -26,6 +26,7 @@ from fedveil.run.post import Carrier
 from fedveil.secure.he_library import has_tenseal
 from fedveil.study import read_study, study_of
 from fedveil.tables import write_tables
+from fedveil.wire.envelope import Head
 from window_replay import replayed
 
 pytest.importorskip("flwr")
@@ -185,3 +186,54 @@ def test_a_guard_that_stands_still_keeps_nobody_waiting_and_joins_again(
     owners = {"site-1": [0], "site-2": [1], "site-3": [2]}
     model = replayed(tmp_path / "out", records, owners, windows, SEED)
     assert released(tmp_path / "out").tobytes() == model.tobytes()
+
+
+HIDING = {
+    "masked": tables({**MASKED, "dropouts": 1}),
+    "signed masks": tables({**MASKED, "identities": "sites", "dropouts": 1}),
+    "encrypted": tables({"server": "homomorphic", "dropouts": 1}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(HIDING))
+def test_a_relay_killed_and_a_site_stopped_while_sums_are_hidden(
+    network: LocalNetwork, carrier: Carrier, records: Records, tmp_path: Path, name: str
+) -> None:
+    """In the first round the relay is killed, with everybody's messages in it, and nobody is missing from the sum.
+
+    In the second a guard is stopped before it says its masked or encrypted part: its client is missing, and alone.
+    """
+    if name == "encrypted" and not has_tenseal():
+        pytest.skip("TenSEAL is not installed (fedveil[he])")
+    guard, stage = network.guards["site-2"].process, 1 if name == "encrypted" else 3
+    done: list[str] = []
+
+    def trouble(head: Head, count: int) -> bool:
+        if head.kind not in ("masked", "encrypt", "consent"):
+            return False
+        if head.round == 0 and count == stage and not done:
+            done.append("killed")
+            network.center[1].kill()
+            network.start_relay()
+        if head.round == 1 and count >= stage and "stopped" not in done:
+            done.append("stopped")
+            guard.send_signal(signal.SIGSTOP)
+        return "stopped" in done
+
+    def watch(now: Any) -> None:
+        if now.round == 2:
+            guard.send_signal(signal.SIGCONT)
+
+    study, out = study_of(HIDING[name], base=Path(), data_given=True), tmp_path / "out"
+    try:
+        troubled = Troubled(carrier, "site-2", trouble)
+        federated(study, out, network.deployment, troubled, Held(), watch=watch)
+    finally:
+        guard.send_signal(signal.SIGCONT)
+    assert done == ["killed", "stopped"]
+    expected = simulated(out, records, lambda turn, client: (turn, client) == (1, 1))[0]
+    assert released(out).tobytes() == expected.tobytes()
+    assert released(out).tobytes() != simulated(out, records)[0].tobytes()
+    found = certify(out, "0")
+    for site in network.deployment.cards:
+        assert certify(network.records / site / "runs" / found.run, "0").plan == found.plan

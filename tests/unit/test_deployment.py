@@ -1,5 +1,6 @@
 """The files of a deployment: complete, closed to others, and such that sites and aggregator know each other."""
 
+import re
 import ssl
 import stat
 from datetime import UTC, datetime, timedelta
@@ -77,7 +78,7 @@ def test_key_holders_that_cannot_be(name: str) -> None:
 
 def test_what_is_secret_is_closed_to_others(folder: Path) -> None:
     secret = [path for path in folder.rglob("*") if path.suffix in (".key", ".secret")]
-    assert len(secret) == 7
+    assert len(secret) == 9
     for path in secret:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700, path
@@ -85,30 +86,78 @@ def test_what_is_secret_is_closed_to_others(folder: Path) -> None:
 
 def test_the_authority_proves_the_server_and_its_key_is_not_kept(folder: Path) -> None:
     authority = x509.load_pem_x509_certificate((folder / "aggregator" / "authority.pem").read_bytes())
-    server = x509.load_pem_x509_certificate((folder / "aggregator" / "server.pem").read_bytes())
-    server.verify_directly_issued_by(authority)
-    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert "link.example.org" in names.get_values_for_type(x509.DNSName)
-    assert server.not_valid_after_utc - NOW == timedelta(days=365)
+    hosts = {"proxy": ["link.example.org"], "link": ["localhost"]}  # outsiders never see the link's own
+    for name, expected in hosts.items():
+        server = x509.load_pem_x509_certificate((folder / name / "server.pem").read_bytes())
+        server.verify_directly_issued_by(authority)
+        names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName) == expected
+        assert server.not_valid_after_utc - NOW == timedelta(days=365)
     assert isinstance(authority.public_key(), ec.EllipticCurvePublicKey)
     context = ssl.create_default_context(cafile=str(folder / "aggregator" / "authority.pem"))
     assert len(context.get_ca_certs()) == 1
     assert not any(b"authority" in path.name.encode() for path in folder.rglob("*.key"))
 
 
+def unit(path: Path) -> dict[str, list[str]]:
+    """The lines of a unit, by what stands before the equals sign."""
+    found: dict[str, list[str]] = {}
+    for name, _, value in (line.partition("=") for line in path.read_text().splitlines()):
+        found.setdefault(name, []).append(value)
+    return found
+
+
 def test_units_keep_the_flags_that_keep_us_safe(folder: Path) -> None:
-    link = (folder / "aggregator" / "fedveil-superlink.service").read_text()
+    (link,) = unit(folder / "link" / "fedveil-link.service")["ExecStart"]
     for flag in ("--enable-supernode-auth", "--disable-runtime-dependency-installation", "--isolation process"):
         assert flag in link
     assert "--superexec-auth-secret-file" in link
-    for unit in folder.rglob("*.service"):
-        assert "--insecure" not in unit.read_text()
-        assert "--database" not in unit.read_text()
-    users = {
-        (folder / "sites" / "north" / f"fedveil-{n}.service").read_text().split("User=")[1].split()[0]
-        for n in ("guard", "node")
+    assert "--host 127.0.0.1 --port 9093" in link  # its commands are for its own machine
+    for path in folder.rglob("*.service"):
+        assert "--insecure" not in path.read_text()
+        assert "--database" not in path.read_text()
+        assert "flower-superexec" not in path.read_text()  # it would run what somebody uploads
+
+
+def test_every_process_has_a_user_and_a_folder_of_its_own(folder: Path) -> None:
+    """What a unit names below /etc/fedveil is its own folder; keys and books are named by no unit but their owner's."""
+    paths = [folder / "link" / "fedveil-link.service", folder / "relay" / "fedveil-relay.service"]
+    paths += [folder / "sites" / "north" / f"fedveil-{name}.service" for name in ("guard", "node")]
+    units = {path.stem: unit(path) for path in paths}
+    users = [found["User"] for found in units.values()]
+    assert users == [["fedveil-link"], ["fedveil-relay"], ["fedveil-site"], ["fedveil-node"]]
+    for name, own in (("link", "link"), ("relay", "relay"), ("guard", "site"), ("node", "node")):
+        named = re.findall(r"/etc/fedveil/(\w+)", units[f"fedveil-{name}"]["ExecStart"][0])
+        assert set(named) == {own}
+    for name in ("link", "relay"):
+        assert "-/etc/fedveil/aggregator" in units[f"fedveil-{name}"]["InaccessiblePaths"]
+        assert units[f"fedveil-{name}"]["IPAddressDeny"] == ["any"]
+        assert units[f"fedveil-{name}"]["IPAddressAllow"] == ["localhost"]
+        assert not list((folder / name).glob("identity*"))
+    assert {path.name for path in (folder / "relay").iterdir()} == {
+        "authority.pem",
+        "superexec.secret",
+        "fedveil-relay.service",
     }
-    assert users == {"fedveil-site", "fedveil-node"}
+    users = (folder / "aggregator" / "fedveil-users.conf").read_text()
+    assert [line.split()[1] for line in users.splitlines() if line.startswith("u ")] == [
+        "fedveil",
+        "fedveil-link",
+        "fedveil-relay",
+    ]
+
+
+def test_a_deployment_of_before_is_refused_with_the_way_out(folder: Path) -> None:
+    path = folder / "aggregator" / "deployment.toml"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if not line.startswith(("inside", "relay"))))
+    with pytest.raises(ValueError, match=r"name inside and relay.*write a new one"):
+        read_deployment(folder)
+
+
+def test_the_link_and_the_proxy_need_two_ports() -> None:
+    with pytest.raises(ValueError, match="--inside-port must differ from --port"):
+        Wanted(sites=("north",), host="link.example.org", port=9092, inside=9092)
 
 
 def test_a_site_can_make_keys_that_nobody_else_has_seen(folder: Path) -> None:
@@ -163,5 +212,6 @@ def test_a_check_says_what_is_wrong(folder: Path) -> None:
     assert "chmod 600" in rows["identity.key"].detail
     assert "no longer valid" in rows["authority"].detail
     assert not rows["reach"].fine
+    assert {"link/server.key", "relay/superexec.secret", "proxy/server.key"} <= set(rows)
     rows = {row.what: row for row in check_place(folder / "sites" / "north", None, NOW)}
     assert "--superlink" in rows["link"].detail

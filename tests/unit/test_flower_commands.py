@@ -22,7 +22,7 @@ def test_without_flower_the_way_out_is_said(link: Link, tmp_path: Path, monkeypa
     with Processes(tmp_path / "home", tmp_path / "logs") as processes:
         needing: list[Callable[[], object]] = [
             lambda: register(tmp_path, link, {}),
-            lambda: start_link(processes, link, tmp_path, tmp_path, tmp_path),
+            lambda: start_link(processes, link, tmp_path),
             lambda: run_node(link, tmp_path, tmp_path, 1.0, lambda: True, lambda _: None),
         ]
         for one in needing:

@@ -28,13 +28,15 @@ def init(
     holder: Annotated[
         str | None, typer.Option("--key-holder", help="A third party that can open encrypted sums; its name.")
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="The link's one port.")] = 9092,
+    port: Annotated[int, typer.Option("--port", help="The port that is open to sites: the proxy's.")] = 9092,
+    inside: Annotated[int, typer.Option("--inside-port", help="The link's own, on its machine alone.")] = 9093,
     days: Annotated[int, typer.Option("--days", help="How long the certificates are valid.")] = 365,
     as_json: Json = False,
 ) -> None:
-    """Write keys, certificates, unit files and a page of instructions."""
+    """Write keys, certificates, unit files, a proxy's configuration and a page of instructions."""
     names = tuple(name.strip() for name in sites.split(","))
-    write_deployment(folder, Wanted(sites=names, host=host, port=port, days=days, holder=holder), datetime.now(UTC))
+    wanted = Wanted(sites=names, host=host, port=port, inside=inside, days=days, holder=holder)
+    write_deployment(folder, wanted, datetime.now(UTC))
     result = {"folder": str(folder), "sites": list(names), "key_holder": holder, "page": str(folder / "README.md")}
     show(result, as_json, lambda: out().print(f"written: {folder}; read {folder / 'README.md'} next"))
 

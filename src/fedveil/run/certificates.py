@@ -1,10 +1,10 @@
-"""The consortium's own certificate authority, the server's certificate, and node keys, as PEM and SSH bytes.
+"""The consortium's own certificate authority, its servers' certificates, and node keys, as PEM and SSH bytes.
 
 Validity and names come in as arguments; the keys are made by the cryptography library from the system's entropy.
 """
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -23,16 +23,23 @@ _SKEW: Final = timedelta(minutes=5)  # clocks of other machines may be behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Server:
+    """A server's certificate and its key."""
+
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Certified:
-    """An authority's certificate, and a server's certificate and key; the authority's own key is not kept.
+    """An authority's certificate, and servers' certificates and keys by name; the authority's own key is not kept.
 
     Without that key nobody can make another server that the sites would take for theirs; a new certificate needs a
     new authority, and the sites a new file.
     """
 
     authority: bytes
-    certificate: bytes
-    key: bytes
+    servers: dict[str, Server]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -43,13 +50,15 @@ class NodeKey:
     public: bytes
 
 
-def make_certificates(hosts: Sequence[str], now: datetime, days: int) -> Certified:
-    """An authority of one certificate, for a server that answers to these names and addresses."""
-    require(len(hosts) >= 1, "hosts", "name the server at least once", hosts)
+def make_certificates(servers: Mapping[str, Sequence[str]], now: datetime, days: int) -> Certified:
+    """An authority of these certificates, each for a server that answers to these names and addresses."""
+    require(len(servers) >= 1 and all(servers.values()), "hosts", "name each server at least once", dict(servers))
     require(1 <= days <= MOST_DAYS, "days", f"lie between 1 and {MOST_DAYS}", days)
-    root, server = ec.generate_private_key(_CURVE()), ec.generate_private_key(_CURVE())
-    issuer = _name("fedveil consortium authority")
-    end = now + timedelta(days=days)
+    root, issuer, end = (
+        ec.generate_private_key(_CURVE()),
+        _name("fedveil consortium authority"),
+        now + timedelta(days=days),
+    )
     authority = (
         _builder(issuer, issuer, root.public_key(), now, end)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -57,20 +66,29 @@ def make_certificates(hosts: Sequence[str], now: datetime, days: int) -> Certifi
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(root.public_key()), critical=False)
         .sign(root, hashes.SHA384())
     )
+    return Certified(
+        authority=authority.public_bytes(Encoding.PEM),
+        servers={name: _server(hosts, root, issuer, now, end) for name, hosts in servers.items()},
+    )
+
+
+def _server(
+    hosts: Sequence[str], root: ec.EllipticCurvePrivateKey, issuer: x509.Name, now: datetime, end: datetime
+) -> Server:
+    own = ec.generate_private_key(_CURVE())
     certificate = (
-        _builder(_name(hosts[0]), issuer, server.public_key(), now, end)
+        _builder(_name(hosts[0]), issuer, own.public_key(), now, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(_usage(signing=False), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(server.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(own.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(root.public_key()), critical=False)
         .sign(root, hashes.SHA384())
     )
-    return Certified(
-        authority=authority.public_bytes(Encoding.PEM),
+    return Server(
         certificate=certificate.public_bytes(Encoding.PEM),
-        key=server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        key=own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
     )
 
 

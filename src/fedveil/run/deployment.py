@@ -10,23 +10,47 @@ from typing import Any, Final
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.run.certificates import MOST_DAYS, Certified, make_certificates, make_node_key
-from fedveil.run.deployment_page import guard_unit, holder_unit, node_unit, page, superexec_unit, superlink_unit
+from fedveil.run.deployment_page import page
+from fedveil.run.deployment_proxy import proxy_configuration
+from fedveil.run.deployment_units import (
+    CENTER_USERS,
+    HOLDER_USERS,
+    INSIDE,
+    RELAY_SOCKET,
+    SITE_USERS,
+    guard_unit,
+    holder_unit,
+    link_unit,
+    node_unit,
+    relay_unit,
+)
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
+from fedveil.run.flower.network import SECRET
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.wire.keys import AGGREGATOR, Card, Identity, check_name
 
 HOLDER: Final = "key-holder"  # its folder
 HOLDER_CARD: Final = "key-holder.pub"
+LINK: Final = "link"  # folders of the aggregator's machine, one for each user
+RELAY: Final = "relay"
+PROXY: Final = "proxy"
+_USERS: Final = "fedveil-users.conf"
 _MOST_SITES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A deployment to be written; ``host`` is how sites reach the link; ``holder``: a third party, if there is one."""
+    """A deployment to be written; ``holder``: a third party, if there is one.
+
+    ``host`` and ``port`` are how sites reach the proxy; ``inside`` is the link's own port, on its machine alone, and
+    ``relay`` the socket that the relay shares with the aggregator. A trial on one machine has no proxy, and one port.
+    """
 
     sites: tuple[str, ...]
     host: str
     port: int
+    inside: int = 9093
+    relay: str = str(RELAY_SOCKET)
     days: int = 365
     holder: str | None = None
 
@@ -43,7 +67,13 @@ class Wanted:
             require(apart, "--key-holder", "be somebody else than the sites", self.holder, hint)
         plain = self.host != "" and self.host.isprintable() and not set(self.host) & set(" /:\"'\\")
         require(plain, "--host", "be a host's name or IPv4 address", self.host)
-        require(1 <= self.port <= 65535, "--port", "lie between 1 and 65535", self.port)
+        for option, port in (("--port", self.port), ("--inside-port", self.inside)):
+            whole = type(port) is int and 1 <= port <= 65535
+            require(whole, option, "lie between 1 and 65535", port)
+        apart = self.port != self.inside or self.host == INSIDE
+        require(apart, "--inside-port", "differ from --port, where the proxy listens", self.inside)
+        absolute = isinstance(self.relay, str) and self.relay.startswith("/")
+        require(absolute, "deployment.relay", "be the absolute path of the relay's socket", self.relay)
         require(1 <= self.days <= MOST_DAYS, "--days", f"lie between 1 and {MOST_DAYS}", self.days)
 
 
@@ -54,6 +84,8 @@ class Deployment:
     folder: Path
     host: str
     port: int
+    inside: int
+    relay: Path
     identity: Identity
     cards: dict[str, Card]
     holder: Card | None = None
@@ -82,15 +114,15 @@ def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callab
     """Write a new deployment; private files are closed to others."""
     require(not folder.exists() or not any(folder.iterdir()), "FOLDER", "be a new folder", str(folder))
     folder.mkdir(parents=True, exist_ok=True)
-    hosts = [wanted.host] if wanted.host in ("127.0.0.1", "localhost") else [wanted.host, "127.0.0.1"]
-    certified = make_certificates(list(dict.fromkeys([*hosts, "localhost"])), now, wanted.days)
+    certified = make_certificates({PROXY: [wanted.host], LINK: ["localhost", INSIDE]}, now, wanted.days)
     center, identity = private_folder(folder / AGGREGATOR), Identity.make(AGGREGATOR, random(64))
-    _write_center(center, wanted, identity, certified, random(32))
+    _write_center(center, wanted, identity, certified.authority)
+    _write_around(folder, wanted, certified, random(32))
     private_folder(folder / "sites")
     known_to_all = {"authority.pem": certified.authority, "aggregator.pub": identity.card.text().encode()}
     if wanted.holder is not None:
         own = Identity.make(wanted.holder, random(64))
-        units = {"fedveil-keyholder.service": holder_unit()}
+        units = {"fedveil-keyholder.service": holder_unit(), _USERS: HOLDER_USERS}
         units["fedveil-node.service"] = node_unit(wanted.host, wanted.port, "fedveil-keyholder")
         _write_member(folder / HOLDER, own, center, known_to_all, units)
         known_to_all[HOLDER_CARD] = own.card.text().encode()
@@ -98,32 +130,43 @@ def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callab
     owned = {site: Identity.make(site, random(64)) for site in wanted.sites}
     for site, own in owned.items():
         units = {"fedveil-guard.service": guard_unit(), "fedveil-node.service": node_unit(wanted.host, wanted.port)}
+        units[_USERS] = SITE_USERS
         place = folder / "sites" / site
         _write_member(place, own, center, known_to_all, units)
         (place / "peers").mkdir()
         peers = {f"peers/{name}.pub": peer.card.text().encode() for name, peer in owned.items() if name != site}
         _write(place, {}, peers)
         write_atomically(center / "sites" / f"{site}.pub", own.card.text().encode(), mode=PUBLIC)
-    told = page(wanted.sites, wanted.host, wanted.port, wanted.holder)
+    told = page(wanted.sites, wanted.host, wanted.port, wanted.inside, wanted.holder)
     write_atomically(folder / "README.md", told.encode(), mode=PUBLIC)
 
 
-def _write_center(center: Path, wanted: Wanted, identity: Identity, certified: Certified, secret: bytes) -> None:
-    """What stays with the aggregator, but for the others' public keys."""
-    where: dict[str, Any] = {"host": wanted.host, "port": wanted.port, "sites": wanted.sites}
-    where |= {} if wanted.holder is None else {"key_holder": wanted.holder}
-    private = {"server.key": certified.key, "superexec.secret": secret, "identity.key": identity.text().encode()}
+def _write_center(center: Path, wanted: Wanted, identity: Identity, authority: bytes) -> None:
+    """What the aggregator's own user has, but for the others' public keys."""
+    where: dict[str, Any] = {"host": wanted.host, "port": wanted.port, "inside": wanted.inside, "relay": wanted.relay}
+    where |= {"sites": wanted.sites} | ({} if wanted.holder is None else {"key_holder": wanted.holder})
     public = {
         "deployment.toml": write_tables({"deployment": where}).encode(),
-        "authority.pem": certified.authority,
-        "server.pem": certified.certificate,
+        "authority.pem": authority,
         "aggregator.pub": identity.card.text().encode(),
-        "fedveil-superlink.service": superlink_unit(wanted.port).encode(),
-        "fedveil-superexec.service": superexec_unit(wanted.port).encode(),
+        _USERS: CENTER_USERS.encode(),
     }
-    _write(center, private, public)
+    _write(center, {"identity.key": identity.text().encode()}, public)
     for kind in ("sites", "nodes"):
         (center / kind).mkdir()
+
+
+def _write_around(folder: Path, wanted: Wanted, certified: Certified, secret: bytes) -> None:
+    """What the link, the relay and the proxy have: a folder each, since each is another user."""
+    link, proxy = certified.servers[LINK], certified.servers[PROXY]
+    shown = {"authority.pem": certified.authority}
+    unit = {"fedveil-link.service": link_unit(wanted.inside).encode(), "server.pem": link.certificate}
+    _write(private_folder(folder / LINK), {"server.key": link.key, SECRET: secret}, shown | unit)
+    unit = {"fedveil-relay.service": relay_unit(wanted.inside).encode()}
+    _write(private_folder(folder / RELAY), {SECRET: secret}, shown | unit)
+    text = proxy_configuration(wanted.port, wanted.inside)
+    unit = {"fedveil-proxy.conf": text.encode(), "server.pem": proxy.certificate}
+    _write(private_folder(folder / PROXY), {"server.key": proxy.key}, shown | unit)
 
 
 def _write_member(
@@ -142,11 +185,15 @@ def read_deployment(folder: Path) -> Deployment:
     center = folder if (folder / "deployment.toml").exists() else folder / AGGREGATOR
     tables = read_tables(read_text(center / "deployment.toml"), "deployment.toml")
     where = table(tables.get("deployment", {}), "deployment")
-    known(where, ["host", "port", "sites", "key_holder"], "[deployment]")
+    known(where, ["host", "port", "inside", "relay", "sites", "key_holder"], "[deployment]")
+    hint = "It was written by an older version, whose link was open to whoever reached it; write a new one."
+    require({"inside", "relay"} <= set(where), "deployment.toml", "name inside and relay", sorted(where), hint)
     wanted = Wanted(
         sites=tuple(where.get("sites", ())),
         host=str(where.get("host", "")),
         port=int(where.get("port", 0)),
+        inside=where["inside"],
+        relay=where["relay"],
         holder=where.get("key_holder"),
     )
     cards = {site: Card.read(read_text(center / "sites" / f"{site}.pub")) for site in wanted.sites}
@@ -159,6 +206,8 @@ def read_deployment(folder: Path) -> Deployment:
         folder=center.absolute(),
         host=wanted.host,
         port=wanted.port,
+        inside=wanted.inside,
+        relay=Path(wanted.relay),
         identity=Identity.read(read_text(center / "identity.key")),
         cards=cards,
         holder=holder,

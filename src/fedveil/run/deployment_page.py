@@ -1,81 +1,9 @@
-"""What people read and what systemd reads in a deployment: a page of instructions and unit files."""
+"""What people read in a deployment: a page of instructions."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from shlex import join
-from typing import Final
-
-from fedveil.run.flower.network import Link, superexec_command, superlink_command
-
-_CENTER: Final = Path("/etc/fedveil/aggregator")
-_HARDENED = """NoNewPrivileges=yes
-PrivateTmp=yes
-ProtectSystem=strict
-ProtectHome=yes
-Restart=always
-RestartSec=5
-Environment=FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-"""
 
 
-def _unit(what: str, command: str, extra: str) -> str:
-    return (
-        f"[Unit]\nDescription={what}\nAfter=network-online.target\nWants=network-online.target\n\n"
-        f"[Service]\nExecStart={command}\n{extra}{_HARDENED}\n[Install]\nWantedBy=multi-user.target\n"
-    )
-
-
-def _link(port: int) -> Link:
-    """As the aggregator's own machine sees it; the commands are those of every trial."""
-    return Link(name="fedveil", host="localhost", port=port, authority=_CENTER / "authority.pem")
-
-
-def superlink_unit(port: int) -> str:
-    """The link: TLS, registered nodes only, tasks by secret, no database, nothing installed at run time."""
-    certificate, key, secret = (_CENTER / name for name in ("server.pem", "server.key", "superexec.secret"))
-    command = join(superlink_command(_link(port), certificate, key, secret, "0.0.0.0"))  # noqa: S104  sites reach it
-    extra = "User=fedveil\nStateDirectory=fedveil\nEnvironment=FLWR_HOME=/var/lib/fedveil/link\n"
-    return _unit("fedveil: Flower link", command, extra)
-
-
-def superexec_unit(port: int) -> str:
-    """The link's executor; it starts the relay, which opens the aggregator's socket, so both have one user."""
-    command = join(superexec_command(_link(port), _CENTER / "superexec.secret"))
-    extra = "User=fedveil\nStateDirectory=fedveil\nEnvironment=FLWR_HOME=/var/lib/fedveil/executor\n"
-    return _unit("fedveil: Flower executor", command, extra)
-
-
-def guard_unit() -> str:
-    """The guard: the only process of a site that can read its data and its keys."""
-    command = (
-        "fedveil site --data /etc/fedveil/site/data.toml --key /etc/fedveil/site/identity.key"
-        " --records /var/lib/fedveil-site --socket /run/fedveil-site/guard.sock --group fedveil-node --accept PLAN-HASH"
-    )
-    extra = "User=fedveil-site\nStateDirectory=fedveil-site\nRuntimeDirectory=fedveil-site\n"
-    return _unit("fedveil: site guard", command, extra)
-
-
-def holder_unit() -> str:
-    """The key holder: the only process that can open sums."""
-    command = (
-        "fedveil keyholder --key /etc/fedveil/keyholder/identity.key --records /var/lib/fedveil-keyholder"
-        " --socket /run/fedveil-keyholder/guard.sock --group fedveil-node --accept PLAN-HASH"
-    )
-    extra = "User=fedveil-keyholder\nStateDirectory=fedveil-keyholder\nRuntimeDirectory=fedveil-keyholder\n"
-    return _unit("fedveil: key holder", command, extra)
-
-
-def node_unit(host: str, port: int, guard: str = "fedveil-site") -> str:
-    """The node, under a user of its own that can read neither the data nor the guard's keys."""
-    command = (
-        f"fedveil node --superlink {host}:{port} --key /etc/fedveil/node/node.key"
-        f" --authority /etc/fedveil/node/authority.pem --socket /run/{guard}/guard.sock"
-    )
-    extra = "User=fedveil-node\nStateDirectory=fedveil-node\nEnvironment=FLWR_HOME=/var/lib/fedveil-node\n"
-    return _unit("fedveil: Flower node", command, extra)
-
-
-def page(sites: Sequence[str], host: str, port: int, holder: str | None = None) -> str:
+def page(sites: Sequence[str], host: str, port: int, inside: int, holder: str | None = None) -> str:
     """The page of instructions."""
     listed = "\n".join(f"- `sites/{site}/` goes to {site}, by a way that nobody else can read" for site in sites)
     apart = "" if holder is None else _holder_page(holder, host, port)
@@ -87,7 +15,15 @@ The aggregator at `{host}`, and {len(sites)} sites: {", ".join(sites)}.
 
 ## Who gets what
 
-- `aggregator/` stays with the aggregator (as `/etc/fedveil/aggregator`, readable by the user `fedveil` alone).
+Four folders stay on the aggregator's machine, each readable by one user alone:
+
+- `aggregator/` as `/etc/fedveil/aggregator`, for the user `fedveil`, who runs studies
+- `link/` as `/etc/fedveil/link`, for the user `fedveil-link`
+- `relay/` as `/etc/fedveil/relay`, for the user `fedveil-relay`
+- `proxy/` as `/etc/fedveil/proxy`, for root, from whom nginx has it
+
+The others leave:
+
 {listed}
 
 Delete this folder when everything has been handed out. A site that wants keys that nobody else has ever seen runs
@@ -100,30 +36,40 @@ it is the right one: by these keys sites seal what the aggregator must not read.
 
 | machine | port | open to |
 |---|---|---|
-| aggregator | {port} (TLS) | the sites' addresses, and nobody else |
+| aggregator | {port} (TLS, nginx) | the sites' addresses |
+| aggregator | {inside} (TLS, the link) | nobody: it is bound to 127.0.0.1 |
 | site | none | a site opens connections and accepts none |
 
-One port carries everything that Flower's link does, also the commands that start runs. Whoever reaches it can start a
-run, and have code of theirs executed at the aggregator and by every node that runs uploaded code. So open it to the
-sites' addresses only; better, let a reverse proxy in front pass `/v1/fleet/` alone. And at the sites:
+Flower's link answers everything on one port, also the commands that start runs, and gives them to whoever reaches it.
+So it listens on its own machine alone, and nginx passes on what the sites' nodes need of it (`/v1/fleet/`, ten paths).
+What then stands between an outsider and the aggregator's keys:
 
-- the node (`fedveil node`) carries messages and runs no uploaded code; it has a user of its own (`fedveil-node`) that
-  cannot read the data, the guard's keys or its records;
-- the guard runs under another (`fedveil-site`), from the site's own installation of fedveil. It answers only what the
-  aggregator has signed, once, and for a plan that the site's operator has accepted.
+- nodes prove themselves by registered keys; whoever has none is turned away by the link;
+- whoever gets past nginx (a user of the aggregator's machine, or an outsider where the proxy is missing) can start and
+  stop runs at the link and register nodes. None of their code runs: the relay never loads an uploaded app, and neither
+  does a node;
+- whoever takes over the link or the relay itself has a user that can read neither keys nor books. What passes there is
+  sealed; they can lose it, which stops a run, and see who is asked when, how often and at what length;
+- at a site, the node has a user of its own (`fedveil-node`) that cannot read the data, the guard's keys or its records.
+  The guard runs under another (`fedveil-site`), and answers only what the aggregator has signed, once, and for a plan
+  that the site's operator has accepted.
 
-So whoever gets hold of the link can stop a run, but finds neither data nor keys nor anything to read.
+Whoever becomes root or `fedveil` on the aggregator's machine has the aggregator's keys.
 
 ## At the aggregator
 
-1. `pip install 'fedveil[flower]'`
-2. Install the units `fedveil-superlink.service` and `fedveil-superexec.service`, and start them.
-3. `fedveil deploy check aggregator`
-4. `fedveil run study.toml --on aggregator --out results` (as the user `fedveil`)
+1. `pip install 'fedveil[flower]'` and `apt install nginx-light`
+2. Put `aggregator/fedveil-users.conf` into `/etc/sysusers.d` as `fedveil.conf` and run `systemd-sysusers`.
+3. Put the four folders into `/etc/fedveil` and give each to its user: `chown -R fedveil-link: /etc/fedveil/link`, ...
+4. Put `proxy/fedveil-proxy.conf` into `/etc/nginx/conf.d`, and reload nginx.
+5. Install the units `link/fedveil-link.service` and `relay/fedveil-relay.service`, and start them.
+6. `fedveil deploy check /etc/fedveil/aggregator` (as the user `fedveil`)
+7. `fedveil run study.toml --on /etc/fedveil/aggregator --out results` (as the user `fedveil`)
 
 ## At a site
 
-1. `pip install 'fedveil[flower]'`
+1. `pip install 'fedveil[flower]'`; put `fedveil-users.conf` into `/etc/sysusers.d` as `fedveil.conf` and run
+   `systemd-sysusers`.
 2. Put `node.key` and `authority.pem` into `/etc/fedveil/node` (user `fedveil-node`), the rest into `/etc/fedveil/site`
    (user `fedveil-site`); describe the data in `data.toml` as in a study's `[data]` and `[clients]`.
 3. `fedveil deploy check /etc/fedveil/site --superlink {host}:{port}`
@@ -143,7 +89,8 @@ def _holder_page(holder: str, host: str, port: int) -> str:
 It opens encrypted sums, and sees them; it has no data. Whoever has its key and the messages at the aggregator reads
 single updates: the two must not be in one hand. Studies with `trust.key_holder = "third-party"` need it, others do not.
 
-1. `pip install 'fedveil[flower,he]'`
+1. `pip install 'fedveil[flower,he]'`; put `fedveil-users.conf` into `/etc/sysusers.d` as `fedveil.conf` and run
+   `systemd-sysusers`.
 2. Put `node.key` and `authority.pem` into `/etc/fedveil/node` (user `fedveil-node`), the rest into
    `/etc/fedveil/keyholder` (user `fedveil-keyholder`).
 3. `fedveil deploy check /etc/fedveil/keyholder --superlink {host}:{port}`

@@ -1,4 +1,4 @@
-"""The guard's door: a socket on this machine that only its owner, or one group, may open; one envelope at a time."""
+"""The guard's door: a socket on this machine that only its owner, or one group, may open; one envelope a connection."""
 
 import os
 import shutil
@@ -6,8 +6,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from queue import Empty, Queue, SimpleQueue
+from threading import BoundedSemaphore, Thread
+from typing import Final, Protocol, final
 
 from fedveil.checks import require
 from fedveil.errors import FedveilError
@@ -17,6 +20,7 @@ from fedveil.wire.envelope import LARGEST
 _LONGEST_PATH: Final = 100  # bytes that a socket's name may have on every system
 _PATIENCE: Final = 60.0  # seconds for whoever has knocked to say all of it
 _FRAME: Final = 1024  # bytes of a frame around an envelope
+_AT_ONCE: Final = 4  # connections that are heard at the same time
 
 
 class Handler(Protocol):
@@ -75,28 +79,78 @@ def _check_dead(path: Path) -> None:
 
 
 def serve(door: socket.socket, handler: Handler, tell: Callable[[str], None], stop: Callable[[], bool]) -> None:
-    """Answer until told to stop. Nothing that comes in can end this; what goes wrong is told here, never outside."""
+    """Answer until told to stop. Nothing that comes in can end this; what goes wrong is told here, never outside.
+
+    Envelopes are handled one at a time, in this thread. They are heard, and answers are said, in threads of their own,
+    so that somebody who speaks or listens slowly holds up nobody else.
+    """
+    heard: Queue[Heard] = Queue()
+    listening = Thread(target=_hear_all, args=(door, heard, tell, stop), daemon=True)
+    listening.start()
+    while not stop():
+        try:
+            one = heard.get(timeout=0.5)
+        except Empty:
+            continue
+        try:
+            one.answer.put(handler.handle(one.envelope))
+        except FedveilError as error:
+            tell(str(error))
+        except Exception as error:  # a fault of ours must not stop the guard, nor leave it in words
+            tell(f"An instruction could not be carried out ({type(error).__name__}).")
+        finally:
+            one.answer.put(None)
+    listening.join()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Heard:
+    """An envelope that was heard to its end, and where its answer goes; None: nothing is said."""
+
+    envelope: bytes
+    answer: "SimpleQueue[bytes | None]"
+
+
+def _hear_all(
+    door: socket.socket, heard: "Queue[Heard]", tell: Callable[[str], None], stop: Callable[[], bool]
+) -> None:
+    """Hear everybody who knocks, a few at a time; the others wait at the door."""
+    free = BoundedSemaphore(_AT_ONCE)
     door.settimeout(0.5)
     while not stop():
+        if not free.acquire(timeout=0.5):
+            continue
         try:
             connection, _ = door.accept()
         except TimeoutError:
+            free.release()
             continue
-        with connection:
-            try:
-                answer_one(connection, handler)
-            except FedveilError as error:
-                tell(str(error))
-            except OSError as error:  # the relay went away
-                tell(f"The relay was lost: {error}.")
-            except Exception as error:  # a fault of ours must not stop the guard, nor leave it in words
-                tell(f"An instruction could not be carried out ({type(error).__name__}).")
+        Thread(target=_hear, args=(connection, heard, tell, free), daemon=True).start()
 
 
-def answer_one(connection: socket.socket, handler: Handler) -> None:
-    """One envelope, one answer; without an answer the connection is closed, which the relay reports as a failure."""
+def _hear(
+    connection: socket.socket, heard: "Queue[Heard]", tell: Callable[[str], None], free: BoundedSemaphore
+) -> None:
+    with connection:
+        try:
+            one = Heard(envelope_of(connection), SimpleQueue())
+            heard.put(one)
+            answer = one.answer.get()
+            if answer is not None:
+                connection.settimeout(_PATIENCE)
+                frames.send(connection, [("envelope", answer)])
+        except FedveilError as error:
+            tell(str(error))
+        except OSError as error:  # the relay went away
+            tell(f"The relay was lost: {error}.")
+        finally:
+            free.release()
+
+
+def envelope_of(connection: socket.socket) -> bytes:
+    """The one envelope that a connection brings, within the limits of size and time."""
     end = time.monotonic() + _PATIENCE
     blocks = frames.receive(connection, LARGEST + _FRAME, lambda: end - time.monotonic())
-    connection.settimeout(_PATIENCE)
     require(len(blocks) == 1 and len(blocks[0][1]) <= LARGEST, "A message", "be one envelope", len(blocks))
-    frames.send(connection, [("envelope", handler.handle(blocks[0][1]))])
+    return blocks[0][1]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 LARGEST: Final = 2**32
+MOST: Final = 2**16
 _COUNT: Final = 4
 _SIZE: Final = 8
 
@@ -28,16 +29,24 @@ def send(connection: socket.socket, blocks: Sequence[tuple[str, bytes]]) -> None
     connection.sendall(len(frame).to_bytes(_SIZE, "big") + frame)
 
 
-def receive(connection: socket.socket, largest: int = LARGEST, left: Callable[[], float] | None = None) -> Blocks:
+def receive(
+    connection: socket.socket,
+    largest: int = LARGEST,
+    left: Callable[[], float] | None = None,
+    most: int = MOST,
+) -> Blocks:
     """The next frame; :class:`Closed` if there is none.
 
     ``left``: seconds that are left for all of it together, so that nobody holds the line by a byte now and then.
+    ``most``: how many blocks a frame may have, since many empty ones take far more memory than their bytes.
     """
     size = int.from_bytes(_exactly(connection, _SIZE, left), "big")
     if size > largest:
         raise Closed("a frame is too large")
     frame = _exactly(connection, size, left)
     count, place = int.from_bytes(frame[:_COUNT], "big"), _COUNT
+    if count > most:
+        raise Closed("a frame has too many blocks")
     blocks: Blocks = []
     for _ in range(count):
         text, place = _block(frame, place, _COUNT)

@@ -1,4 +1,4 @@
-"""The app that is uploaded: a few lines that load the relay from each machine's own installation of fedveil."""
+"""The app that is uploaded with a run, since Flower wants one. The relay and the nodes never load it."""
 
 from pathlib import Path
 from typing import Final
@@ -25,9 +25,6 @@ publisher = "fedveil"
 [tool.flwr.app.components]
 serverapp = "fedveil_relay.server:app"
 clientapp = "fedveil_relay.client:app"
-
-[tool.flwr.app.config]
-socket = ""
 """
 
 
@@ -37,8 +34,8 @@ def write_app(folder: Path) -> Path:
     package.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(_PROJECT.format(version=__version__), encoding="utf-8")
     (package / "__init__.py").write_text('"""The relay, from this machine\'s own fedveil."""\n', encoding="utf-8")
-    for side in ("server", "client"):
-        # Flower looks for an assignment to the name, not for the name.
-        text = f'"""The {side} side."""\n\nfrom fedveil.run.flower import {side}_app\n\napp = {side}_app.app\n'
-        (package / f"{side}.py").write_text(text, encoding="utf-8")
+    # Flower looks for an assignment to the name. Its own executor at a site would load the client's side.
+    sides = {"server": "app = None\n", "client": "from fedveil.run.flower import client_app\n\napp = client_app.app\n"}
+    for side, text in sides.items():
+        (package / f"{side}.py").write_text(f'"""The {side} side."""\n\n{text}', encoding="utf-8")
     return folder

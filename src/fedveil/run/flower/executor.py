@@ -14,7 +14,6 @@ from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -24,6 +23,7 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from fedveil.run.flower.beating import beating
 from fedveil.run.flower.client_app import relay
 from fedveil.run.flower.supernode import Naps
 
@@ -64,24 +64,22 @@ class Executor:
     def _one(self, token: str) -> None:
         """One message in, one out; whatever fails is reported by its kind alone."""
         client = self._connected(RuntimeTokenHttpInterceptor(token))
-        beating = HeartbeatSender(make_task_heartbeat_fn_http(client))
-        beating.start()
         context: Context | None = None
         status, details = SubStatus.COMPLETED, ""
         try:
-            message, context, _, _ = pull_task_input(client)
-            context.node_config["guard"] = str(self.guard)
-            try:
-                reply = relay(message, context)
-            except Exception as error:
-                status, details = SubStatus.FAILED, type(error).__name__
-                reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
-            push_message(client, reply, context)
+            with beating(client, over=lambda: None):  # the guard's answer to a run that was stopped goes nowhere
+                message, context, _, _ = pull_task_input(client)
+                context.node_config["guard"] = str(self.guard)
+                try:
+                    reply = relay(message, context)
+                except Exception as error:
+                    status, details = SubStatus.FAILED, type(error).__name__
+                    reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
+                push_message(client, reply, context)
         finally:
             try:
                 push_task_output(client, context, status, details)
             finally:
-                beating.stop()
                 client.close()
 
     def _connected(self, credentials: Any) -> RuntimeHttpClient:

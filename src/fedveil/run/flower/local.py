@@ -14,15 +14,32 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.records import Records
-from fedveil.run.deployment import HOLDER, Deployment, Wanted, read_deployment, site_folders, write_deployment
+from fedveil.run.deployment import (
+    HOLDER,
+    LINK,
+    RELAY,
+    Deployment,
+    Wanted,
+    read_deployment,
+    site_folders,
+    write_deployment,
+)
 from fedveil.run.flower.app_folder import write_app
-from fedveil.run.flower.network import Link, register, start_link, start_node, submit, write_connection
+from fedveil.run.flower.network import (
+    Link,
+    register,
+    start_link,
+    start_node,
+    start_relay,
+    submit,
+    write_connection,
+)
 from fedveil.run.flower.processes import Processes, Started, free_port
 from fedveil.run.relay_carrier import RelayCarrier
 from fedveil.run.site_data import write_dealt
-from fedveil.run.site_socket import listening
 
 _READY = "listening"
+_SOCKET = "relay.sock"
 
 
 def site_names(count: int) -> tuple[str, ...]:
@@ -64,13 +81,23 @@ class LocalNetwork:
         """A site's socket."""
         return self.folder / f"{site}.sock"
 
+    @property
+    def socket(self) -> Path:
+        """The relay's socket."""
+        return self.folder / _SOCKET
+
     def start_center(self) -> None:
-        """The link and its executor; a link that was killed has forgotten everybody."""
-        here = self.deployment.folder
-        self.center[:] = start_link(
-            self.processes, self.link, here / "server.pem", here / "server.key", here / "superexec.secret"
-        )
+        """The link, which has forgotten everybody if it was killed, and the relay, unless it still runs."""
+        link = start_link(self.processes, self.link, (self.files / LINK).absolute())
+        self.center[:] = [link, *self.center[1:]]
         write_connection(self.processes.home, self.link)
+        if len(self.center) == 1 or not self.center[1].alive:
+            self.start_relay()
+
+    def start_relay(self) -> None:
+        """The relay beside the link."""
+        place = (self.files / RELAY).absolute()
+        self.center[1:] = [start_relay(self.processes, self.link, place, self.socket)]
 
     def register_sites(self) -> None:
         """Make the sites' nodes known to the link."""
@@ -101,13 +128,12 @@ class LocalNetwork:
     @contextmanager
     def carrier(self) -> Iterator[RelayCarrier]:
         """The aggregator's way to the sites."""
-        path, app = self.folder / "relay.sock", write_app(self.folder / "app")
-        with listening(path) as door:
-            carrier = RelayCarrier(door, lambda: submit(self.processes.home, self.link, app, path))
-            try:
-                yield carrier
-            finally:
-                carrier.close()
+        app = write_app(self.folder / "app")
+        carrier = RelayCarrier(self.socket, lambda: submit(self.processes.home, self.link, app))
+        try:
+            yield carrier
+        finally:
+            carrier.close()
 
 
 @contextmanager
@@ -133,7 +159,9 @@ def local_network(
         port = free_port()
         if not files.exists():
             apart = HOLDER if holder else None
-            write_deployment(files, Wanted(sites=names, host="127.0.0.1", port=port, days=2, holder=apart), now)
+            door = str(folder / _SOCKET)
+            wanted = Wanted(sites=names, host="127.0.0.1", port=port, inside=port, relay=door, days=2, holder=apart)
+            write_deployment(files, wanted, now)
         deployment = read_deployment(files)
         same = set(deployment.cards) == set(names)
         require(same, "--sites", f"be as when the run began, {len(deployment.cards)}", sites)

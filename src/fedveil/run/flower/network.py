@@ -1,14 +1,16 @@
-"""Flower's own programs with safe flags: the link, its executor, the nodes, registration and submission.
+"""Flower's own programs with safe flags (the link, nodes, registration, submission), and the relay beside the link.
 
-One port carries all that the link does. Whoever reaches it may ask for tasks, so tasks need a secret (which Flower
-heeds only when its executor is a process of its own), nodes must be registered, and nothing is installed at run time.
+One port carries all that the link does, also the commands that start runs, which Flower gives to whoever reaches it.
+So the link listens on the loopback interface alone, a proxy passes on what nodes need, and the relay takes the place of
+Flower's executor, which would run uploaded code. Tasks need a secret (which Flower heeds only when its executor is a
+process of its own), nodes must be registered, and nothing is installed at run time.
 """
 
 import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +22,8 @@ from fedveil.tables import write_tables
 
 _FRAME: Final = dict.fromkeys(map(ord, "╭╮╰╯─│"), " ")  # around what its commands say
 _READY: Final = "Uvicorn running on"
+_LISTENING: Final = "listening"
+SECRET: Final = "superexec.secret"  # noqa: S105  the name of the file that link and relay share
 
 
 class FlowerFailed(FedveilError):
@@ -47,21 +51,22 @@ def check_installed() -> None:
         raise NotAvailable("Flower is not installed here; install it with: pip install 'fedveil[flower]'.")
 
 
-def superlink_command(link: Link, certificate: Path, key: Path, secret: Path, listen: str) -> list[str]:
+def superlink_command(link: Link, certificate: Path, key: Path, secret: Path) -> list[str]:
     """Start the link: TLS, registered nodes only, tasks by secret, nothing kept on the disk, nothing installed."""
     return [
-        *("flower-superlink", "--host", listen, "--port", str(link.port)),
+        *("flower-superlink", "--host", link.host, "--port", str(link.port)),
         *("--ssl-ca-certfile", str(link.authority), "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)),
         *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
     ]
 
 
-def superexec_command(link: Link, secret: Path) -> list[str]:
-    """Start the link's executor, which starts the relay."""
+def relay_command(link: Link, secret: Path, socket: Path, group: str | None = None) -> list[str]:
+    """Start the relay, which stands between the link and the aggregator."""
+    shared = [] if group is None else ["--group", group]
     return [
-        *("flower-superexec", "--runtime-api-address", link.address, "--root-certificates", str(link.authority)),
-        *("--superexec-auth-secret-file", str(secret)),
+        *("fedveil", "relay", "--superlink", link.address, "--authority", str(link.authority)),
+        *("--secret", str(secret), "--socket", str(socket), *shared),
     ]
 
 
@@ -80,15 +85,26 @@ def supernode_command(link: Link, key: Path, guard: Path, port: int, secret: Pat
     ]
 
 
-def start_link(
-    processes: Processes, link: Link, certificate: Path, key: Path, secret: Path, patience: float = 60.0
-) -> tuple[Started, Started]:
-    """The link and its executor, ready."""
+def start_link(processes: Processes, link: Link, place: Path, patience: float = 60.0) -> Started:
+    """The link, from its own folder, ready."""
     check_installed()
-    temporary = {"TMPDIR": str(processes.logs)}  # whatever they leave lies among the logs, and goes with them
-    started = processes.start("superlink", superlink_command(link, certificate, key, secret, link.host), temporary)
-    started.wait_for(_READY, patience)
-    return started, processes.start("superexec", superexec_command(link, secret), temporary)
+    own = replace(link, authority=place / link.authority.name)
+    command = superlink_command(own, place / "server.pem", place / "server.key", place / SECRET)
+    return _started(processes, "superlink", command, _READY, patience)
+
+
+def start_relay(processes: Processes, link: Link, place: Path, socket: Path, patience: float = 60.0) -> Started:
+    """The relay, from its own folder, ready."""
+    own = replace(link, authority=place / link.authority.name)
+    words = [sys.executable, "-m", *relay_command(own, place / SECRET, socket)]
+    return _started(processes, "relay", words, _LISTENING, patience)
+
+
+def _started(processes: Processes, name: str, command: Sequence[str], ready: str, patience: float) -> Started:
+    """Whatever it leaves lies among the logs, and goes with them."""
+    started = processes.start(name, command, {"TMPDIR": str(processes.logs)})
+    started.wait_for(ready, patience)
+    return started
 
 
 def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 90.0) -> Started:
@@ -111,9 +127,9 @@ def register(home: Path, link: Link, nodes: Mapping[str, Path]) -> None:
     flwr(home, _registrations(link, nodes))
 
 
-def submit(home: Path, link: Link, app: Path, socket: Path, nodes: Mapping[str, Path] | None = None) -> None:
-    """Upload the relay and start it; before that, make these nodes known to the link, which may have been restarted."""
-    flwr(home, [*_registrations(link, nodes or {}), ["run", str(app), link.name, "--run-config", f'socket="{socket}"']])
+def submit(home: Path, link: Link, app: Path, nodes: Mapping[str, Path] | None = None) -> None:
+    """Start a run; before that, make these nodes known to the link, which may have been restarted."""
+    flwr(home, [*_registrations(link, nodes or {}), ["run", str(app), link.name]])
 
 
 def _registrations(link: Link, nodes: Mapping[str, Path]) -> list[list[str]]:
