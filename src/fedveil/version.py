@@ -1,3 +1,3 @@
-"""The version, as certificates state it."""
+"""The version, stated here and nowhere else: certificates, the command line and the package's metadata read it."""
 
 __version__ = "0.1.0"
