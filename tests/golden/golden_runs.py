@@ -56,7 +56,7 @@ def arithmetic() -> str:
 def run_again(name: str, folder: Path) -> Path:
     """Carry the study out again in ``folder``, and return where its run lies."""
     for file in ("records.csv", f"{name}.toml"):
-        shutil.copy(RUNS / file, folder / file)
+        shutil.copyfile(RUNS / file, folder / file)
     run_study(folder / f"{name}.toml", out=folder / name, system=system(name))
     return folder / name
 
@@ -77,9 +77,9 @@ def make() -> None:
             shutil.rmtree(kept, ignore_errors=True)
             kept.mkdir()
             for file in KEPT:
-                shutil.copy(made / file, kept / file)
+                shutil.copyfile(made / file, kept / file)
             print(name, file=sys.stderr)
-        shutil.copy(folder / SHARED, RUNS / SHARED)
+        shutil.copyfile(folder / SHARED, RUNS / SHARED)
     answers = {path.stem: answer(path) for path in sorted(MECHANISMS.glob("*.toml"))}
     (MECHANISMS / "answers.json").write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
     provenance = {

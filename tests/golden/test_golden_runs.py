@@ -85,7 +85,8 @@ def _frozen(path: Path) -> bytes:
 @pytest.mark.parametrize("name", ["shared-first", "shared-second"])
 def test_old_books_open_and_export_the_same_bytes(name: str, tmp_path: Path) -> None:
     for file in (SHARED, "records.csv", f"{name}.toml"):
-        shutil.copy(RUNS / file, tmp_path / file)
+        shutil.copyfile(RUNS / file, tmp_path / file)
+    (tmp_path / SHARED).chmod(0o600)  # a checkout does not keep it, and books that others can read are refused
     study = read_study(tmp_path / f"{name}.toml")
     assert study.source is not None
     records = load(study.source, study.split, study.held_out, base=tmp_path, generator=np.random.default_rng).train
