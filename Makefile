@@ -35,8 +35,9 @@ tests: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.docs  # the site, into site/; it is read with: python -m http.server -d site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
+# The site, into site/ (read it with: python -m http.server -d site). With --quiet, strict would not count warnings.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
 documents: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/end_to_end/test_documents.py

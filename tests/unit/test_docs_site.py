@@ -20,6 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 OUTSIDE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 WIDTH = 120
+SITE_TOOLS = all(find_spec(name) for name in ("material", "mkdocstrings", "latex2mathml"))
 LONG = {DOCS / f"{name}.md" for name in ("data", "ledger", "deploy", "report", "mechanism-file")}  # still to be wrapped
 LONG |= set((DOCS / "theory").glob("*.md"))  # python tools/wrap_docs.py docs/theory/*.md
 FENCED = re.compile(r"^[ \t]*(`{3,}|~{3,}).*?^[ \t]*\1[`~]*[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -108,15 +109,20 @@ def test_the_version_is_stated_once() -> None:
     assert f'__version__ = "{fedveil.__version__}"' in (ROOT / "src/fedveil/version.py").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("material") is None, reason="needs the extra fedveil[docs]")
-@pytest.mark.skipif(find_spec("mkdocstrings") is None, reason="needs the extra fedveil[docs]")
-def test_the_site_builds_strictly_and_asks_no_network(tmp_path: Path) -> None:
+def build(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build a copy of the site there; without --quiet, or warnings would not count."""
     for name in ("docs", "tools", "src", "mkdocs.yml"):
         source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, tmp_path / name)
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        if not (folder / name).exists():
+            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, folder / name)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder / "site")]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SITE_TOOLS, reason="needs the extra fedveil[docs]")
+def test_the_site_builds_strictly_and_asks_no_network(tmp_path: Path) -> None:
+    done = build(tmp_path)
     assert done.returncode == 0, done.stderr
     pages = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("*.html")}
     assert "<math" in pages["transport.html"]
@@ -125,6 +131,26 @@ def test_the_site_builds_strictly_and_asks_no_network(tmp_path: Path) -> None:
     scripts = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("*.js"))
     assert "unpkg" not in scripts
     assert "fonts.googleapis" not in scripts
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SITE_TOOLS, reason="needs the extra fedveil[docs]")
+@pytest.mark.parametrize(
+    ("page", "text", "said"),
+    [
+        ("trust.md", "[x](glossary.md#nowhere)", "does not contain an anchor"),
+        ("trust.md", "[x](nowhere.md)", "nowhere.md"),
+        ("lost.md", "# Lost", "not included in the"),
+        ("trust.md", '<img src="https://example.org/x.png">', "ask a network"),
+    ],
+)
+def test_a_faulty_page_ends_the_build(page: str, text: str, said: str, tmp_path: Path) -> None:
+    shutil.copytree(DOCS, tmp_path / "docs")
+    with (tmp_path / "docs" / page).open("a", encoding="utf-8") as file:
+        file.write(f"\n{text}\n")
+    done = build(tmp_path)
+    assert done.returncode != 0
+    assert said in done.stderr
 
 
 class TestTheseTests:
