@@ -1,13 +1,18 @@
-# make demo | test | check | bench | docs | clean -- every target makes its own environment first.
+# make demo | quick | test | check | bench | docs | documents | clean -- every target makes its own environment first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check lint types imports tests bench docs clean
+.PHONY: demo quick test check lint types imports tests bench docs documents clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedveil demo --out out/demo
+
+quick: $(VENV)/.dev  # the daily loop: no test that tests/slow.txt names
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q -m "not slow" -n 2
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto
@@ -30,7 +35,11 @@ tests: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.dev
+# The site, into site/ (read it with: python -m http.server -d site). With --quiet, strict would not count warnings.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
+
+documents: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/end_to_end/test_documents.py
 	$(BIN)/fedveil figures --out docs/figures
 
@@ -43,9 +52,13 @@ $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[dev]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) --editable '.[docs]'
+	touch $@
+
 $(VENV)/.full: $(VENV)/.dev
-	$(PIP) --editable '.[dev,torch,he,flower]'
+	$(PIP) --editable '.[dev,torch,he,flower,docs]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .cache out bench-out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cache out bench-out site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

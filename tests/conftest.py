@@ -1,6 +1,7 @@
 """A floor on the number of collected tests, so that a file that pytest stops finding does not go unnoticed.
 
-And who runs what: a file whose tests share processes stays with one worker, the rest goes to whoever is free.
+And who runs what: a file whose tests share processes stays with one worker, the rest goes to whoever is free. What
+``slow.txt`` names, by the beginning of its name, is marked as slow: ``make quick`` leaves it out, nothing else does.
 """
 
 from pathlib import Path
@@ -13,6 +14,14 @@ settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=F
 settings.load_profile("fixed")  # the same examples every time: a red run is a change, not bad luck
 
 FLOOR = 5600
+_LISTED = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()
+SLOW = tuple(line for line in _LISTED if line and not line.startswith("#"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
