@@ -6,7 +6,6 @@
 1.0
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +52,6 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
     return found, load(found.source, found.split, found.held_out, base=found.base, generator=np.random.default_rng)
 
 
-def _released(folder: Path) -> bool:
-    """Whether the model is out, and only certificate or report are missing."""
-    out = all((folder / name).exists() for name in ("plan.toml", "model.npz", "metrics.json", "ledger.jsonl"))
-    return out and not ((folder / "certificate.json").exists() and (folder / "report.html").exists())
-
-
 def plan_study(study: Wanted, data: Given = None) -> Planned:
     """The plan of a study; trains nothing."""
     found, loaded = open_study(study, data)
@@ -83,10 +76,7 @@ def run_study(
     """
     found, loaded = open_study(study, data)
     folder = Path(out)
-    if resume and _released(folder):  # stopped between the release and the report
-        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    else:
-        metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
+    metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
     return concluded(folder, metrics)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedveil.data.load import Loaded
+from fedveil.files import owners_folder, public_folder
 from fedveil.job import Result, Wanted, concluded, open_study
 from fedveil.run.conduct import Progress, System
 from fedveil.run.deployment import Deployment, read_deployment
@@ -81,7 +82,7 @@ def run_on(
     """Submit a study to a deployment, ``on`` being the aggregator's folder; this process is the aggregator."""
     wanted, deployment, folder = read_study_without_data(Path(study)), read_deployment(Path(on)), Path(out)
     check_folder(folder, resume)
-    folder.mkdir(parents=True, exist_ok=True)
+    public_folder(folder)
     with _deployed(deployment, folder) as carrier:
         return federated(wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell)
 
@@ -91,8 +92,8 @@ def _deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
     """A relay at the deployment's link."""
     link = Link(name="fedveil", host=deployment.host, port=deployment.port, authority=deployment.authority)
     home, path = (folder / "private" / name for name in ("flower", "relay.sock"))
-    home.mkdir(parents=True, exist_ok=True)
-    (folder / "private").chmod(0o700)
+    private_folder(folder / "private")
+    home.mkdir(exist_ok=True)
     write_connection(home, link)
     app = write_app(home / "app")
 
@@ -150,7 +151,7 @@ def trial(loaded: Loaded, folder: Path, sites: int, system: System, holder: bool
     The sites' keys and data lie in the private folder until the run has ended.
     """
     records = (folder / "sites").absolute()
-    records.mkdir(parents=True, exist_ok=True)
+    owners_folder(records)
     files = private_folder(folder / "private") / "deployment"
     options = ["--accept", "any", "--trials"]
     with local_network(loaded.train, sites, files, records, system.now(), options, holder) as network:

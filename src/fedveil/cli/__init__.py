@@ -48,6 +48,7 @@ for module in (studies, audit, compare, account, figures, deploy, site, holder):
 
 def main() -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, never a traceback."""
+    os.umask(os.umask(0o022) | 0o022)  # whoever writes a file, also a library: nobody else may change it
     try:
         code = app(standalone_mode=False)
     except Interrupted as error:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
+from fedveil.files import public_folder
 from fedveil.run.certificates import MOST_DAYS, Certified, make_certificates, make_node_key
 from fedveil.run.deployment_page import guard_unit, holder_unit, node_unit, page, superexec_unit, superlink_unit
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
@@ -81,7 +82,7 @@ class Deployment:
 def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callable[[int], bytes] = os.urandom) -> None:
     """Write a new deployment; private files are closed to others."""
     require(not folder.exists() or not any(folder.iterdir()), "FOLDER", "be a new folder", str(folder))
-    folder.mkdir(parents=True, exist_ok=True)
+    public_folder(folder)
     hosts = [wanted.host] if wanted.host in ("127.0.0.1", "localhost") else [wanted.host, "127.0.0.1"]
     certified = make_certificates(list(dict.fromkeys([*hosts, "localhost"])), now, wanted.days)
     center, identity = private_folder(folder / AGGREGATOR), Identity.make(AGGREGATOR, random(64))
@@ -100,7 +101,7 @@ def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callab
         units = {"fedveil-guard.service": guard_unit(), "fedveil-node.service": node_unit(wanted.host, wanted.port)}
         place = folder / "sites" / site
         _write_member(place, own, center, known_to_all, units)
-        (place / "peers").mkdir()
+        public_folder(place / "peers")
         peers = {f"peers/{name}.pub": peer.card.text().encode() for name, peer in owned.items() if name != site}
         _write(place, {}, peers)
         write_atomically(center / "sites" / f"{site}.pub", own.card.text().encode(), mode=PUBLIC)
@@ -123,7 +124,7 @@ def _write_center(center: Path, wanted: Wanted, identity: Identity, certified: C
     }
     _write(center, private, public)
     for kind in ("sites", "nodes"):
-        (center / kind).mkdir()
+        public_folder(center / kind)
 
 
 def _write_member(

@@ -18,8 +18,9 @@ from fedveil.ledger import Cap, Ledger
 from fedveil.plan import Plan, write_plan
 from fedveil.promises import ADVERSARIES
 from fedveil.run.conduct import charge_of
-from fedveil.run.encrypted_setting import KEY_FILE
+from fedveil.run.ending import destroy_secrets
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
+from fedveil.run.upkeep import SECRETS
 from fedveil.tables import write_tables
 from fedveil.train.entropy import KEY_BYTES, Entropy
 from fedveil.wire.envelope import Refused
@@ -102,8 +103,7 @@ class Record:
 
     def destroy_secrets(self) -> None:
         """The keys of noise and sums, the rounds of the records, what was remembered in between: the run has ended."""
-        for name in ("key", KEY_FILE, "memory", "proposal"):
-            (self.private / name).unlink(missing_ok=True)
+        destroy_secrets(self.folder, SECRETS)
 
     def release(self, plan: Plan, records: Records, model: bytes) -> None:
         """Record what was released, and keep it."""
