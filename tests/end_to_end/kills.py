@@ -2,9 +2,9 @@
 
 ``python kills.py --at STEP [--signal INT] -- run STUDY --out DIR``: the command, but before the step (its number, or
 its name, as in ``round 3``) the process sends itself a signal, SIGKILL unless another is named. A step is a file
-that is opened for writing, renamed, linked, chmoded or removed, a folder that is made, a statement to the ledger's database, or a
-round of training; Python's audit events and a subclass of SQLite's connection tell them, so the product has
-no hooks.
+that is opened for writing, renamed, linked, chmoded or removed, a folder that is made, a statement to the ledger's
+database, or a round of training; Python's audit events and a subclass of SQLite's connection tell them, so the
+product has no hooks.
 ``--steps FILE`` writes the names of all steps.
 
 ``python kills.py --campaign KILLS --seed N``: so many kills, before the release, during it, and during resumes; each

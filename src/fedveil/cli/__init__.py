@@ -57,6 +57,8 @@ def main() -> None:
         _fail(2, str(error))
     except (typer.Abort, KeyboardInterrupt):
         code = _INTERRUPTED
+    except MemoryError:
+        _fail(1, "this machine has not enough memory for this; choose fewer rows, columns or rounds")
     except OSError as error:
         _fail(1, f"{error.filename or 'the output'} cannot be used: {error.strerror}")
     except Exception as error:

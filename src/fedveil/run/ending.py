@@ -1,7 +1,8 @@
 """How a run ends: whatever was interrupted, and however often, no secret outlives the release.
 
 A release is a row of files, each whole or absent, with the run's record last; then the secrets go; then the
-certificate, which says that they are gone, is written. So a run that was stopped in between is finished by doing what is left.
+certificate, which says that they are gone, is written.
+So a run that was stopped in between is finished by doing what is left.
 """
 
 import json

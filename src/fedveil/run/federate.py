@@ -19,6 +19,7 @@ from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.files import public_folder
 from fedveil.ledger import Ledger
+from fedveil.limits import ENVELOPE
 from fedveil.method.dpsgd import DpSgd
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan, write_plan
@@ -97,6 +98,8 @@ def check_carried(plan: Plan) -> None:
     require(plan.method.kind in kinds, "algorithm.kind", f"be one of {', '.join(kinds)} here", plan.method.kind)
     if isinstance(plan.method, DpSgd):
         dpsgd_of(plan)
+    most = ENVELOPE // 16  # a model with as much around it again
+    require(plan.dimension <= most, "The model", f"have at most {most} parameters across sites", plan.dimension)
 
 
 def together(study: Study, members: Consortium) -> Study:
