@@ -219,6 +219,28 @@ def small_file(folder: Path, _: int) -> dict[str, int]:
     return full(folder, 0)
 
 
+def scarce(folder: Path, _: int) -> dict[str, int]:
+    """New books where only so many bytes may be written, at every level: they are there whole, or not at all."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    made = 0
+    for level in range(0, 80_000, 512):
+        place = folder / str(level)
+        place.mkdir()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (level, resource.RLIM_INFINITY))
+        try:
+            books(place).close()
+        except LedgerUnusable:
+            pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        made += (place / "books").exists()
+        with books(place) as ledger:
+            ledger.charge("run", "plan", [cost(0.1)], rounds=1)
+            assert ledger.verify() == 1
+        assert [path.name for path in place.iterdir()] == ["books"]
+    return {"made": made}
+
+
 def go_on(folder: Path, _: int) -> dict[str, int]:
     """After the disk was full: the books open, and take entries again."""
     with books(folder) as ledger:
@@ -227,7 +249,7 @@ def go_on(folder: Path, _: int) -> dict[str, int]:
         return {"entries": before, "now": ledger.verify()}
 
 
-JOBS = {job.__name__: job for job in (kill, race, read, inherit, full, small_file, go_on)}
+JOBS = {job.__name__: job for job in (kill, race, read, inherit, full, small_file, scarce, go_on)}
 
 
 def program(*arguments: object, before: tuple[str, ...] = ()) -> dict[str, int]:
@@ -262,6 +284,10 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
     found = program("small_file", tmp_path, 0)
     again = program("go_on", tmp_path, 0)
     assert again == {"entries": found["entries"], "now": found["entries"] + 1}
+
+
+def test_new_books_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+    assert program("scarce", tmp_path, 0)["made"] > 50
 
 
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
