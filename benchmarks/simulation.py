@@ -93,7 +93,8 @@ def million_clients() -> float:
     The peak is that of the new program (VmHWM): ``ru_maxrss`` begins at what the process that started it had.
     """
     script = (
-        "from pathlib import Path; from benchmarks.simulation import problem; from fedveil.run.simulate import simulate; "
+        "from pathlib import Path; from benchmarks.simulation import problem; "
+        "from fedveil.run.simulate import simulate; "
         "from fedveil.train.entropy import Entropy; plan, records = problem(1_000_000, 1, 20, 1000, 1); "
         "simulate(plan, records, Entropy.from_seed(0)); "
         "status = Path('/proc/self/status').read_text().split(); print(int(status[status.index('VmHWM:') + 1]) / 2**20)"
