@@ -23,7 +23,6 @@ from fedveil.run.files import PUBLIC, write_atomically
 from fedveil.signature import FILE as SIGNATURE
 from fedveil.signature import Signature, check_signature, signature_in
 from fedveil.signing_keys import SigningKey, read_key
-from fedveil.strict_json import read_object
 from fedveil.study import Study, read_study, study_of
 from fedveil.version import __version__
 
@@ -65,12 +64,6 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
     )
 
 
-def _released(folder: Path) -> bool:
-    """Whether the model is out, and only certificate or report are missing."""
-    out = all((folder / name).exists() for name in ("plan.toml", "model.npz", "metrics.json", "ledger.jsonl"))
-    return out and not ((folder / "certificate.json").exists() and (folder / "report.html").exists())
-
-
 def plan_study(study: Wanted, data: Given = None) -> Planned:
     """The plan of a study; trains nothing."""
     found, loaded = open_study(study, data)
@@ -98,10 +91,7 @@ def run_study(
     key = signing_key(sign)  # first: a key that cannot be used is found before anything is charged
     found, loaded = open_study(study, data)
     folder = Path(out)
-    if resume and _released(folder):  # stopped between the release and the report
-        metrics = read_object((folder / "metrics.json").read_bytes(), "The run's record metrics.json")
-    else:
-        metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
+    metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
     return concluded(folder, metrics, key)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.guarantee import Neighbours
+from fedveil.limits import PASSES, ROUNDS
 
 Numbers = float | tuple[float, ...]
 MOST_ROUNDS = 10**12
@@ -188,9 +189,9 @@ class LastIterate:
 
 
 def _check_counts(run: LastIterate) -> None:
-    most = 2_000_000
+    most = ROUNDS
     require(1 <= run.rounds <= most, "LastIterate.rounds", f"lie between 1 and {most}", run.rounds)
-    require(1 <= run.passes <= 10_000, "LastIterate.passes", "lie between 1 and 10000", run.passes)
+    require(1 <= run.passes <= PASSES, "LastIterate.passes", f"lie between 1 and {PASSES}", run.passes)
     require(run.total <= most, "LastIterate.rounds * passes", f"be at most {most}", run.total)
     batches = run.batch if isinstance(run.batch, tuple) else (run.batch,)
     require(all(1 <= m < 1e12 for m in batches), "LastIterate.batch", "be at least 1", run.batch)

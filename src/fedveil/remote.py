@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedveil.data.load import Loaded
+from fedveil.files import owners_folder, public_folder
 from fedveil.job import Result, Sign, Wanted, concluded, open_study, signing_key
 from fedveil.run.conduct import Progress, System
 from fedveil.run.deployment import Deployment, read_deployment
@@ -88,7 +89,7 @@ def run_on(
     key = signing_key(sign)
     wanted, deployment, folder = read_study_without_data(Path(study)), read_deployment(Path(on)), Path(out)
     check_folder(folder, resume)
-    folder.mkdir(parents=True, exist_ok=True)
+    public_folder(folder)
     with _deployed(deployment, folder) as carrier:
         return federated(wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell, key=key)
 
@@ -154,7 +155,7 @@ def trial(loaded: Loaded, folder: Path, sites: int, system: System, holder: bool
     The sites' keys and data lie in the private folder until the run has ended.
     """
     records = (folder / "sites").absolute()
-    records.mkdir(parents=True, exist_ok=True)
+    owners_folder(records)
     files = private_folder(folder / "private") / "deployment"
     options = ["--accept", "any", "--trials"]
     with local_network(loaded.train, sites, files, records, system.now(), options, holder) as network:

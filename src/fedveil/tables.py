@@ -9,11 +9,13 @@ from typing import Any
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
+from fedveil.limits import TABLES
 
 
 def read_tables(text: str, what: str) -> dict[str, Any]:
     """The tables of a TOML text; ``what`` names the file in a refusal."""
     require(isinstance(text, str), what, "be given as text", type(text).__name__)
+    require(len(text) <= TABLES, what, f"have at most {TABLES} characters", len(text))
     try:
         return tomllib.loads(text)
     except ValueError as error:  # not TOML, or a number of thousands of digits

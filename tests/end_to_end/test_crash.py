@@ -13,8 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -56,10 +56,12 @@ def fork(work: Callable[[], int]) -> int:
         os._exit(code)
 
 
-def one_run(folder: Path, name: str) -> None:
+def one_run(folder: Path, name: str, tell: Callable[[], object]) -> None:
     """A run as it is meant to be written: charge, checkpoint, progress, release, and then the output."""
     with books(folder) as ledger:
+        tell()
         ledger.charge(name, f"plan of {name}", [cost(0.1)], rounds=ROUNDS)
+        tell()
         path = folder / f"{name}.checkpoint"
         old = load_checkpoint(path, plan=f"plan of {name}", run=name)
         state = np.zeros(50, dtype=np.int64) if old is None else old.state
@@ -68,16 +70,19 @@ def one_run(folder: Path, name: str) -> None:
         for round_ in range(old.round + 1 if old else 1, ROUNDS + 1):
             state = state * 3 + round_
             save_checkpoint(path, Checkpoint(plan=f"plan of {name}", run=name, round=round_, state=state, counts={}))
+            tell()
             ledger.progress(name, round_)
         model = state.tobytes()
+        tell()
         ledger.release(name, sha256(model).hexdigest())
+        tell()
         write_atomically(folder / f"{name}.model", model, 0o644)
 
 
-def many_runs(folder: Path, worker: str) -> int:
+def many_runs(folder: Path, worker: str, told: int) -> int:
     for number in range(10_000):
         if not (folder / f"{worker}{number}.model").exists():
-            one_run(folder, f"{worker}{number}")
+            one_run(folder, f"{worker}{number}", lambda: os.write(told, b"."))
     return WON
 
 
@@ -96,16 +101,24 @@ def check_folder(folder: Path) -> dict[str, int]:
 
 
 def kill(folder: Path, seed: int) -> dict[str, int]:
-    """Start two workers on the same books, kill each at a random moment, check, and go on where they stopped."""
+    """Start two workers on the same books, kill each after a random number of steps, check, and go on there."""
     dice = random.Random(seed)
     found: dict[str, int] = {}
     for _ in range(20):
-        children = [fork(lambda worker=worker: many_runs(folder, worker)) for worker in "ab"]  # type: ignore[misc]
-        for child in children:
-            time.sleep(dice.uniform(0.0, 0.04))
+        pipes = {worker: os.pipe() for worker in "ab"}
+        children = [
+            (fork(lambda worker=worker, told=told: many_runs(folder, worker, told)), heard)  # type: ignore[misc]
+            for worker, (heard, told) in pipes.items()
+        ]
+        for child, heard in children:
+            for _ in range(dice.randrange(1, 20)):
+                assert os.read(heard, 1) == b"."
             os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
             assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+        for pair in pipes.values():
+            for end in pair:
+                os.close(end)
         found = check_folder(folder)
     return found
 
@@ -219,6 +232,48 @@ def small_file(folder: Path, _: int) -> dict[str, int]:
     return full(folder, 0)
 
 
+def scarce(folder: Path, _: int) -> dict[str, int]:
+    """New books where only so many bytes may be written, at every level: they are there whole, or not at all."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    made = 0
+    for level in range(0, 80_000, 512):
+        place = folder / str(level)
+        place.mkdir()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (level, resource.RLIM_INFINITY))
+        try:
+            books(place).close()
+        except LedgerUnusable:
+            pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        made += (place / "books").exists()
+        with books(place) as ledger:
+            ledger.charge("run", "plan", [cost(0.1)], rounds=1)
+            assert ledger.verify() == 1
+        assert [path.name for path in place.iterdir()] == ["books"]
+    return {"made": made}
+
+
+def crowded(folder: Path, _: int) -> dict[str, int]:
+    """The same on a real file system with so many pages left."""
+    made = 0
+    for pages in range(64):
+        place, ballast = folder / "place", folder / "ballast"
+        place.mkdir()
+        room = os.statvfs(folder)
+        ballast.write_bytes(bytes(max(0, room.f_bavail - pages) * room.f_bsize))
+        with suppress(LedgerUnusable):
+            books(place).close()
+        ballast.unlink()
+        made += (place / "books").exists()
+        with books(place) as ledger:
+            ledger.charge("run", "plan", [cost(0.1)], rounds=1)
+            assert ledger.verify() == 1
+        assert [path.name for path in place.iterdir()] == ["books"]
+        shutil.rmtree(place)
+    return {"made": made}
+
+
 def go_on(folder: Path, _: int) -> dict[str, int]:
     """After the disk was full: the books open, and take entries again."""
     with books(folder) as ledger:
@@ -227,7 +282,7 @@ def go_on(folder: Path, _: int) -> dict[str, int]:
         return {"entries": before, "now": ledger.verify()}
 
 
-JOBS = {job.__name__: job for job in (kill, race, read, inherit, full, small_file, go_on)}
+JOBS = {job.__name__: job for job in (kill, race, read, inherit, full, small_file, scarce, crowded, go_on)}
 
 
 def program(*arguments: object, before: tuple[str, ...] = ()) -> dict[str, int]:
@@ -264,13 +319,25 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
     assert again == {"entries": found["entries"], "now": found["entries"] + 1}
 
 
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
-    """A real file system of 400 kB, mounted for one process only, so that it goes away with it."""
+def test_new_books_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+    assert program("scarce", tmp_path, 0)["made"] > 50
+
+
+def mounted(tmp_path: Path) -> tuple[str, ...]:
+    """The words before a program for which a file system of 400 kB is mounted there; it goes away with the program."""
     mount = ("unshare", "--mount", "--map-root-user") if os.getuid() else ("unshare", "--mount")
     shell = (*mount, "sh", "-c", 'mount -t tmpfs -o size=400k fedveil "$1" && shift && exec "$@"', "sh", str(tmp_path))
     if shutil.which("unshare") is None or subprocess.run([*shell, "true"], capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
-    assert program("full", tmp_path, 0, before=shell)["entries"] > 10
+    return shell
+
+
+def test_new_books_on_a_small_disk_that_is_nearly_full(tmp_path: Path) -> None:
+    assert 10 < program("crowded", tmp_path, 0, before=mounted(tmp_path))["made"] < 64
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    assert program("full", tmp_path, 0, before=mounted(tmp_path))["entries"] > 10
     assert list(tmp_path.iterdir()) == []
 
 

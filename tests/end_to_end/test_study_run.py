@@ -1,15 +1,14 @@
 """A whole study through the command line: what it leaves, that it repeats, that it survives, and what it refuses."""
 
 import json
-import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kills
 import numpy as np
 import pytest
 
@@ -164,39 +163,14 @@ def test_certify_notices_what_was_altered(
     assert capsys.readouterr().err.startswith("fedveil: ")
 
 
-def kill_when_begun(study: Path, out: Path, delay: float, number: int) -> subprocess.CompletedProcess[str]:
-    """Start a run and send it a signal once it is charged, after a moment."""
-    command = [sys.executable, "-m", "fedveil", "run", str(study), "--out", str(out), "--quiet"]
-    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    ledger = study.parent / ".fedveil" / "data.npz.sqlite"
-    while not ledger.exists() and process.poll() is None:
-        time.sleep(0.01)
-    time.sleep(delay)
-    process.send_signal(number)
-    out_text, err_text = process.communicate()
-    return subprocess.CompletedProcess(command, process.returncode, out_text, err_text)
-
-
-LONG = "kind = 'constant'\npasses = 9000\nrounds = 1\nstep_size = 0.05\nnoise_std = 900.0"
-
-
-@pytest.mark.parametrize("delay", [0.0, 0.8])
-def test_kill_9_at_any_moment_then_resume(tmp_path: Path, delay: float) -> None:
-    study, out = write_study(tmp_path, features=700, schedule=LONG), tmp_path / "out"
-    process = kill_when_begun(study, out, delay, signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert not (out / "model.npz").exists()
-    run_study(study, out, resume=True)
-    lines = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()[1:]]
-    assert [line["kind"] for line in lines].count("charge") == 1
-    assert lines[-1]["kind"] == "release"
+STEADY = "kind = 'constant'\npasses = 5\nrounds = 1\nstep_size = 0.05\nnoise_std = 900.0"
 
 
 def test_ctrl_c_leaves_a_run_that_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    study = write_study(tmp_path, features=700, schedule=LONG, more="[study]\nseed = 3")
-    stopped = kill_when_begun(study, tmp_path / "a", 0.8, signal.SIGINT)
+    study = write_study(tmp_path, schedule=STEADY, more="[study]\nseed = 3")
+    stopped = kills.started("run", study, "--out", tmp_path / "a", "--quiet", at="round 3", stop="INT")
     assert stopped.returncode == 1
-    assert "--resume" in stopped.stderr
+    assert "Stopped after round 3 of 5; go on with the same command and --resume." in stopped.stderr
     assert (tmp_path / "a" / "private" / "checkpoint").exists()
     run_study(study, tmp_path / "a", resume=True)
     run_study(study, tmp_path / "b")
@@ -204,8 +178,8 @@ def test_ctrl_c_leaves_a_run_that_ends_in_the_same_bytes(tmp_path: Path) -> None
 
 
 def test_a_truncated_checkpoint_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
-    study = write_study(tmp_path, features=700, schedule=LONG)
-    kill_when_begun(study, tmp_path / "out", 0.8, signal.SIGINT)
+    study = write_study(tmp_path, schedule=STEADY)
+    kills.started("run", study, "--out", tmp_path / "out", "--quiet", at="round 3", stop="INT")
     checkpoint = tmp_path / "out" / "private" / "checkpoint"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-5])
     assert "checkpoint" in refused("run", study, "--out", tmp_path / "out", "--resume")

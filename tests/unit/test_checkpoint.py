@@ -156,12 +156,12 @@ class TestPrivateFolder:
 
 
 HOLD = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from fedveil.run.files import sole_use
 with sole_use(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(60)
+    signal.pause()
 """
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedveil.run.flower.processes import Processes
 
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
 
 
 def test_an_impatient_user_leaves_no_process_behind(tmp_path: Path) -> None:

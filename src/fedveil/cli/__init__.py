@@ -48,6 +48,7 @@ for module in (studies, audit, compare, ledger, account, figures, deploy, site, 
 
 def main() -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, never a traceback."""
+    os.umask(os.umask(0o022) | 0o022)  # whoever writes a file, also a library: nobody else may change it
     try:
         code = app(standalone_mode=False)
     except Interrupted as error:
@@ -56,6 +57,8 @@ def main() -> None:
         _fail(2, str(error))
     except (typer.Abort, KeyboardInterrupt):
         code = _INTERRUPTED
+    except MemoryError:
+        _fail(1, "this machine has not enough memory for this; choose fewer rows, columns or rounds")
     except OSError as error:
         _fail(1, f"{error.filename or 'the output'} cannot be used: {error.strerror}")
     except Exception as error:

@@ -11,6 +11,7 @@ from fedveil.cli.show import Json, out, plain_table, rounded_up, show
 from fedveil.compare import Comparison, View
 from fedveil.compare import compare as carry_out
 from fedveil.errors import BadValue
+from fedveil.files import public_folder
 from fedveil.report.compare_page import NOISE, compare_page, noise_text, score_text, spread_text
 from fedveil.report.words import bytes_text
 from fedveil.run.files import PUBLIC, write_atomically
@@ -48,7 +49,7 @@ def compare(
 def _written(found: Comparison, folder: Path) -> list[str]:
     """The two files of a comparison."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        public_folder(folder)
     except OSError as error:
         raise BadValue(f"--out must name a folder that can be made: {error}.") from error
     contents = {"compare.json": found.text(), "compare.html": compare_page(found.as_json())}

@@ -9,11 +9,14 @@ import typer
 
 from fedveil.cli.show import Json, show
 from fedveil.cli.site import page, say, until_signalled
+from fedveil.files import owners_folder
 from fedveil.run.deployment import read_site
+from fedveil.run.encrypted_setting import KEY_FILE
 from fedveil.run.files import private_folder, sole_use
 from fedveil.run.key_holder import KeyHolder
 from fedveil.run.site_record import World
 from fedveil.run.site_socket import listening, serve
+from fedveil.run.upkeep import clear_records
 
 
 def keyholder(
@@ -29,7 +32,7 @@ def keyholder(
 ) -> None:
     """Hold the key of encrypted sums: shows every plan, and opens one sum a round of those it has accepted."""
     identity, aggregator = read_site(key)
-    records.mkdir(parents=True, exist_ok=True)
+    owners_folder(records)
     holder = KeyHolder(
         identity=identity,
         aggregator=aggregator,
@@ -41,6 +44,7 @@ def keyholder(
     )
     stopped = until_signalled()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
+        clear_records(records, (KEY_FILE,))
         say(f"{identity.name}: listening for {aggregator.name}")
         serve(door, holder, say, lambda: bool(stopped))
     show({"key_holder": identity.name, "stopped": True}, as_json, lambda: None)

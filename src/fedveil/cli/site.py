@@ -12,6 +12,7 @@ import typer
 from fedveil.certify import certify
 from fedveil.checks import require
 from fedveil.cli.show import Json, rounded_up, show
+from fedveil.files import owners_folder
 from fedveil.guarantee import Neighbours, Unit, finite_or_none
 from fedveil.ledger import Ledger
 from fedveil.ledger.costs import cost_of
@@ -25,6 +26,7 @@ from fedveil.run.site_data import SiteData, read_site_data
 from fedveil.run.site_guard import Guard, Site, Terms
 from fedveil.run.site_record import World
 from fedveil.run.site_socket import listening, serve
+from fedveil.run.upkeep import clear_records
 from fedveil.version import __version__
 
 
@@ -58,7 +60,7 @@ def site(
         neighbours=_one_of("--neighbours", neighbours, Neighbours),
         modules=frozenset(module or ()),
     )
-    records.mkdir(parents=True, exist_ok=True)
+    owners_folder(records)
     own, peers = read_site_data(data), read_peers(key)
     guard = Guard(
         site=Site(
@@ -76,6 +78,7 @@ def site(
     )
     stopped = until_signalled()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
+        clear_records(records)
         _check_data(records / "ledger.sqlite", own)
         say(f"{identity.name}: listening for {aggregator.name}")
         serve(door, guard, say, lambda: bool(stopped))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.limits import TEXT, check_cells
 
 WHOLE = re.compile("[+-]?[0-9]+")
 Numbers = NDArray[np.float64]
@@ -50,6 +51,16 @@ def numbers_of(texts: Sequence[str], missing: Collection[str], column: str, plac
         require("_" not in text and not math.isnan(_number_or_nan(text)), name, "be a number", text, hint)
         require(math.isfinite(_number_or_nan(text)), name, "be a finite number", text)
     return found
+
+
+def texts_of(texts: Sequence[str], column: str, file: str) -> NDArray[np.str_]:
+    """The texts of a column as an array, in which every text takes the room of the longest."""
+    longest = max(map(len, texts), default=0)
+    name = f"The column {column!r} of {file}"
+    hint = "Leave a column of long texts out (data.ignore)."
+    require(longest <= TEXT, name, f"hold texts of at most {TEXT} characters", longest, hint)
+    check_cells(file, len(texts), longest)
+    return np.array(texts, dtype=np.str_)
 
 
 def _number_or_nan(text: str) -> float:

@@ -6,9 +6,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from fedveil.checks import require
 from fedveil.errors import BadValue
+from fedveil.limits import LINE, check_unpacked
 
 
 @contextmanager
@@ -26,6 +28,8 @@ def failing_clearly(file: str) -> Iterator[None]:
         raise BadValue(f"{file} must be UTF-8 text: {error.reason} at byte {error.start}.") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise BadValue(f"{file} must be a whole gzip file: {error}.") from error
+    except MemoryError as error:
+        raise BadValue(f"{file} must fit in this machine's memory, and it does not. Choose fewer columns.") from error
 
 
 @contextmanager
@@ -46,10 +50,36 @@ def bytes_of(path: Path) -> Iterator[IO[bytes]]:
     with failing_clearly(path.name):
         if path.suffix == ".gz":
             with gzip.open(path, "rb") as unpacked:
-                yield io.BufferedReader(unpacked)
+                yield io.BufferedReader(_Capped(unpacked, path.name, path.stat().st_size))
         else:
             with path.open("rb") as plain:
                 yield plain
+
+
+class _Capped(io.RawIOBase):
+    """What a gzip file unpacks to, up to what a file of its size may; a bomb is refused where it passes that."""
+
+    def __init__(self, unpacked: gzip.GzipFile, file: str, packed: int) -> None:
+        self._unpacked, self._file, self._packed, self._read = unpacked, file, packed, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        part = self._unpacked.read(len(buffer))
+        self._read += len(part)
+        check_unpacked(self._file, self._packed, self._read)
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def lines_of(text: IO[str], file: str) -> Iterator[str]:
+    """Lines of bounded length: one that never ends is refused before it is in memory."""
+    number = 0
+    while line := text.readline(LINE):
+        number += 1
+        require(len(line) < LINE, f"{file}, line {number},", f"have fewer than {LINE} characters", "more")
+        yield line
 
 
 @contextmanager

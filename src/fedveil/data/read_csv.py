@@ -4,18 +4,21 @@ import csv
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.data.cells import numbers_of
+from fedveil.data.cells import numbers_of, texts_of
 from fedveil.data.fingerprint import digested, rows_read
-from fedveil.data.opening import text_of
+from fedveil.data.opening import lines_of, text_of
 from fedveil.data.spec import Source
-from fedveil.data.table import Array, Choice, Table, check_cells, choose
+from fedveil.data.table import Array, Choice, Table, choose
 from fedveil.errors import BadValue
+from fedveil.limits import check_cells, check_columns
 
-CHUNK = 20_000  # rows turned into arrays at a time: Python texts are large
+CHUNK = 2_000_000  # cells turned into arrays at a time: Python texts are large
+MOST_ROWS = 20_000  # of a chunk
 Row = tuple[int, list[str]]
 
 
@@ -23,17 +26,20 @@ def read_csv(source: Source, path: Path) -> Table:
     """The rows of one file."""
     delimiter = source.delimiter or ("\t" if path.name.removesuffix(".gz").endswith(".tsv") else ",")
     with text_of(path) as text:
-        reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
+        lines = _narrow(text, delimiter, path.name)
+        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
         rows = _rows(reader, path.name)
         first = next(rows, None)
         require(first is not None, path.name, "hold at least one row", "an empty file")
         names, ahead = _names(source, first or (0, []), path.name)
         choice = choose(source, names, path.name)
-        parts = [_chunk(source, path.name, names, choice, ahead + list(islice(rows, CHUNK)))]
-        while chunk := list(islice(rows, CHUNK)):
+        size, count = max(1, min(MOST_ROWS, CHUNK // len(names))), 0
+        parts = [_chunk(source, path.name, names, choice, ahead + list(islice(rows, size)))]
+        while chunk := list(islice(rows, size)):
+            count += size  # those before this chunk
+            check_cells(path.name, count + len(chunk), len(names))
             parts.append(_chunk(source, path.name, names, choice, chunk))
-    lines, numbers, texts, target, client, raw = (list(part) for part in zip(*parts, strict=True))
-    count = sum(len(part) for part in lines)
+    where, numbers, texts, target, client, raw = (list(part) for part in zip(*parts, strict=True))
     return Table(
         choice=choice,
         numbers=np.concatenate(numbers),
@@ -41,11 +47,18 @@ def read_csv(source: Source, path: Path) -> Table:
         target=np.concatenate(target),
         client=None if choice.client is None else np.concatenate(client),
         files=(path.name,),
-        file_of=np.zeros(count, dtype=np.int32),
-        lines=np.concatenate(lines),
+        file_of=np.zeros(sum(len(part) for part in where), dtype=np.int32),
+        lines=np.concatenate(where),
         line="line",
         raw=rows_read(raw),
     )
+
+
+def _narrow(text: IO[str], delimiter: str, file: str) -> Iterator[str]:
+    """Lines, unless one has more columns than a file may have."""
+    for line in lines_of(text, file):
+        check_columns(file, 1 + line.count(delimiter))
+        yield line
 
 
 def _rows(reader: Iterator[list[str]], file: str) -> Iterator[Row]:
@@ -76,7 +89,6 @@ def _chunk(
     for line, cells in rows:
         right = len(cells) == len(names)
         require(right, f"{file}, line {line},", f"have {len(names)} cells", len(cells), "Is data.delimiter right?")
-    check_cells(file, len(rows), len(names))
     lines = np.array([line for line, _ in rows], dtype=np.int64)
     columns = dict(zip(names, zip(*(cells for _, cells in rows), strict=True), strict=True)) if rows else {}
     missing = frozenset(source.missing)
@@ -85,7 +97,7 @@ def _chunk(
         return numbers_of(columns.get(name, ()), missing, name, lambda row: f"{file}, line {lines[row]}")
 
     def text(name: str) -> Array:
-        return np.array(columns.get(name, ()), dtype=np.str_)
+        return texts_of(columns.get(name, ()), name, file)
 
     numbers = np.empty((len(rows), len(choice.numbers)))
     for index, name in enumerate(choice.numbers):

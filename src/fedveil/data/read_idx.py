@@ -8,7 +8,8 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.data.opening import bytes_of
 from fedveil.data.spec import Source
-from fedveil.data.table import Array, Table, check_cells, from_block
+from fedveil.data.table import Array, Table, from_block
+from fedveil.limits import check_cells, check_columns, check_unpacked
 
 KINDS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
@@ -21,7 +22,6 @@ def read_idx(source: Source, path: Path, labels: Path) -> Table:
     width = math.prod(images.shape[1:])
     same = images.shape[0] == marks.size
     require(same, f"{path.name} and {labels.name}", "have the same number of records", (images.shape[0], marks.size))
-    check_cells(path.name, images.shape[0], width)
     flat = images.reshape(images.shape[0], width)
     return from_block(source, path.name, flat, marks, tuple(str(j) for j in range(width)), "record")
 
@@ -29,15 +29,19 @@ def read_idx(source: Source, path: Path, labels: Path) -> Table:
 def idx_array(path: Path) -> Array:
     """The array in one file: two zero bytes, a kind, the number of dimensions, their sizes, the values."""
     with bytes_of(path) as stream:
-        content = stream.read()
-    right = len(content) >= 4 and content[:2] == b"\0\0" and content[2] in KINDS and content[3] >= 1
-    require(right, path.name, "begin as an IDX file does", content[:4])
-    dimensions = content[3]
-    start = 4 + 4 * dimensions
-    require(len(content) >= start, path.name, "state all its dimensions", f"{len(content)} bytes")
-    shape = tuple(int(n) for n in np.frombuffer(content, dtype=">u4", count=dimensions, offset=4))
-    kind = np.dtype(KINDS[content[2]])
-    expected = start + math.prod(shape) * kind.itemsize
-    require(len(content) == expected, path.name, f"have {expected} bytes, as its head says", len(content))
-    values = np.frombuffer(content, dtype=kind, offset=start).reshape(shape)
+        head = stream.read(4)
+        right = len(head) == 4 and head[:2] == b"\0\0" and head[2] in KINDS and head[3] >= 1
+        require(right, path.name, "begin as an IDX file does", head)
+        sizes = stream.read(4 * head[3])
+        require(len(sizes) == 4 * head[3], path.name, "state all its dimensions", f"{4 + len(sizes)} bytes")
+        shape = tuple(int(n) for n in np.frombuffer(sizes, dtype=">u4"))
+        kind, start = np.dtype(KINDS[head[2]]), 4 + len(sizes)
+        check_cells(path.name, shape[0], math.prod(shape[1:]))
+        check_columns(path.name, math.prod(shape[1:]))
+        check_unpacked(path.name, path.stat().st_size, 8 * math.prod(shape))
+        expected = math.prod(shape) * kind.itemsize
+        content = stream.read(expected + 1)
+    rule = f"have {start + expected} bytes, as its head says"
+    require(len(content) == expected, path.name, rule, start + len(content))
+    values = np.frombuffer(content, dtype=kind).reshape(shape)
     return values.astype(kind.newbyteorder("="), copy=False)

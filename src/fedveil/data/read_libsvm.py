@@ -8,9 +8,10 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.cells import numbers_of
-from fedveil.data.opening import text_of
+from fedveil.data.opening import lines_of, text_of
 from fedveil.data.spec import Source
-from fedveil.data.table import Table, check_cells, from_block
+from fedveil.data.table import Table, from_block
+from fedveil.limits import check_cells
 
 
 def read_libsvm(source: Source, path: Path) -> Table:
@@ -24,7 +25,7 @@ def read_libsvm(source: Source, path: Path) -> Table:
     columns: list[int] = []
     values: list[float] = []
     with text_of(path) as text:
-        for number, line in enumerate(text, start=1):
+        for number, line in enumerate(lines_of(text, path.name), start=1):
             words = line.partition("#")[0].split()
             where = f"{path.name}, line {number}"
             if not words:  # blank, or only a comment
@@ -34,7 +35,7 @@ def read_libsvm(source: Source, path: Path) -> Table:
             columns.extend(columns_here)
             values.extend(values_here)
             labels.append(words[0])
-    check_cells(path.name, len(labels), width)
+            check_cells(path.name, len(labels), width)
     block = np.zeros((len(labels), width))
     block[rows, columns] = values
     used = 1 + max(columns, default=-1)  # data.features may state more: that is the study's, not the file's

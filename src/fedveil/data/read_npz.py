@@ -1,14 +1,18 @@
 """NumPy archives: a matrix ``X`` whose columns are named 0, 1, ..., and one-dimensional arrays named by themselves."""
 
+import math
+import zipfile
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format as format_of
 
 from fedveil.checks import require
 from fedveil.data.opening import bytes_of, damage_told
 from fedveil.data.read_columns import from_columns
 from fedveil.data.spec import Source
-from fedveil.data.table import Array, Table, check_cells
+from fedveil.data.table import Array, Table
+from fedveil.limits import check_cells, check_columns, check_unpacked
 
 
 def read_npz(source: Source, path: Path) -> Table:
@@ -19,7 +23,6 @@ def read_npz(source: Source, path: Path) -> Table:
         if values.ndim >= 2:
             require(name == "X", whole, "be one-dimensional, or named X", values.shape)
             flat = values.reshape(values.shape[0], -1) if values.size else values.reshape(values.shape[0], 0)
-            check_cells(path.name, *flat.shape)
             new = {str(index): flat[:, index] for index in range(flat.shape[1])}
         else:
             require(values.ndim == 1, whole, "have one value a row", values.shape)
@@ -35,4 +38,24 @@ def _arrays(path: Path) -> dict[str, Array]:
         content = np.load(stream, allow_pickle=False)
         require(not isinstance(content, np.ndarray), path.name, "be an archive of arrays", "one array")
         with content as archive:
+            _check_sizes(archive.zip, path)
             return {name: archive[name] for name in archive.files}
+
+
+def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
+    """What the archive's directory and the arrays' heads say, before an array is made."""
+    total = 0
+    for member in archive.infolist():
+        with archive.open(member) as part:
+            version = format_of.read_magic(part)
+            read = format_of.read_array_header_1_0 if version == (1, 0) else format_of.read_array_header_2_0
+            shape, _, kind = read(part)
+            if kind.hasobject:  # refused when it is loaded: what is packed there could run code
+                continue
+            stated = part.tell() + math.prod(shape) * kind.itemsize
+        whole = f"The array {member.filename!r} of {path.name}"
+        require(stated == member.file_size, whole, f"have {stated} bytes, as its head says", member.file_size)
+        check_cells(path.name, shape[0] if shape else 1, math.prod(shape[1:]))
+        check_columns(path.name, math.prod(shape[1:]))
+        total += max(member.file_size, 8 * math.prod(shape))
+    check_unpacked(path.name, path.stat().st_size, total)

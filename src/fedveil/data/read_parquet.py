@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from fedveil.checks import require
+from fedveil.data.cells import texts_of
 from fedveil.data.fingerprint import digested, rows_read
 from fedveil.data.opening import bytes_of, damage_told
 from fedveil.data.read_columns import from_columns
 from fedveil.data.spec import Source
-from fedveil.data.table import Array, Table, check_cells, choose
+from fedveil.data.table import Array, Table, choose
 from fedveil.errors import BadValue
+from fedveil.limits import check_cells, check_columns, check_unpacked
 
 
 def read_parquet(source: Source, path: Path) -> Table:
@@ -20,10 +22,13 @@ def read_parquet(source: Source, path: Path) -> Table:
     arrow, parquet = _pyarrow()
     with bytes_of(path) as stream, damage_told(path.name, "a Parquet file"):
         file = parquet.ParquetFile(stream)
+        check_columns(path.name, file.metadata.num_columns)
         names = tuple(str(name) for name in file.schema_arrow.names)
         choice = choose(source, names, path.name)
         wanted = [name for name in names if name in {*choice.features, choice.target, choice.client}]
-        check_cells(path.name, file.metadata.num_rows, len(wanted))
+        rows = file.metadata.num_rows
+        check_cells(path.name, rows, len(wanted))
+        check_unpacked(path.name, path.stat().st_size, max(8 * rows * len(wanted), _stated_bytes(file.metadata)))
         table = file.read(columns=wanted)
         columns = {name: _array(arrow, table.column(name), name, path.name) for name in wanted}
         raw = None if len(wanted) == len(names) else rows_read([_hashed(arrow, part) for part in file.iter_batches()])
@@ -43,6 +48,11 @@ def _hashed(arrow: Any, batch: Any) -> bytes:
     return digested(held)
 
 
+def _stated_bytes(metadata: Any) -> int:
+    """What all columns unpack to, as the footer says."""
+    return sum(int(metadata.row_group(index).total_byte_size) for index in range(metadata.num_row_groups))
+
+
 def _pyarrow() -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
@@ -56,7 +66,7 @@ def _array(arrow: Any, column: Any, name: str, file: str) -> Array:
         column = column.cast(column.type.value_type)
     kind = column.type
     if kinds.is_string(kind) or kinds.is_large_string(kind):
-        return np.array(["" if value is None else value for value in column.to_pylist()], dtype=np.str_)
+        return texts_of(["" if value is None else value for value in column.to_pylist()], name, file)
     numeric = kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind)
     require(numeric, f"The column {name!r} of {file}", "hold numbers or texts", str(kind))
     if kinds.is_floating(kind) or (kinds.is_integer(kind) and column.null_count == 0):

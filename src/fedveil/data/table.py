@@ -11,9 +11,9 @@ from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows, rows_of, rows_together
 from fedveil.data.spec import Source
 from fedveil.data.tables import nearest
+from fedveil.limits import check_cells
 
 Array = NDArray[Any]
-MOST_CELLS = 2 * 10**9  # 16 GB of float64: more is a mistake in the number of columns, or needs another tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,15 +160,10 @@ def from_block(
     return Table(choice=choice, numbers=numbers, texts=texts, target=target, client=client, raw=raw, **where)
 
 
-def check_cells(file: str, rows: int, columns: int) -> None:
-    """Refuse what would not fit in memory as dense rows."""
-    hint = "Rows are kept dense; choose fewer columns (data.columns) or rows."
-    require(rows * columns <= MOST_CELLS, file, f"hold at most {MOST_CELLS:g} numbers", rows * columns, hint)
-
-
 def joined(tables: list[Table]) -> Table:
     """Several files as one table; they must have the same columns."""
     first = tables[0]
+    check_cells(first.files[0], sum(len(table) for table in tables), len(first.choice.numbers))
     for other in tables[1:]:
         same = other.choice == first.choice
         names = f"{other.files[0]} and {first.files[0]}"

@@ -7,19 +7,20 @@ next entry, so a mistake in the code above, or a hand at a prompt, cannot change
 import os
 import sqlite3
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedveil.errors import BadValue, FedveilError
+from fedveil.files import link_new
 from fedveil.ledger.entry import GENESIS, Entry, LedgerBroken, check_stories, parse
 from fedveil.ledger.head import head_file
 
 FORMAT = 2  # of new books: fingerprint of the rows as they were read, head kept beside them
 FIRST = 1  # fingerprint of the prepared records, no head
 APPLICATION = 0x66765F31  # "fv_1": tells our file from any other SQLite file
+_WRITE_AHEAD = bytes([2, 2])  # versions of writing and reading, bytes 18 and 19 of every SQLite file
 
 _OUTSIDE = {
     sqlite3.SQLITE_PERM,
@@ -84,42 +85,33 @@ class LedgerUnusable(FedveilError):
 def create(path: Path, fingerprint: Callable[[bytes], str], urandom: Callable[[int], bytes]) -> None:
     """Make new books at ``path``, unless another process is quicker.
 
-    They are made under another name and linked to theirs when complete, so nobody meets half a ledger.
+    They are made and checked in memory, written to a file without a name, read back, and linked to their name: so
+    nobody meets half a ledger, also when the disk is full or the process is killed.
     """
     for remains in (path.with_name(path.name + extra) for extra in ("-wal", "-shm", "-journal")):
         if remains.exists() and not path.exists():  # SQLite would apply another ledger's log to the new one
             raise BadValue(f"{remains} must not lie alone: bring back its ledger {path.name}, or remove both.")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")  # mode 600 at once
-    except OSError as error:
-        raise LedgerUnusable(f"A ledger cannot be made in {path.parent}: {error.strerror}.") from error
-    os.close(handle)
-    made = Path(name)
-    try:
-        key = urandom(32)
-        with closing(sqlite3.connect(made, isolation_level=None)) as connection:
-            for pragma in ("journal_mode = WAL", "synchronous = FULL", f"application_id = {APPLICATION}"):
-                connection.execute(f"PRAGMA {pragma}")
-            connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA}")
-            connection.execute("INSERT INTO books VALUES (1, ?, ?, ?)", (FORMAT, key, fingerprint(key)))
-            connection.execute("COMMIT")
-        os.link(made, path)
-        _sync_folder(path.parent)
+        link_new(path, _empty_books(urandom(32), fingerprint))
     except FileExistsError:
         pass
-    except (OSError, sqlite3.Error) as error:
-        raise LedgerUnusable(f"A ledger cannot be made at {path}: {error}.") from error
-    finally:
-        for extra in ("", "-wal", "-shm"):
-            made.with_name(made.name + extra).unlink(missing_ok=True)
+    except OSError as error:
+        raise LedgerUnusable(f"A ledger cannot be made in {path.parent}: {error.strerror or error}.") from error
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _empty_books(key: bytes, fingerprint: Callable[[bytes], str]) -> bytes:
+    """The file of books without an entry."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA}")
+        connection.execute("INSERT INTO books VALUES (1, ?, ?, ?)", (FORMAT, key, fingerprint(key)))
+        connection.execute("COMMIT")
+        (found,) = connection.execute("PRAGMA integrity_check").fetchone()
+        if found != "ok" or identity(connection) != (FORMAT, key, fingerprint(key)):
+            raise LedgerBroken(0, f"new books are not in order: {found}")
+        image = bytearray(connection.serialize())
+    image[18:20] = _WRITE_AHEAD  # a database in memory cannot have a write-ahead log; the file is to have one
+    return bytes(image)
 
 
 def connect(path: Path, patience: float) -> sqlite3.Connection:
@@ -146,6 +138,12 @@ def connect(path: Path, patience: float) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def settle(path: Path) -> None:
+    """Bring what a process that was killed left in the log beside the books into the books themselves."""
+    with plainly(path):
+        connect(path, patience=60.0).close()
 
 
 def identity(connection: sqlite3.Connection) -> tuple[int, bytes, str]:

@@ -10,6 +10,7 @@ from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.data.spec import Places
 from fedveil.errors import CannotCertify
+from fedveil.limits import PARAMETERS
 from fedveil.model.named import usual_clip
 from fedveil.model.spec import ModelPlan
 from fedveil.plan import Plan, check_canaries
@@ -59,6 +60,9 @@ def make_plan(
     if task.canaries is not None:
         check_canaries(task.canaries, task.data, task.model, wish.kind, task.target)
     task = replace(task, model=settled_model(task.model, task.data))
+    size = task.model.loss.size(task.data.features)
+    hint = "Features times classes, for a linear model; choose fewer of either."
+    require(size <= PARAMETERS, "The model", f"have at most {PARAMETERS:g} parameters", size, hint)
     try:
         draft = wish.design(task)
     except CannotCertify as error:

@@ -13,7 +13,7 @@ from fedveil.account.grid import choose_grid
 from fedveil.checks import require
 from fedveil.mechanism import Mechanism, Numbers, number, whole
 from fedveil.method.base import Method
-from fedveil.method.dpsgd import Compression, DpSgd
+from fedveil.method.dpsgd import MOST_MESSAGES, Compression, DpSgd
 from fedveil.method.network import Network
 from fedveil.method.posture import Clipping, Posture, Sampling
 from fedveil.planning.base import Draft, Task
@@ -155,7 +155,10 @@ class DpSgdWish:
         if rounds is None:
             a_pass = wishes.rounds if isinstance(wishes.rounds, int) else max(1, round(1 / rate))
             rounds = a_pass * (wishes.passes or _PASSES)
-        return float(rate), whole("algorithm.rounds", rounds)
+        count = whole("algorithm.rounds", rounds)
+        hint = "Give fewer passes, or a larger rate."
+        require(count <= MOST_MESSAGES, "The rounds of all passes", f"be at most {MOST_MESSAGES}", count, hint)
+        return float(rate), count
 
     def _steps(self, task: Task, client: int, posture: Posture) -> Numbers:
         """As given; else falling linearly from a multiple of 1 / smoothness, less where the noise would drown it."""

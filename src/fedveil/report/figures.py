@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from fedveil.checks import require
+from fedveil.files import PUBLIC, public_folder
 from fedveil.report import style
 from fedveil.report.catalogue import FIGURES
 from fedveil.report.curves import Axis, Chart, Curve, Panel, write_table
@@ -32,13 +33,15 @@ def write_figures(
     """Write the figures (all, or those named in ``only``) into the folder ``out``; the paths written, in order."""
     names = _chosen(only)
     require(out.is_dir() or not out.exists(), "out", "be a folder, or a path where one can be made", str(out))
-    out.mkdir(parents=True, exist_ok=True)
+    public_folder(out)
     written: list[Path] = []
     for position, name in enumerate(names, start=1):
         start = time.perf_counter()
         chart = FIGURES[name]()
         written += [*_save(chart, [out / f"{name}.svg", out / f"{name}.png"])]
         written.append(write_table(chart, out / f"{name}.csv"))
+        for path in written[-3:]:
+            path.chmod(PUBLIC)
         progress(f"{position}/{len(names)} {name} ({time.perf_counter() - start:.1f} s)")
     return written
 

@@ -3,7 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
-from fedveil.errors import BadValue
+from fedveil.files import PUBLIC, write_atomically
 from fedveil.report import (
     audit_section,
     bound_sections,
@@ -37,13 +37,8 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 def write_report(folder: Path) -> Path:
     """Write ``report.html`` from the run's plan, certificate and metrics; its path."""
     path = Path(folder) / "report.html"
-    text = page(view_of(Path(folder)))
-    unfinished = path.with_name(".report.html.part")
-    try:
-        unfinished.write_bytes(text.encode())
-        return unfinished.replace(path)
-    except OSError as error:
-        raise BadValue(f"{path} cannot be written: {error.strerror}.") from error
+    write_atomically(path, page(view_of(Path(folder))).encode(), mode=PUBLIC)
+    return path
 
 
 def page(view: View) -> str:

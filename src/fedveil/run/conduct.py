@@ -24,6 +24,7 @@ from fedveil.data.canaries import Canaries
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
 from fedveil.errors import BadValue, FedveilError
+from fedveil.files import public_folder
 from fedveil.ledger import Ledger
 from fedveil.ledger.costs import cost_of
 from fedveil.ledger.place import POINTER, books_of
@@ -36,6 +37,7 @@ from fedveil.run import answers, coins
 from fedveil.run.answers import Answers
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.coins import Kept, check_commitment, settle_coins
+from fedveil.run.ending import LAST, destroy_secrets, ended, has_released
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.measure import measure, published
 from fedveil.run.simulate import simulate
@@ -85,10 +87,12 @@ def conduct(
 ) -> dict[str, Any]:
     """Run the study in ``folder``; the metrics it wrote."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        public_folder(folder)
     except OSError as error:
         raise BadValue(f"--out must name a folder that can be made: {error}.") from error
     with sole_use(private_folder(folder / "private")):
+        if resume and has_released(folder):
+            return ended(folder)
         slots = study.slots
         blank = loaded.train if slots is None else slots.blank(loaded.train)
         plan = _settle_plan(study, loaded, blank.shape, folder, resume)
@@ -307,9 +311,8 @@ def _release(
     write_atomically(folder / "model.npz", data, mode=PUBLIC)
     text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
     write_atomically(folder / "metrics.json", text.encode(), mode=PUBLIC)
-    write_atomically(folder / "ledger.jsonl", books.export(), mode=PUBLIC)
-    for secret in ("checkpoint", "key", answers.NAME):
-        (folder / "private" / secret).unlink(missing_ok=True)
+    write_atomically(folder / LAST, books.export(), mode=PUBLIC)
+    destroy_secrets(folder)
     return metrics
 
 

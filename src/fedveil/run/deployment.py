@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
+from fedveil.files import public_folder
 from fedveil.run.certificates import MOST_DAYS, Certified, make_certificates, make_node_key
 from fedveil.run.deployment_page import page
 from fedveil.run.deployment_proxy import proxy_configuration
@@ -113,7 +114,7 @@ class Deployment:
 def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callable[[int], bytes] = os.urandom) -> None:
     """Write a new deployment; private files are closed to others."""
     require(not folder.exists() or not any(folder.iterdir()), "FOLDER", "be a new folder", str(folder))
-    folder.mkdir(parents=True, exist_ok=True)
+    public_folder(folder)
     certified = make_certificates({PROXY: [wanted.host], LINK: ["localhost", INSIDE]}, now, wanted.days)
     center, identity = private_folder(folder / AGGREGATOR), Identity.make(AGGREGATOR, random(64))
     _write_center(center, wanted, identity, certified.authority)
@@ -133,7 +134,7 @@ def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callab
         units[_USERS] = SITE_USERS
         place = folder / "sites" / site
         _write_member(place, own, center, known_to_all, units)
-        (place / "peers").mkdir()
+        public_folder(place / "peers")
         peers = {f"peers/{name}.pub": peer.card.text().encode() for name, peer in owned.items() if name != site}
         _write(place, {}, peers)
         write_atomically(center / "sites" / f"{site}.pub", own.card.text().encode(), mode=PUBLIC)
@@ -153,7 +154,7 @@ def _write_center(center: Path, wanted: Wanted, identity: Identity, authority: b
     }
     _write(center, {"identity.key": identity.text().encode()}, public)
     for kind in ("sites", "nodes"):
-        (center / kind).mkdir()
+        public_folder(center / kind)
 
 
 def _write_around(folder: Path, wanted: Wanted, certified: Certified, secret: bytes) -> None:

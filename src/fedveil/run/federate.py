@@ -16,15 +16,18 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
+from fedveil.files import public_folder
 from fedveil.ledger import Ledger
 from fedveil.ledger.costs import cost_of
 from fedveil.ledger.transaction import Transaction, caps_of, moment
+from fedveil.limits import ENVELOPE
 from fedveil.method.dpsgd import DpSgd
 from fedveil.method.simfl import SimFL
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.conduct import Progress, System, model_file
 from fedveil.run.consortium import Consortium, consortium
+from fedveil.run.ending import LAST, destroy_secrets, has_released, written_metrics
 from fedveil.run.everybody import ask_everybody, never
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.late_windows import LateWindows
@@ -36,7 +39,6 @@ from fedveil.run.server_dpsgd import DpSgdServer, dpsgd_of
 from fedveil.run.server_fedavg import FedAvgServer
 from fedveil.run.server_hidden import HiddenServer
 from fedveil.run.serving import Serving, Standing
-from fedveil.strict_json import read_object
 from fedveil.study import Study
 from fedveil.train.entropy import KEY_BYTES, Entropy
 from fedveil.trust import Trust
@@ -95,6 +97,8 @@ def check_carried(plan: Plan) -> None:
     require(plan.method.kind in kinds, "algorithm.kind", f"be one of {', '.join(kinds)} here", plan.method.kind)
     if isinstance(plan.method, DpSgd):
         dpsgd_of(plan)
+    most = ENVELOPE // 16  # a model with as much around it again
+    require(plan.dimension <= most, "The model", f"have at most {most} parameters across sites", plan.dimension)
 
 
 def together(study: Study, members: Consortium) -> Study:
@@ -108,7 +112,7 @@ def together(study: Study, members: Consortium) -> Study:
 def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
     """Name and key are drawn once; the count of starts is on the disk before the first envelope leaves."""
     check_folder(folder, resume)
-    folder.mkdir(parents=True, exist_ok=True)
+    public_folder(folder)
     private = private_folder(folder / "private")
     with sole_use(private):  # an aggregator that is at work here is left alone
         return _begun(folder, private, resume, random)
@@ -144,10 +148,9 @@ class Federation:
         """Run the study; the metrics it wrote."""
         require(not self.study.baselines, "report.baselines", "be false across sites", True)
         with sole_use(self.folder / "private"):
-            released = self.folder / "private" / "released"
-            if released.exists():  # stopped between the release and the last farewell
-                self._finish(released.read_bytes())
-                return read_object((self.folder / "metrics.json").read_bytes(), "The run's record metrics.json")
+            if has_released(self.folder):  # stopped between the release and the certificate
+                self._end()
+                return written_metrics(self.folder)
             members = self._members()
             plan = self._plan(members)
             with Ledger.open(self._books(), self._fingerprint, urandom=self.system.random) as ledger:
@@ -287,11 +290,9 @@ class Federation:
         write_atomically(self.folder / "model.npz", data, mode=PUBLIC)
         text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
         write_atomically(self.folder / "metrics.json", text.encode(), mode=PUBLIC)
-        write_atomically(self.folder / "ledger.jsonl", books.export(), mode=PUBLIC)
-        write_atomically(self.folder / "private" / "released", data)
-        for name in ("checkpoint", "relayed", "encrypted", "windows"):
-            (self.folder / "private" / name).unlink(missing_ok=True)
-        self._finish(data)
+        write_atomically(self.folder / "private" / "released", data)  # until every site has it
+        write_atomically(self.folder / LAST, books.export(), mode=PUBLIC)
+        self._end()
         return metrics
 
     def _metrics(self, plan: Plan, model: Any, entropy: Entropy) -> dict[str, Any]:
@@ -303,13 +304,20 @@ class Federation:
         loaded = Loaded(train=held, test=held, test_public=self.held.public, dropped_rows=0, feature_names=())
         return published(plan, measure(plan, loaded, model, entropy), self.folder / "private")
 
+    def _end(self) -> None:
+        """Destroy what is secret, then tell those who were not told; again: nothing happens."""
+        # The order of the rounds and the stop follow from the key, and must stay secret; the name is still needed.
+        write_atomically(self.folder / "private" / "aggregator", bytes.fromhex(self.begun.run) + bytes(KEY_BYTES))
+        destroy_secrets(self.folder, ("checkpoint", "relayed", "masked", "encrypted", "windows"))
+        released = self.folder / "private" / "released"
+        if released.exists():
+            self._finish(released.read_bytes())
+
     def _finish(self, data: bytes) -> None:
         """Every site gets the model and closes its record; one that is away now gets it when the run is resumed.
 
         A key holder is told too, without the model, and destroys its key.
         """
-        # The order of the rounds and the stop follow from the key, and must stay secret; the name is still needed.
-        write_atomically(self.folder / "private" / "aggregator", bytes.fromhex(self.begun.run) + bytes(KEY_BYTES))
         asked = {site: Content(blocks={"model": data}) for site in self.cards}
         plan = read_plan((self.folder / "plan.toml").read_text(encoding="utf-8"))
         if _outside(plan) and self.holder is not None:

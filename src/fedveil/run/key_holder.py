@@ -12,8 +12,10 @@ from datetime import UTC
 from pathlib import Path
 from typing import final
 
+from fedveil.files import owners_folder
 from fedveil.plan import Plan, write_plan
 from fedveil.run.encrypted_setting import KEY_FILE
+from fedveil.run.ending import destroy_secrets
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
 from fedveil.run.instructions import ANY, agreed_to, answered
 from fedveil.run.site_record import World
@@ -49,7 +51,7 @@ class KeyHolder:
         """The sealed answer; :class:`Refused` if the envelope itself is not in order, and then nothing is said."""
         opened = unseal(data, self.identity, self.aggregator)
         folder = self.folder / "runs" / opened.head.run
-        folder.mkdir(parents=True, exist_ok=True)
+        owners_folder(folder)
         path = private_folder(folder / "private") / "state"
         once = self.world.random(32)
         return answered(
@@ -66,7 +68,7 @@ class KeyHolder:
         match opened.head.kind:
             case "finish":
                 save_state(private / "state", replace(state, finished=True))  # first: no other key is made after
-                (private / KEY_FILE).unlink(missing_ok=True)
+                destroy_secrets(folder, (KEY_FILE,))
                 return "recorded", Content()
             case _ if state.finished:
                 raise Refused("finished")

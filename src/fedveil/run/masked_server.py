@@ -50,7 +50,6 @@ def masked_sum(serving: Serving, run: str, stand: Standing, ask: Asks, log: Path
             inbox = server.advance()
         except Ended as error:
             raise TooFewSurvivors(f"Round {turn + 1} is refused at the stage {stage}: {error}") from error
-    log.unlink(missing_ok=True)
     return server.result.total
 
 

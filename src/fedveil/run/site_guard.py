@@ -15,6 +15,7 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
+from fedveil.files import owners_folder
 from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Cap, CapExceeded
 from fedveil.ledger.costs import covered
@@ -340,6 +341,6 @@ class Guard:
 
     def _record(self, run: str) -> Record:
         folder = self.site.folder / "runs" / run
-        folder.mkdir(parents=True, exist_ok=True)
+        owners_folder(folder)
         private_folder(folder / "private")
         return Record(folder, self.site.folder / "ledger.sqlite", run, self.world)

@@ -15,9 +15,10 @@ from fedveil.errors import BadValue
 from fedveil.ledger import Cap, Ledger
 from fedveil.ledger.transaction import Transaction, moment
 from fedveil.plan import Plan, write_plan
-from fedveil.run.encrypted_setting import KEY_FILE
+from fedveil.run.ending import destroy_secrets
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
 from fedveil.run.site_data import SiteData
+from fedveil.run.upkeep import SECRETS
 from fedveil.train.entropy import KEY_BYTES, Entropy
 from fedveil.wire.envelope import Refused
 
@@ -96,8 +97,7 @@ class Record:
 
     def destroy_secrets(self) -> None:
         """The keys of noise and sums, the rounds of the records, what was remembered in between: the run has ended."""
-        for name in ("key", KEY_FILE, "memory", "proposal", "prepared"):
-            (self.private / name).unlink(missing_ok=True)
+        destroy_secrets(self.folder, SECRETS)
 
     def release(self, plan: Plan, data: SiteData, model: bytes) -> None:
         """Record what was released, and keep it."""

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from fedveil.checks import require
 from fedveil.guarantee import Neighbours
+from fedveil.limits import PASSES, ROUNDS
 from fedveil.mechanism import Numbers, number, whole
 from fedveil.theory.numerics import check_delta
 
@@ -95,7 +96,9 @@ class Wishes:
             extra = ' or "converged"' if name == "rounds" else ""
             require(not isinstance(value, str), f"schedule.{name}", f"be a whole number{extra}", value)
             object.__setattr__(self, name, whole(f"schedule.{name}", value))
-            require(getattr(self, name) >= 1, f"schedule.{name}", "be at least 1", value)
+            most = ROUNDS if name == "rounds" else PASSES
+            rule = f"lie between 1 and {most}" if getattr(self, name) > most else "be at least 1"
+            require(1 <= getattr(self, name) <= most, f"schedule.{name}", rule, value)
         for name, kind in (("batch", whole), ("step_size", number), ("noise_std", number)):
             value = getattr(self, name)
             if value is not None:
@@ -107,6 +110,13 @@ class Wishes:
         self._check_together()
 
     def _check_together(self) -> None:
+        if isinstance(self.rounds, int) and self.passes is not None:
+            total = self.rounds * self.passes
+            require(total <= ROUNDS, "schedule.rounds * passes", f"be at most {ROUNDS}", total)
+        for name in ("batch", "step_size", "noise_std"):
+            value = getattr(self, name)
+            count = len(value) if isinstance(value, tuple) else 1
+            require(count <= ROUNDS, f"schedule.{name}", f"have at most {ROUNDS} entries", count)
         if self.rounds == "converged":
             given = next((n for n in ("passes", "batch", "noise_std") if getattr(self, n) is not None), None)
             hint = 'Give passes (with rounds = 1) instead of rounds = "converged".'

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedveil.checks import require
 from fedveil.errors import FedveilError
+from fedveil.limits import ENVELOPE
 from fedveil.wire.keys import Card, Identity, check_name
 
 MAGIC: Final = b"fedveil envelope 1\n"
@@ -27,7 +28,8 @@ RUN: Final = re.compile(r"[0-9a-f]{32}")
 _HASH: Final = re.compile(r"([0-9a-f]{64})?")
 _KIND: Final = re.compile(r"[a-z][a-z-]{0,31}")
 _LARGEST_HEAD: Final = 1024
-LARGEST: Final = 2**31  # bytes of an envelope
+LARGEST: Final = ENVELOPE  # bytes
+_AROUND: Final = len(MAGIC) + 2 + _LARGEST_HEAD + 32 + 16 + 64  # bytes of an envelope that are not its body
 
 
 class Refused(FedveilError):
@@ -90,6 +92,9 @@ def seal(head: Head, body: bytes, sender: Identity, receiver: Card, once: bytes)
     require(head.sender == sender.name, "Head.sender", f"be {sender.name}", head.sender)
     require(head.receiver == receiver.name, "Head.receiver", f"be {receiver.name}", head.receiver)
     require(isinstance(once, bytes) and len(once) == 32, "once", "be 32 random bytes", type(once).__name__)
+    most = LARGEST - _AROUND
+    hint = "The model, or the number of clients at one site, is too large to be sent."
+    require(len(body) <= most, "A message", f"have at most {most} bytes", len(body), hint)
     passing = X25519PrivateKey.from_private_bytes(once)
     public, text = passing.public_key().public_bytes_raw(), head.text()
     key = _key(passing.exchange(receiver.sealer), public, receiver.seal, text)
@@ -121,15 +126,16 @@ def unseal(data: bytes, receiver: Identity, sender: Card) -> Opened:
     return Opened(head=head, body=body, digest=hashlib.sha256(data).hexdigest())
 
 
-def _parts(data: Any) -> tuple[Head, bytes, bytes, bytes, bytes, bytes]:
+def _parts(data: Any) -> tuple[Head, memoryview, bytes, bytes, memoryview, bytes]:
+    """Head, what is signed, signature, passing key, what is sealed, the head's text; nothing long is copied."""
     start = len(MAGIC) + 2
     if not isinstance(data, bytes) or len(data) > LARGEST or not data.startswith(MAGIC):
         raise Refused("malformed")
     size = int.from_bytes(data[len(MAGIC) : start], "big")
     if size > _LARGEST_HEAD or len(data) < start + size + 32 + 16 + 64:
         raise Refused("malformed")
-    text, rest = data[start : start + size], data[start + size : -64]
-    return Head.read(text), data[:-64], data[-64:], rest[:32], rest[32:], text
+    text, whole, rest = data[start : start + size], memoryview(data), start + size
+    return Head.read(text), whole[:-64], data[-64:], data[rest : rest + 32], whole[rest + 32 : -64], text
 
 
 def _key(shared: bytes, passing: bytes, receiver: bytes, head: bytes) -> bytes:

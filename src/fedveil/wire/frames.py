@@ -1,14 +1,16 @@
 """Named blocks of bytes in one frame, for a socket between two processes of one machine.
 
-Only the standard library is needed here: the relay loads this for every message that it carries.
+Hardly more than the standard library is needed here: the relay loads this for every message that it carries.
 """
 
 import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-LARGEST: Final = 2**32
-MOST: Final = 2**16
+from fedveil.limits import BLOCKS, FRAME
+
+LARGEST: Final = FRAME
+MOST: Final = BLOCKS
 _COUNT: Final = 4
 _SIZE: Final = 8
 
@@ -43,7 +45,7 @@ def receive(
     size = int.from_bytes(_exactly(connection, _SIZE, left), "big")
     if size > largest:
         raise Closed("a frame is too large")
-    frame = _exactly(connection, size, left)
+    frame = memoryview(_exactly(connection, size, left))  # looked at in place: only the blocks themselves are copied
     count, place = int.from_bytes(frame[:_COUNT], "big"), _COUNT
     if count > most:
         raise Closed("a frame has too many blocks")
@@ -51,13 +53,13 @@ def receive(
     for _ in range(count):
         text, place = _block(frame, place, _COUNT)
         data, place = _block(frame, place, _SIZE)
-        blocks.append((text.decode("utf-8", "replace"), data))
+        blocks.append((bytes(text).decode("utf-8", "replace"), bytes(data)))
     if place != size:
         raise Closed("a frame has another size than it says")
     return blocks
 
 
-def _block(frame: bytes, place: int, width: int) -> tuple[bytes, int]:
+def _block(frame: memoryview, place: int, width: int) -> tuple[memoryview, int]:
     start = place + width
     end = start + int.from_bytes(frame[place:start], "big")
     if start > len(frame) or end > len(frame):
@@ -65,7 +67,7 @@ def _block(frame: bytes, place: int, width: int) -> tuple[bytes, int]:
     return frame[start:end], end
 
 
-def _exactly(connection: socket.socket, size: int, left: Callable[[], float] | None) -> bytes:
+def _exactly(connection: socket.socket, size: int, left: Callable[[], float] | None) -> bytearray:
     data = bytearray()
     while len(data) < size:
         if left is not None:
@@ -77,4 +79,4 @@ def _exactly(connection: socket.socket, size: int, left: Callable[[], float] | N
         if not part:
             raise Closed("the other side has closed")
         data += part
-    return bytes(data)
+    return data

@@ -1,0 +1,249 @@
+"""The real command in a fresh process that dies, or is told to stop, at a named step of its own.
+
+``python kills.py --at STEP [--signal INT] -- run STUDY --out DIR``: the command, but before the step (its number, or
+its name, as in ``round 3``) the process sends itself a signal, SIGKILL unless another is named. A step is a file
+that is opened for writing, renamed, linked, chmoded or removed, a folder that is made, a statement to the ledger's
+database, or a round of training; Python's audit events and a subclass of SQLite's connection tell them, so the
+product has no hooks.
+``--steps FILE`` writes the names of all steps.
+
+``python kills.py --campaign KILLS --seed N``: so many kills, before the release, during it, and during resumes; each
+run is then brought to its end and looked through. It prints how many kills were of which kind.
+Nothing waits for seconds: every kill is at a step.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+STUDY = """
+[data]
+source = "data.npz"
+feature_bound = 1.0
+classes = 2
+target = "y"
+[data.held_out]
+fraction = 0.2
+public = true
+[model]
+kind = "logistic"
+radius = 5.0
+[privacy]
+epsilon = 2.0
+delta = 1e-4
+[schedule]
+kind = "constant"
+passes = 2
+rounds = 3
+step_size = 0.05
+noise_std = 60.0
+"""
+METHODS = {
+    "hidden": "",
+    "by parts": "[trust]\nserver = 'trusted'\ndropouts = 1\n",
+    "seeded": "[study]\nseed = 3\n",
+}
+FILES = {"certificate.json", "ledger.jsonl", "metrics.json", "model.npz", "plan.toml", "private", "report.html"}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+RELEASE = "before INSERT INTO entr"  # the second of these is the release's, the first the charge's
+
+
+class Steps:
+    """Counts the steps under a folder, and sends the signal before the one that was asked for."""
+
+    def __init__(self, folder: Path, at: str | None, number: int) -> None:
+        self.folder, self.at, self.number, self.seen = str(folder), at, number, list[str]()
+
+    def step(self, name: str) -> None:
+        self.seen.append(name)
+        if self.at in (name, str(len(self.seen) - 1)):
+            os.kill(os.getpid(), self.number)
+
+    def audited(self, event: str, arguments: tuple[Any, ...]) -> None:
+        places = {"os.rename": 1, "os.link": 1, "os.remove": 0, "os.mkdir": 0, "os.chmod": 0, "os.truncate": 0}
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES
+        if writes or event in places:
+            path = arguments[places.get(event, 0)]
+            if isinstance(path, int):
+                self.step(f"{event} a handle")
+            elif isinstance(path, str | Path) and str(path).startswith(self.folder):
+                name = Path(path).name
+                self.step(f"{event} {name.split('.part')[0][1:-9] + '.part' if name.endswith('.part') else name}")
+
+
+def watched(steps: Steps) -> None:
+    """Make this process tell its steps."""
+    from fedveil import job
+    from fedveil.cli import studies
+    from fedveil.run.conduct import System
+
+    class Connection(sqlite3.Connection):
+        def execute(self, sql: str, *more: Any) -> Any:
+            steps.step(f"before {sql[:16]}")
+            found = super().execute(sql, *more)
+            steps.step(f"after {sql[:16]}")
+            return found
+
+    real = sqlite3.connect
+
+    def connect(*arguments: Any, **named: Any) -> Any:
+        return real(*arguments, **{"factory": Connection, **named})
+
+    @contextmanager
+    def progress(_: bool) -> Iterator[Any]:
+        yield lambda now: steps.step(f"round {now.round}")
+
+    sqlite3.connect = connect  # type: ignore[assignment]
+    studies.progress = progress  # type: ignore[assignment]
+    job.System = lambda: System(checkpoint_every=0.0)  # type: ignore[assignment, misc]  # a checkpoint every round
+    sys.addaudithook(steps.audited)
+
+
+def command(*words: object, at: str | None = None, stop: str = "KILL", log: Path | None = None) -> list[str]:
+    """The words of a process that runs a command, and stops at a step."""
+    wish = [] if at is None else ["--at", at]
+    wish += [] if log is None else ["--steps", str(log)]
+    return [sys.executable, "-B", __file__, *wish, "--signal", stop, "--", *map(str, words)]
+
+
+def started(*words: object, **wish: Any) -> "subprocess.CompletedProcess[str]":
+    """A fresh process, and what came of it."""
+    return subprocess.run(command(*words, **wish), capture_output=True, text=True, check=False)
+
+
+def write_study(folder: Path, more: str = "") -> Path:
+    """A small study with its data."""
+    generator = np.random.default_rng(0)
+    block = generator.normal(size=(100, 3)) / 3
+    np.savez(folder / "data.npz", X=block, y=(block[:, 0] > 0).astype(np.int64))
+    path = folder / "study.toml"
+    path.write_text(STUDY + more, encoding="utf-8")
+    return path
+
+
+def check_now(out: Path) -> None:
+    """At any moment: an output was recorded before it appeared, and was charged before that."""
+    books = out / "private" / "ledger.sqlite"
+    kinds: list[str] = []
+    model = ""
+    if books.exists():
+        with tempfile.TemporaryDirectory() as name:  # looking must not repair anything
+            for path in books.parent.glob("ledger.sqlite*"):
+                shutil.copy(path, name)
+            with closing(sqlite3.connect(Path(name) / books.name)) as connection:
+                assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+                rows = connection.execute("SELECT kind, payload FROM entries ORDER BY sequence").fetchall()
+        kinds = [kind for kind, _ in rows]
+        model = next((json.loads(payload)["model"] for kind, payload in rows if kind == "release"), "")
+    assert kinds in ([], ["charge"], ["charge", "release"]), kinds
+    if (out / "model.npz").exists():
+        assert sha256((out / "model.npz").read_bytes()).hexdigest() == model
+    if (out / "certificate.json").exists():
+        assert not {"key", "checkpoint", "answers"} & {path.name for path in (out / "private").iterdir()}
+
+
+def check_end(out: Path) -> None:
+    """At the end: everything is there, it certifies, and nothing is left over."""
+    from fedveil.certify import certify
+    from fedveil.version import __version__
+
+    check_now(out)
+    assert {path.name for path in out.iterdir()} == FILES
+    assert {path.name for path in (out / "private").iterdir()} == {"ledger.sqlite", "lock", "study"}
+    assert certify(out, __version__).text() == (out / "certificate.json").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in (out / "ledger.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
+    assert [line["kind"] for line in lines] == ["charge", "release"]
+
+
+def steps_of(study: Path, log: Path, *more: str) -> list[str]:
+    """All steps of an undisturbed run."""
+    done = started("run", study, "--out", log.with_suffix(".out"), "--quiet", *more, log=log)
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(log.read_text(encoding="utf-8")))
+
+
+def killed_and_resumed(study: Path, out: Path, points: Sequence[str | int]) -> list[str]:
+    """Kill a run, then its resumes, at these steps; end it; the steps that were reached."""
+    found, resume = list[str](), list[str]()
+    for point in points:
+        done = started("run", study, "--out", out, "--quiet", *resume, at=str(point))
+        if done.returncode == 0:  # it had fewer steps left
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        found.append(str(point))
+        check_now(out)
+        resume = ["--resume"] if (out / "plan.toml").exists() else []
+    else:
+        done = started("run", study, "--out", out, "--quiet", *resume)
+        assert done.returncode == 0, done.stderr
+    check_end(out)
+    return found
+
+
+def campaign(kills: int, seed: int) -> dict[str, Any]:
+    """Three kills to a folder: before the release, during it, and while a resume goes on."""
+    dice, counts = random.Random(seed), Counter[str]()
+    with tempfile.TemporaryDirectory() as name:
+        studies, steps, cut = dict[str, Path](), dict[str, list[str]](), dict[str, int]()
+        for method, more in METHODS.items():
+            folder = Path(name) / method.replace(" ", "-")
+            folder.mkdir()
+            studies[method] = write_study(folder, more)
+            steps[method] = steps_of(studies[method], folder / "steps")
+            cut[method] = [n for n, step in enumerate(steps[method]) if step == RELEASE][-1]
+        while sum(counts.values()) < kills:
+            method = dice.choice(sorted(METHODS))
+            out = studies[method].parent / f"out{sum(counts.values())}"
+            if dice.random() < 0.5:  # a resume has fewer steps; where a run is asked to die after its last, it ends
+                points, words = [dice.randrange(cut[method])], ["before the release", "resume"]
+            else:
+                points, words = [dice.randrange(cut[method], len(steps[method]))], ["release", "resume", "resume"]
+            points += [dice.randrange(60 // place) for place in range(1, len(words))]
+            counts.update(words[: len(killed_and_resumed(studies[method], out, points))])
+            shutil.rmtree(out)
+    return {"kills": sum(counts.values()), **counts}
+
+
+def main() -> None:
+    """One of the two uses above."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--at")
+    parser.add_argument("--signal", default="KILL")
+    parser.add_argument("--steps", type=Path)
+    parser.add_argument("--campaign", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("words", nargs="*")
+    asked = parser.parse_args()
+    if asked.campaign is not None:
+        print(json.dumps(campaign(asked.campaign, asked.seed)))
+        return
+    from fedveil.cli import main as fedveil
+
+    folder = Path(asked.words[asked.words.index("--out") + 1])
+    steps = Steps(folder, asked.at, signal.Signals[f"SIG{asked.signal}"])
+    watched(steps)
+    sys.argv = ["fedveil", *asked.words]
+    try:
+        fedveil()
+    finally:
+        if asked.steps is not None:
+            asked.steps.write_text(json.dumps(steps.seen), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

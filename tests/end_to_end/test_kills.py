@@ -1,0 +1,44 @@
+"""Fresh processes killed at named steps of a run, of its release and of a resume: nothing lost, nothing left over.
+
+A sample of what ``python tests/end_to_end/kills.py --campaign 300`` does at random steps.
+"""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import kills
+import pytest
+
+STEPS = {
+    "before there are books": ["os.link ledger.sqlite"],
+    "before the charge is in the books": ["before INSERT INTO entr"],
+    "while a checkpoint is written": ["os.rename checkpoint", "round 4"],
+    "before the release, and in the resume": ["os.rename model.npz", "os.rename metrics.json"],
+    "before the run's record": ["os.rename ledger.jsonl", "os.rename ledger.jsonl"],
+    "before the key is destroyed": ["os.remove key", "os.remove key"],
+    "before the checkpoint is destroyed": ["os.remove checkpoint"],
+    "before the certificate": ["os.rename certificate.json", "os.rename report.html"],
+}
+
+
+@pytest.mark.parametrize("when", STEPS)
+def test_killed_there_and_resumed(tmp_path: Path, when: str) -> None:
+    study = kills.write_study(tmp_path)
+    assert kills.killed_and_resumed(study, tmp_path / "out", STEPS[when]) == STEPS[when]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_what_a_run_writes_has_its_own_modes(tmp_path: Path, umask: int) -> None:
+    """Nobody may change it but its owner, everybody may read what is public, and nobody the rest."""
+    study, out = kills.write_study(tmp_path), tmp_path / "new" / "out"
+    command = [sys.executable, "-m", "fedveil", "run", str(study), "--out", str(out), "--quiet"]
+    done = subprocess.run(command, umask=umask, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for path in (out.parent, out, *out.rglob("*")):
+        private = path.name == "private" or path.parent.name == "private"
+        wanted = (0o700 if private else 0o755) if path.is_dir() else (0o600 if private else 0o644)
+        assert oct(stat.S_IMODE(path.stat().st_mode)) == oct(wanted), path
+    assert os.access(out / "report.html", os.R_OK)

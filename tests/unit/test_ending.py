@@ -1,0 +1,153 @@
+"""However often a release is stopped, and wherever: it ends in the same files, and no secret is left.
+
+A stop is an exception at a named step: the n-th time that a file is renamed into place or removed. What a real death
+leaves besides, half-written files, is tried on real processes in tests/end_to_end/test_kills.py.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from federations import SITES, Killed, Trial, study
+from plans import some_records
+
+from fedveil import run_study
+from fedveil.data.arrays import records_from_arrays
+from fedveil.errors import BadValue
+from fedveil.run.upkeep import clear_records
+from fedveil.train.entropy import KEY_BYTES
+
+TABLES: dict[str, dict[str, Any]] = {
+    "model": {"kind": "logistic", "radius": 5.0},
+    "privacy": {"epsilon": 5.0, "delta": 1e-5},
+    "schedule": {"rounds": 3, "passes": 1, "batch": 20, "step_size": 0.5, "noise_std": 8.0},
+}
+FILES = {"certificate.json", "ledger.jsonl", "metrics.json", "model.npz", "plan.toml", "private", "report.html"}
+
+
+@contextmanager
+def stopped(at: Callable[[str, Path], bool]) -> Iterator[list[str]]:
+    """Stop before the first step that ``at`` chooses; all steps are listed."""
+    steps: list[str] = []
+    before = {"replace": os.replace, "unlink": os.unlink}
+
+    def stepping(kind: str, place: int) -> Callable[..., Any]:
+        def step(*arguments: Any, **named: Any) -> Any:
+            path = Path(os.fsdecode(arguments[place]))
+            if path.suffix != ".part":
+                steps.append(f"{kind} {path.name}")
+                if at(kind, path):
+                    raise Killed
+            return before[kind](*arguments, **named)
+
+        return step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", stepping("replace", 1))
+        patch.setattr(os, "unlink", stepping("unlink", 0))
+        yield steps
+
+
+def records() -> Any:
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(60, 3)) / 4
+    return records_from_arrays(rows, (rows[:, 0] > 0).astype(int), bound=1.0, classes=2)
+
+
+def the_nth(number: int) -> Callable[[str, Path], bool]:
+    counter = iter(range(10**6))
+    return lambda kind, path: next(counter) == number
+
+
+def test_a_run_stopped_before_every_step_and_resumed_keeps_no_secret(tmp_path: Path) -> None:
+    with stopped(lambda kind, path: False) as steps:
+        run_study(TABLES, tmp_path / "whole", data=records())
+    assert {"replace ledger.jsonl", "unlink key", "unlink checkpoint", "replace certificate.json"} <= set(steps)
+    for number in range(steps.index("replace checkpoint"), len(steps)):
+        out = tmp_path / str(number)
+        with stopped(the_nth(number)), pytest.raises(Killed):
+            run_study(TABLES, out, data=records())
+        run_study(TABLES, out, data=records(), resume=True)
+        assert {path.name for path in out.iterdir()} == FILES, steps[number]
+        assert {path.name for path in (out / "private").iterdir()} == {"ledger.sqlite", "lock", "study"}, steps[number]
+        with pytest.raises(BadValue, match="name a run that is not finished"):
+            run_study(TABLES, out, data=records(), resume=True)
+
+
+def test_secrets_that_a_finished_run_kept_are_destroyed_by_resuming_it(tmp_path: Path) -> None:
+    run_study(TABLES, tmp_path, data=records())
+    (tmp_path / "private" / "key").write_bytes(bytes(16 + KEY_BYTES))
+    run_study(TABLES, tmp_path, data=records(), resume=True)
+    assert not (tmp_path / "private" / "key").exists()
+
+
+def trial_in(folder: Path) -> Trial:
+    folder.mkdir(exist_ok=True)
+    return Trial(folder, some_records(60, clients=9))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "trusted": {"server": "trusted", "dropouts": 2, "timeout": 60.0},
+    "masked": {"server": "secure-aggregation", "dropouts": 1, "timeout": 60.0},
+}
+LEFT = {"aggregator", "ledger.sqlite", "lock", "members", "starts"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_aggregator_stopped_before_every_step_of_its_release(tmp_path: Path, way: str) -> None:
+    """The guards are stopped with it: they share the process here."""
+    wanted, trial, kept = study(trust=WAYS[way]), trial_in(tmp_path / "trial"), tmp_path / "kept"
+    with stopped(lambda kind, path: path.name == "model.npz"), pytest.raises(Killed):
+        trial.run(wanted)
+    shutil.copytree(trial.folder, kept)
+    with stopped(lambda kind, path: False) as steps:
+        trial.restart_guards()
+        trial.run(wanted, resume=True)
+    for number in range(steps.index("replace model.npz"), len(steps), 1 if way == "trusted" else 4):
+        shutil.rmtree(trial.folder)
+        shutil.copytree(kept, trial.folder)
+        trial.restart_guards()
+        with stopped(the_nth(number)), pytest.raises(Killed):
+            trial.run(wanted, resume=True)
+        trial.restart_guards()
+        out = trial.run(wanted, resume=True)
+        again = trial.run(wanted, resume=True)  # as after a stop just before the certificate
+        assert {path.name for path in (out / "private").iterdir()} == LEFT, steps[number]
+        assert (again / "private" / "aggregator").read_bytes()[16:] == bytes(KEY_BYTES)
+        for site in SITES:
+            (folder,) = (trial.folder / site / "runs").iterdir()
+            assert {path.name for path in (folder / "private").iterdir()} == {"state"}, steps[number]
+
+
+@pytest.mark.parametrize("name", ["key", "memory", "proposal", "sums.key"])
+def test_a_guard_that_died_with_the_end_of_a_run_on_its_disk_clears_up_when_it_starts(
+    tmp_path: Path, name: str
+) -> None:
+    trial = trial_in(tmp_path)
+    trial.run(study())
+    (folder,) = (tmp_path / "north" / "runs").iterdir()
+    for left in (folder / "private" / name, folder / ".model.npz.x1.part", folder / "private" / ".state.x2.part"):
+        left.write_bytes(b"left")
+    clear_records(tmp_path / "north")
+    assert {path.name for path in (folder / "private").iterdir()} == {"state"}
+    assert not list(folder.glob(".*"))
+
+
+def test_a_guard_keeps_the_secrets_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    trial = trial_in(tmp_path)
+
+    def watch(now: Any) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        trial.run(study(), watch=watch)
+    clear_records(tmp_path / "north")
+    (folder,) = (tmp_path / "north" / "runs").iterdir()
+    assert {"proposal", "state"} <= {path.name for path in (folder / "private").iterdir()}
+    trial.restart_guards()
+    trial.run(study(), resume=True)
