@@ -1,36 +1,55 @@
-"""A sign of life for a task of Flower's, without Flower's habit of interrupting the whole process when a task is over.
+"""A task's signs of life and its requests, without Flower's habit of interrupting the process when a task is over.
 
-Flower's own function raises SIGINT in the process that beats, as soon as the link says that the task has ended. A node
-or a relay serves many tasks, and whoever can stop a run at the link must not stop them all.
+Flower raises SIGINT in the process as soon as the link says that a task has ended, or that its token is no longer good,
+and then sleeps. A node or a relay serves many tasks, and one that has ended must not end them all.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Any, Final
 
 import httpx
 from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
-from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.runtime import RuntimeHttpClient
+
+_OFTEN: Final = 2.0  # seconds between two beats
+_LATER: Final = frozenset({429, 502, 503, 504})  # what may be otherwise when asked again
+
+
+def patient(again: Any, seconds: float) -> Any:
+    """Have Flower's way of trying again give up after so many seconds, and at once where the answer is no."""
+    again.max_time = seconds  # Flower's own would try forever
+    again.should_giveup = _is_no
+    return again
+
+
+def _is_no(error: Exception) -> bool:
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in _LATER
 
 
 @contextmanager
 def beating(client: RuntimeHttpClient, over: Callable[[], None]) -> Iterator[None]:
     """Beat until the block is left; ``over`` is called when the link says that the task has ended."""
 
-    def beat() -> bool:
-        try:
-            alive = bool(client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
-        except httpx.TransportError:
-            return False  # tried again soon
-        except httpx.HTTPStatusError:
-            alive = False
-        if not alive:
-            over()
-        return True
+    ended = Event()
 
-    sender = HeartbeatSender(beat)
+    def beat() -> None:
+        while not ended.wait(_OFTEN):
+            try:
+                alive = bool(client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
+            except httpx.TransportError:
+                continue  # tried again soon
+            except (httpx.HTTPStatusError, RuntimeError):  # the link says no, or the client is closed
+                alive = False
+            if not alive:
+                over()
+                return
+
+    sender = Thread(target=beat, daemon=True)
     sender.start()
     try:
         yield
     finally:
-        sender.stop()
+        ended.set()
+        sender.join()

@@ -6,10 +6,12 @@ client process is made of.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, final
 
+import httpx
 from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
@@ -23,7 +25,7 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from fedveil.run.flower.beating import beating
+from fedveil.run.flower.beating import beating, patient
 from fedveil.run.flower.client_app import relay
 from fedveil.run.flower.supernode import Naps
 
@@ -56,7 +58,9 @@ class Executor:
     def _next(self) -> None:
         found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
         if found.HasField("task") and found.token:
-            self._one(found.token)
+            # A run that has ended meanwhile: the link says no, or the client was closed. The next task is another.
+            with suppress(httpx.HTTPStatusError, RuntimeError):
+                self._one(found.token)
             self._naps = Naps()
         else:
             self._naps.sleep(_SELDOM)
@@ -67,7 +71,8 @@ class Executor:
         context: Context | None = None
         status, details = SubStatus.COMPLETED, ""
         try:
-            with beating(client, over=lambda: None):  # the guard's answer to a run that was stopped goes nowhere
+            # Flower waits up to two hours for a message that its run's end has cut short; a closed client ends that.
+            with beating(client, over=client.close):
                 message, context, _, _ = pull_task_input(client)
                 context.node_config["guard"] = str(self.guard)
                 try:
@@ -83,12 +88,10 @@ class Executor:
                 client.close()
 
     def _connected(self, credentials: Any) -> RuntimeHttpClient:
-        again = make_simple_http_retry_invoker()
-        again.max_time = _PATIENCE  # Flower's own would try forever
         return RuntimeHttpClient.from_server_address(
             server_address=self.address,
             insecure=True,  # on this machine's loopback interface, between two processes of one user
             root_certificates=None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), credentials],
-            retry_invoker=again,
+            retry_invoker=patient(make_simple_http_retry_invoker(), _PATIENCE),
         )

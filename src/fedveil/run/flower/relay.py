@@ -25,7 +25,7 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
-from fedveil.run.flower.beating import beating
+from fedveil.run.flower.beating import beating, patient
 from fedveil.run.flower.network import Link
 from fedveil.run.flower.orders import Orders
 from fedveil.run.relay_carrier import READY
@@ -82,7 +82,7 @@ class Relay:
             return False
         token = str(found.token)
         grid = HttpGrid(self.link.address, root_certificates=self.link.authority.read_bytes(), token=token)
-        grid._retry_invoker.max_time = _PATIENCE
+        patient(grid._retry_invoker, _PATIENCE)
         context: Any = None
         try:
             with beating(grid._runtime_client, lambda: shut(connection)):
@@ -99,8 +99,6 @@ class Relay:
 
     def _asking(self) -> RuntimeHttpClient:
         """A client of the link's that may ask for tasks."""
-        again = make_simple_http_retry_invoker()
-        again.max_time = _PATIENCE  # Flower's own would try forever
         return RuntimeHttpClient.from_server_address(
             server_address=self.link.address,
             insecure=False,
@@ -109,7 +107,7 @@ class Relay:
                 RuntimeVersionHttpInterceptor(component_name="SuperExec"),
                 SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=_ACQUIRE),
             ],
-            retry_invoker=again,
+            retry_invoker=patient(make_simple_http_retry_invoker(), _PATIENCE),
         )
 
     def _ended(self, grid: HttpGrid, context: Any) -> None:
