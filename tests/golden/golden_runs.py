@@ -71,15 +71,17 @@ def answer(path: Path) -> dict[str, Any]:
 def make() -> None:
     """Write every frozen file again."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
         for name in NAMES:
+            folder = Path(place) / ("shared" if name.startswith("shared") else name)  # other books for the others
+            folder.mkdir(exist_ok=True)
             made, kept = run_again(name, folder), RUNS / name
             shutil.rmtree(kept, ignore_errors=True)
             kept.mkdir()
             for file in KEPT:
                 shutil.copyfile(made / file, kept / file)
             print(name, file=sys.stderr)
-        shutil.copyfile(folder / SHARED, RUNS / SHARED)
+        for file in (SHARED, f"{SHARED}.head"):
+            shutil.copyfile(Path(place) / "shared" / file, RUNS / file)
     answers = {path.stem: answer(path) for path in sorted(MECHANISMS.glob("*.toml"))}
     (MECHANISMS / "answers.json").write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
     provenance = {

@@ -19,6 +19,7 @@ from fedveil.ledger import Ledger, read_export
 from fedveil.plan import read_plan, write_plan
 from fedveil.study import read_study
 
+FIRST_FORMAT = Path(__file__).parent / "first_format"  # books as they were made before the second format
 PROVENANCE = json.loads((Path(__file__).parent / "provenance.json").read_text(encoding="utf-8"))
 ANSWERS = json.loads((MECHANISMS / "answers.json").read_text(encoding="utf-8"))
 same_arithmetic = pytest.mark.skipif(
@@ -83,17 +84,18 @@ def _frozen(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["shared-first", "shared-second"])
-def test_old_books_open_and_export_the_same_bytes(name: str, tmp_path: Path) -> None:
-    for file in (SHARED, "records.csv", f"{name}.toml"):
-        shutil.copyfile(RUNS / file, tmp_path / file)
+@pytest.mark.parametrize("books", [RUNS / SHARED, FIRST_FORMAT / SHARED], ids=["now", "first format"])
+def test_old_books_open_and_export_the_same_bytes(name: str, books: Path, tmp_path: Path) -> None:
+    for file in (*books.parent.glob(f"{SHARED}*"), RUNS / "records.csv", RUNS / f"{name}.toml"):
+        shutil.copyfile(file, tmp_path / file.name)
     (tmp_path / SHARED).chmod(0o600)  # a checkout does not keep it, and books that others can read are refused
     study = read_study(tmp_path / f"{name}.toml")
     assert study.source is not None
-    records = load(study.source, study.split, study.held_out, base=tmp_path, generator=np.random.default_rng).train
-    run = read_export(RUNS / name / "ledger.jsonl")[0].run
-    with Ledger.open(tmp_path / SHARED, records.fingerprint) as ledger:
-        shown = (RUNS / name / "ledger.jsonl").read_bytes()
-        assert ledger.export(run) == shown
+    loaded = load(study.source, study.split, study.held_out, base=tmp_path, generator=np.random.default_rng)
+    assert loaded.raw is not None
+    export = (RUNS / name / "ledger.jsonl") if books.parent == RUNS else FIRST_FORMAT / f"{name}.jsonl"
+    with Ledger.open(tmp_path / SHARED, loaded.raw.fingerprint, older=loaded.train.fingerprint) as ledger:
+        assert ledger.export(read_export(export)[0].run) == export.read_bytes()
         assert ledger.spent("final-model").epsilon > 4.0
 
 
