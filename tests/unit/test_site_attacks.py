@@ -145,7 +145,7 @@ def test_a_plan_that_was_named_runs_once(tmp_path: Path) -> None:
     (tmp_path / "out").rename(tmp_path / "first")
     _, proposal = asked_last(trial, "propose")
     assert ask(trial, "e" * 32, "propose", 0, proposal)[1].values == {"code": "already-run"}
-    cap = ("final-model", 2.5 * Trial.costs(trial.records, study(**PRIVATE)), 1e-3)
+    cap = ("final-model", 1.75 * Trial.costs(trial.records, study(**PRIVATE)), 1e-3)
     capped = Terms(accept=named.accept, caps=(cap,), neighbours="zero-out")
     trial.restart_guards(capped)
     assert ask(trial, "e" * 32, "propose", 0, proposal, 2**51)[0] == "accepted"
