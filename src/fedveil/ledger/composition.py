@@ -25,8 +25,9 @@ from fedveil.ledger.budget import Cost, total
 from fedveil.ledger.costs import covered
 from fedveil.ledger.entry import Entry
 from fedveil.mechanism import ApproximateDP
+from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan, read_plan
-from fedveil.promises import promise
+from fedveil.promises import promise, promised_delta
 from fedveil.theory.composition import worst_upper
 from fedveil.theory.loss import LossLaw, law_of_profile
 from fedveil.theory.numerics import SMALLEST_DELTA
@@ -130,8 +131,7 @@ def _certified(plan: Plan, adversary: Adversary) -> LossLaw | None:
     """From epsilons at many deltas; the curve's start follows from its first points."""
     if not covered(plan):
         return None
-    deltas = sorted({*_DELTAS, plan.target.delta}, reverse=True)
-    points = [(promise(plan, adversary, delta).epsilon, delta) for delta in deltas]
+    points = _points(plan, adversary)
     points = [(epsilon, delta) for epsilon, delta in points if epsilon < _WIDEST]
     if not points:
         return None
@@ -145,6 +145,19 @@ def _certified(plan: Plan, adversary: Adversary) -> LossLaw | None:
         return None
     epsilons, bounds = np.array(curve).T
     return law_of_profile(epsilons, bounds)
+
+
+def _points(plan: Plan, adversary: Adversary) -> list[tuple[float, float]]:
+    """Certified (epsilon, delta), deltas falling; of hidden runs delta is several times cheaper than its inverse."""
+    own = plan.target.delta
+    if isinstance(plan.method, Hidden):
+        far = promise(plan, adversary, min(1e-9, own)).epsilon
+        if not 0 < far < _WIDEST:
+            return [(promise(plan, adversary).epsilon, own)]
+        found = [(e, promised_delta(plan, adversary, e)) for e in np.linspace(far / 24, far, 24).tolist()]
+        return sorted([*found, (promise(plan, adversary).epsilon, own)])
+    deltas = sorted({*_DELTAS, own}, reverse=True)
+    return [(promise(plan, adversary, delta).epsilon, delta) for delta in deltas]
 
 
 def _worst(cost: Cost) -> Uses | None:
