@@ -160,7 +160,7 @@ def test_what_a_cap_counts_is_not_left_to_the_plan(tmp_path: Path) -> None:
 
 
 def test_a_run_over_the_cap_may_be_proposed_again_under_a_higher_one(tmp_path: Path) -> None:
-    low = Terms(accept=frozenset({"any"}), caps=(("final-model", 1e-6, 0.1),), neighbours="zero-out")
+    low = Terms(accept=frozenset({"any"}), caps=(("final-model", 1e-6, 1e-5),), neighbours="zero-out")
     trial = Trial(tmp_path, some_records(60, clients=9), terms=low)
     with pytest.raises(SiteRefused, match="cap"):
         trial.run(study(**PRIVATE))
