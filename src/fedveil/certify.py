@@ -173,7 +173,7 @@ def _changed(given: dict[str, Any], computed: dict[str, Any]) -> list[str]:
 
 
 def _epsilons_changed(given: dict[str, Any], computed: dict[str, Any]) -> str:
-    """Which epsilons are stated and which are computed, where they differ; nothing for what is no list of guarantees."""
+    """Which epsilons are stated and which are computed, where they differ; nothing if no guarantees are listed."""
     try:
         stated = {row["adversary"]: row["epsilon"] for row in given["guarantees"]}
         found = {row["adversary"]: row["epsilon"] for row in computed["guarantees"]}
