@@ -16,7 +16,8 @@ from fedveil.assumptions import Assumption, assumptions
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Answer, finite_or_none
-from fedveil.ledger import Entry, read_export
+from fedveil.ledger import Cost, Entry, read_export
+from fedveil.ledger.budget import total
 from fedveil.ledger.costs import cost_of, covered
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES, grid_of, promise
@@ -53,6 +54,7 @@ class Certificate:
     """All guarantees of one run; ``clients``: each client's own epsilon, if the method tells them apart.
 
     ``ledger``: the hash of the run's last entry, and so of everything in the books before it; None without books.
+    ``charged_more``: sentences for whoever asks, no part of the file: where the books charged more than the plan costs.
     """
 
     plan: Plan
@@ -62,6 +64,7 @@ class Certificate:
     released: tuple[dict[str, Any], ...]
     clients: tuple[tuple[int, float], ...] = ()
     ledger: str | None = None
+    charged_more: tuple[str, ...] = ()
 
     @property
     def private(self) -> bool:
@@ -80,7 +83,7 @@ def certify(folder: Path, version: str) -> Certificate:
     require(charge.kind == "charge", "The ledger", "begin with a charge", charge.kind)
     named = charge.payload.get("plan")
     require(named == plan.hash, "plan.toml", f"be the plan that was charged, {named}", plan.hash)
-    _check_charge(plan, charge)
+    more = _check_charge(plan, charge)
     hint = "The run did not finish; go on with: fedveil run --resume."
     require(release.kind == "release", "The ledger", "end with a release", release.kind, hint)
     model, stated = _digest(folder / "model.npz"), release.payload.get("model")
@@ -94,19 +97,36 @@ def certify(folder: Path, version: str) -> Certificate:
         guarantees=guarantees,
         released=_released(plan, model),
         clients=client_epsilons(plan),
+        charged_more=more,
     )
 
 
-def _check_charge(plan: Plan, charge: Entry) -> None:
-    """What was charged is what the plan costs."""
-    stated = {cost["adversary"]: (cost["epsilon"], cost["delta"]) for cost in charge.payload.get("costs", [])}
+def _check_charge(plan: Plan, charge: Entry) -> tuple[str, ...]:
+    """Refuse a charge below what the plan costs; where the books charged more than that, say so in sentences.
+
+    More is sound: all sums in the books are then larger than they need to be. It happens where a later version proves
+    a smaller cost than the one that charged.
+    """
+    try:
+        stated = [Cost.read(cost) for cost in charge.payload["costs"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadValue(f"The charge must state its costs, and they cannot be read: {error}.") from error
+    more = []
     for adversary in ADVERSARIES:
-        cost = cost_of(plan, adversary)
-        owed = (finite_or_none(cost.epsilon), cost.delta)
-        found = stated.get(adversary)
-        require(found == owed, f"The charge for {adversary}", f"be what the plan costs, {owed}", found)
+        owed = cost_of(plan, adversary)
+        booked = total([stated], adversary, owed.unit, owed.neighbours)  # as the books count it
+        enough = booked.epsilon >= owed.epsilon and booked.delta >= owed.delta
+        rule = f"be at least what the plan costs, epsilon {owed.epsilon} and delta {owed.delta}"
+        require(enough, f"The charge for {adversary}", rule, (booked.epsilon, booked.delta))
+        if booked != owed:
+            more.append(
+                f"The books charged more than the plan costs against {adversary}: epsilon {booked.epsilon:.6g}, delta "
+                f"{booked.delta:.6g}, and epsilon {owed.epsilon:.6g}, delta {owed.delta:.6g} is proved. The charge "
+                "stands, and the certificate states what is proved."
+            )
     rounds = charge.payload.get("rounds")
     require(rounds == plan.method.total, "The charge", f"be for {plan.method.total} rounds", rounds)
+    return tuple(more)
 
 
 def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
@@ -148,7 +168,28 @@ def differences(found: Certificate, stated: str | bytes) -> list[str]:
 
 def _changed(given: dict[str, Any], computed: dict[str, Any]) -> list[str]:
     keys = sorted(set(given) | set(computed))
-    return [f"{key} differs" for key in keys if key not in given or given[key] != computed.get(key)]
+    different = [key for key in keys if key not in given or given[key] != computed.get(key)]
+    return [f"{key} differs{_epsilons_changed(given, computed) if key == 'guarantees' else ''}" for key in different]
+
+
+def _epsilons_changed(given: dict[str, Any], computed: dict[str, Any]) -> str:
+    """Which epsilons are stated and which are computed, where they differ; nothing if no guarantees are listed."""
+    try:
+        stated = {row["adversary"]: row["epsilon"] for row in given["guarantees"]}
+        found = {row["adversary"]: row["epsilon"] for row in computed["guarantees"]}
+        pairs = [(name, stated[name], found[name]) for name in found if stated[name] != found[name]]
+        told = [f"{name}: {_told(old)} is stated, {_told(new)} is computed" for name, old, new in pairs]
+        weaker = all(new is not None and (old is None or old > new) for _, old, new in pairs)
+    except (KeyError, TypeError):
+        return ""
+    if not told:
+        return ""
+    hint = "; what is stated promises less than what is proved" if weaker else ""
+    return f" (epsilon for {', for '.join(told)}{hint})"
+
+
+def _told(epsilon: object) -> str:
+    return "none" if epsilon is None else f"{epsilon:.6g}" if isinstance(epsilon, float | int) else str(epsilon)[:40]
 
 
 def _stated_version(stated: bytes) -> str | None:

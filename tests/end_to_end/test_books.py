@@ -160,12 +160,21 @@ def test_the_odometer(folder: Path, told: Callable[..., tuple[int, str, str]]) -
         before = ledger.verify()
     for number in range(cap["more_like_the_last"]):
         run_study(study, folder / f"more{number}")
-    with pytest.raises(CapExceeded):
+    with pytest.raises(CapExceeded, match=r"with it, epsilon 2\.\d+ would be spent"):
         run_study(study, folder / "last")
     code, out, err = told("ledger", folder / "one")
     assert (code, err) == (0, "")
-    assert "0 more like" in " ".join(out.split())
+    assert "no room for a run like the last" in " ".join(out.split())
     assert before == found["entries"]
+
+
+def test_a_folder_that_holds_data_with_books_is_told_from_a_data_set(
+    folder: Path, told: Callable[..., tuple[int, str, str]]
+) -> None:
+    run_study(write_study(folder), folder / "one")
+    code, out, err = told("ledger", folder)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"name {folder / 'data.csv'}" in err
 
 
 def test_missing_and_damaged_books_are_one_sentence(folder: Path, told: Callable[..., tuple[int, str, str]]) -> None:

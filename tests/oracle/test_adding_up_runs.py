@@ -11,12 +11,13 @@ from fedveil.ledger.budget import Cap, CapExceeded, Cost
 from fedveil.ledger.composition import Charged, together
 from fedveil.ledger.filter import check, settled
 from fedveil.ledger.transaction import costs_of
-from fedveil.mechanism import ApproximateDP, Compose, Mechanism, Repeat
+from fedveil.mechanism import ApproximateDP, Compose, Gaussian, Mechanism, Repeat
 from fedveil.method.dpsgd import DpSgd
 from fedveil.method.posture import Posture
 from fedveil.plan import Plan, write_plan
-from fedveil.promises import promise
+from fedveil.promises import promise, promise_at
 from fedveil.target import Target
+from fedveil.theory.composition import worst_upper
 from unit.plans import some_plan, some_records
 
 QUESTION = ("final-model", "record", "replace-one")
@@ -78,6 +79,36 @@ def test_hidden_runs_compose_by_their_curves() -> None:
     # The same runs with every update seen are Gaussian, and tell more: their exact composition is an upper bound.
     seen = together([run_of(plan)] * 5, ("every-model", "record", "replace-one"), 1e-5)
     assert five <= seen
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-7])
+def test_the_curve_of_a_hidden_run_says_no_less_than_its_certificate_and_little_more(delta: float) -> None:
+    plan = some_plan(some_records(600, clients=600), seeded=False, noise_std=4.0)
+    uses = run_of(plan).uses(QUESTION)
+    assert uses is not None
+    certified = promise(plan, "final-model", delta).epsilon
+    assert certified * (1 - 1e-6) <= worst_upper([uses], delta) <= certified * 1.03
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_hidden_runs_of_which_every_model_was_seen_are_gaussians(times: int) -> None:
+    """One pass: a record moves one of the Gaussians by its share of a batch, here 2 L / (sigma sqrt(batch))."""
+    plan = some_plan(some_records(), seeded=False, noise_std=8.0)
+    share = 2 * plan.run.lipschitz / (8.0 * math.sqrt(10))
+    exact = account_for(Repeat(of=Gaussian(noise_multiplier=1 / share), times=times), delta=1e-5).epsilon
+    found = together([run_of(plan)] * times, ("every-model", "record", "replace-one"), 1e-5)
+    assert exact * (1 - 1e-6) <= found <= exact * 1.02
+
+
+def test_fewer_bounds_promise_no_more() -> None:
+    plan = some_plan(some_records(600, clients=600), seeded=False, noise_std=4.0)
+    best = promise_at(plan, "final-model", 0.5)
+    names = {bound.name for bound in best.bounds if bound.status == "certified"}
+    assert best.certified_by in names
+    assert len(names) > 1
+    assert promise_at(plan, "final-model", 0.5, {best.certified_by}).delta == best.delta
+    assert all(promise_at(plan, "final-model", 0.5, {name}).delta >= best.delta for name in names)
+    assert promise_at(plan, "final-model", 0.5, {"no such bound"}).delta == 1.0
 
 
 def test_what_is_not_known_is_infinite() -> None:

@@ -172,7 +172,7 @@ def test_the_same_noise_never_meets_other_data(tmp_path: Path) -> None:
             key = (folder / "private" / "key").read_bytes()
         else:  # as a copy of the folder was before the release, without its checkpoint
             (folder / "private" / "key").write_bytes(key)
-            for name in ("model.npz", "private/checkpoint"):
+            for name in ("model.npz", "ledger.jsonl", "private/checkpoint"):
                 (folder / name).unlink(missing_ok=True)
         try:
             trained(tables, folder, data, resume=True)
@@ -203,20 +203,54 @@ def test_one_altered_file_is_noticed(finished: Result, tmp_path: Path) -> None:
         certify(copied, finished.certificate.version)
 
 
-def test_the_charge_is_what_the_plan_costs(finished: Result, tmp_path: Path) -> None:
-    folder = copy_of(finished.folder, tmp_path / "run")
+def with_costs(folder: Path, **changes: Any) -> None:
+    """The ledger of a run whose charge for every-model states something else."""
 
-    def cheaper(kind: str, payload: dict[str, Any]) -> dict[str, Any]:
+    def changed(kind: str, payload: dict[str, Any]) -> dict[str, Any]:
         if kind == "charge":
-            payload["costs"] = [{**cost, "epsilon": 0.01} for cost in payload["costs"]]
+            payload["costs"] = [
+                {**cost, **changes} if cost["adversary"] == "every-model" else cost for cost in payload["costs"]
+            ]
         return payload
 
-    relabelled(folder, cheaper)
-    try:
-        found = certify(folder, finished.certificate.version)
-    except FedveilError:
-        return
-    assert differences(found, (folder / "certificate.json").read_text())
+    relabelled(folder, changed)
+
+
+@pytest.mark.parametrize(
+    "change", [{"epsilon": 0.01}, {"delta": 1e-5}, {"neighbours": "zero-out"}, {"adversary": "server"}, {"delta": "x"}]
+)
+def test_a_charge_below_what_the_plan_costs_is_refused(
+    finished: Result, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    folder = copy_of(finished.folder, tmp_path / "run")
+    with_costs(folder, **change)
+    with pytest.raises(FedveilError, match="The charge"):
+        certify(folder, finished.certificate.version)
+
+
+@pytest.mark.parametrize("change", [{"epsilon": None}, {"epsilon": 400.0}, {"delta": 1e-3}, {"unit": "client"}])
+def test_a_charge_above_what_the_plan_costs_holds_and_is_told(
+    finished: Result, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """As in books of a version that could prove less: an infinite charge that is finite now."""
+    folder = copy_of(finished.folder, tmp_path / "run")
+    with_costs(folder, **change)
+    found = certify(folder, finished.certificate.version)
+    assert found.guarantees == finished.certificate.guarantees
+    told = [text for text in found.charged_more if "more than the plan costs against every-model" in text]
+    assert len(told) == (change != {"unit": "client"})  # the same numbers, for more than the plan is about
+    assert finished.certificate.charged_more == ()
+    assert "charged_more" not in found.text()
+
+
+def test_a_certificate_that_promises_less_than_is_proved_is_told_from_one_that_promises_more(finished: Result) -> None:
+    for epsilon, weaker in ((None, True), (400.0, True), (0.01, False)):
+        stated = json.loads(finished.certificate.text())
+        row = next(row for row in stated["guarantees"] if row["adversary"] == "every-model")
+        row["epsilon"] = epsilon
+        (told,) = differences(finished.certificate, json.dumps(stated, indent=1) + "\n")
+        assert told.startswith("guarantees differs (epsilon for every-model: ")
+        assert ("promises less than what is proved" in told) == weaker
 
 
 def test_no_page_is_drawn_from_an_altered_certificate(finished: Result, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a dishonest aggregator, a crash or a careless hand at a site may do: no noise twice, no round uncharged."""
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -15,9 +16,12 @@ import numpy as np
 import pytest
 
 from fedveil.errors import BadValue
-from fedveil.ledger import Ledger
+from fedveil.ledger import Cap, Ledger
+from fedveil.ledger.composition import Charged
+from fedveil.ledger.filter import ORDERS, epsilon_of, total_spent
+from fedveil.ledger.transaction import costs_of
 from fedveil.method.network import Network
-from fedveil.plan import read_plan, write_plan
+from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.run.everybody import SiteRefused
 from fedveil.run.site_data import SiteData
 from fedveil.run.site_dpsgd import DpSgdSite
@@ -145,11 +149,39 @@ def test_a_plan_that_was_named_runs_once(tmp_path: Path) -> None:
     (tmp_path / "out").rename(tmp_path / "first")
     _, proposal = asked_last(trial, "propose")
     assert ask(trial, "e" * 32, "propose", 0, proposal)[1].values == {"code": "already-run"}
-    cap = ("final-model", 2.5 * Trial.costs(trial.records, study(**PRIVATE)), 1e-3)
-    capped = Terms(accept=named.accept, caps=(cap,), neighbours="zero-out")
+    plan, delta = trial.plans[0], 1e-3
+    epsilon = between_two_and_three(plan, delta)
+    capped = Terms(accept=named.accept, caps=(("final-model", epsilon, delta),), neighbours="zero-out")
     trial.restart_guards(capped)
     assert ask(trial, "e" * 32, "propose", 0, proposal, 2**51)[0] == "accepted"
+    assert exact_delta(plan, 2, epsilon) <= delta  # so it was right to accept the second run
     assert ask(trial, "d" * 32, "propose", 0, proposal)[1].values == {"code": "over-cap"}
+
+
+def between_two_and_three(plan: Plan, delta: float) -> float:
+    """A cap's epsilon that holds two runs of this plan and not three, whichever rule of adding up the cap gets."""
+    (cost,) = (cost for cost in costs_of([(plan, 1)], plan.target) if cost.adversary == "final-model")
+    about: dict[str, Any] = {"adversary": cost.adversary, "unit": cost.unit, "neighbours": cost.neighbours}
+    cap, run = Cap(epsilon=1.0, delta=delta, **about), Charged((cost,), ((write_plan(plan), 1),))
+
+    def least(count: int) -> float:
+        spent = {order: total_spent([run] * count, cap, order) for order in ORDERS}
+        return min(count * cost.epsilon, *(epsilon_of(spent[order], cap, order) for order in ORDERS))
+
+    return (least(2) + least(3)) / 2
+
+
+def exact_delta(plan: Plan, runs: int, epsilon: float) -> float:
+    """Of all models of these runs, every one seen: each run moves one Gaussian by its record's share of one batch."""
+    run = plan.run
+    assert run.passes == 1
+    share = run.lipschitz / (float(np.min(run.noise_std)) * math.sqrt(float(np.min(run.batch))))
+    moved = math.sqrt(runs) * share
+
+    def above(x: float) -> float:
+        return math.erfc(x / math.sqrt(2)) / 2
+
+    return above(epsilon / moved - moved / 2) - math.exp(epsilon) * above(epsilon / moved + moved / 2)
 
 
 def test_what_a_cap_counts_is_not_left_to_the_plan(tmp_path: Path) -> None:
@@ -160,7 +192,7 @@ def test_what_a_cap_counts_is_not_left_to_the_plan(tmp_path: Path) -> None:
 
 
 def test_a_run_over_the_cap_may_be_proposed_again_under_a_higher_one(tmp_path: Path) -> None:
-    low = Terms(accept=frozenset({"any"}), caps=(("final-model", 1e-6, 0.1),), neighbours="zero-out")
+    low = Terms(accept=frozenset({"any"}), caps=(("final-model", 1e-6, 1e-5),), neighbours="zero-out")
     trial = Trial(tmp_path, some_records(60, clients=9), terms=low)
     with pytest.raises(SiteRefused, match="cap"):
         trial.run(study(**PRIVATE))

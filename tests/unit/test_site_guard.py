@@ -163,9 +163,9 @@ def test_what_the_operator_has_not_accepted_is_shown_and_refused(tmp_path: Path)
 
 
 def test_a_plan_over_the_cap_is_refused_and_one_under_it_is_charged(tmp_path: Path) -> None:
-    """Two private runs under a cap that holds one and a half of them."""
+    """Two private runs under a cap that holds one of them and a little more."""
     once = Trial.costs(some_records(60, clients=9), study(study={}))
-    caps = Terms(accept=frozenset({"any"}), caps=(("final-model", 1.5 * once, 1e-4),), neighbours="zero-out")
+    caps = Terms(accept=frozenset({"any"}), caps=(("final-model", 1.2 * once, 1e-4),), neighbours="zero-out")
     trial = Trial(tmp_path, some_records(60, clients=9), terms=caps)
     trial.run(study(study={"name": "first"}))
     (tmp_path / "out").rename(tmp_path / "first")

@@ -1,6 +1,5 @@
 """The odometer: what was spent on a data set, by whom, and what is left."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,10 +39,10 @@ def ledger(
 
 
 def _text(path: Path, runs: list[RunRow], rows: list[ObserverRow]) -> None:
-    out().print(f"{path}: {len(runs)} {'run' if len(runs) == 1 else 'runs'} charged", soft_wrap=True)
+    out().print(f"{path}: {len(runs)} {_runs(len(runs))} charged", soft_wrap=True)
     if not rows:
         return
-    table = _columns("run", "when", "study", "", "final model")
+    table = _columns("run", "when", "study", "ended", "final-model: epsilon (delta)")
     for run in runs:
         found = next((cost for cost in run.costs if cost.adversary == "final-model"), run.costs[0])
         table.add_row(run.run[:12], (run.at or "-")[:16], (run.study or "-")[:20], run.ended, _pair(found))
@@ -59,7 +58,7 @@ def _text(path: Path, runs: list[RunRow], rows: list[ObserverRow]) -> None:
     for row in rows:
         if row.left is not None:
             out().print(_cap_text(row.left), soft_wrap=True)
-    out().print("Added up: valid however later runs were chosen.")
+    out().print("Added up, and spent under a cap: valid however later runs were chosen.")
     out().print("Composed exactly: valid if all runs were fixed before the first result was seen.")
 
 
@@ -68,13 +67,17 @@ def _pair(cost: Cost) -> str:
 
 
 def _cap_text(left: Left) -> str:
-    cap = left.cap
-    rule = "epsilons and deltas added up" if cap.order is None else f"by Renyi divergences of order {cap.order:g}"
-    share = math.floor(100 * left.share)
+    cap, more = left.cap, left.more
+    added = "epsilons and deltas" if cap.order is None else f"Renyi divergences of order {cap.order:g}"
+    room = "no room for a run like the last" if more == 0 else f"room for {more} more {_runs(more)} like the last"
     return (
         f"cap for {cap.adversary} ({cap.unit}, {cap.neighbours}): epsilon {rounded_up(left.spent)} of {cap.epsilon:g} "
-        f"at delta {cap.delta:g} is spent, {rule}; {share}% is left, {left.more} more like the last"
+        f"at delta {cap.delta:g} is spent, adding up {added}; {room}"
     )
+
+
+def _runs(count: int) -> str:
+    return "run" if count == 1 else "runs"
 
 
 def _columns(*names: str) -> Table:

@@ -134,12 +134,15 @@ def certify_run(
             out().print(f"It does NOT match: {'; '.join(changes)}.")
             return
         out().print("The certificate matches the records.")
+        for sentence in found.charged_more:
+            out().print(sentence)
         if found.version != __version__:
             out().print(f"It was made by version {found.version} and recomputed by {__version__}.")
         if signature is not None:
             out().print(_signed(signature, checked=wanted is not None), highlight=False)
 
-    result = {"matches": not changes, "differences": changes, **json.loads(found.text()), "signature": signed}
+    told = {"matches": not changes, "differences": changes, "charged_more": list(found.charged_more)}
+    result = {**told, **json.loads(found.text()), "signature": signed}
     show(result, as_json, text)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")

@@ -98,11 +98,13 @@ class Cap:
 class CapExceeded(FedveilError):
     """A run would cost more than is left; nothing was charged."""
 
-    def __init__(self, cap: Cap, spent: Cost, asked: Cost) -> None:
+    def __init__(self, cap: Cap, spent: Cost, asked: Cost, after: float | None = None) -> None:
+        """``after``: the epsilon of all runs with this one, at the cap's delta, where it is not simply the sum."""
         hint = (
             "" if math.isfinite(asked.epsilon) else f" (no finite cost for one {cap.unit}, {cap.neighbours}, is stated)"
         )
         rule = "" if cap.order is None else f" (added up as Renyi divergences of order {cap.order:g})"
+        hint += "" if after is None or math.isinf(after) else f"; with it, epsilon {after} would be spent"
         super().__init__(
             f"The cap for {cap.adversary} ({cap.unit}, {cap.neighbours}) is epsilon {cap.epsilon}, delta {cap.delta}; "
             f"epsilon {spent.epsilon}, delta {spent.delta} are spent{rule} and this run asks for "

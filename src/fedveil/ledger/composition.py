@@ -25,8 +25,9 @@ from fedveil.ledger.budget import Cost, total
 from fedveil.ledger.costs import covered
 from fedveil.ledger.entry import Entry
 from fedveil.mechanism import ApproximateDP
+from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan, read_plan
-from fedveil.promises import promise
+from fedveil.promises import promise, promise_at
 from fedveil.theory.composition import worst_upper
 from fedveil.theory.loss import LossLaw, law_of_profile
 from fedveil.theory.numerics import SMALLEST_DELTA
@@ -36,6 +37,8 @@ Question = tuple[Adversary, Unit, Neighbours]
 
 _SMALL = tuple(10.0**-power for power in np.arange(2.0, 13.01, 1 / 3).tolist())
 _DELTAS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.025, 0.015, *_SMALL)
+_EPSILONS = 32  # points of a hidden run's curve
+_LAST = 1e-9  # the delta at which it ends, or the plan's own if that is less
 _APART = 1e-6  # between two epsilons of a curve
 _WIDEST = 500.0  # the largest epsilon of a curve; its exponential must be a number
 
@@ -130,8 +133,7 @@ def _certified(plan: Plan, adversary: Adversary) -> LossLaw | None:
     """From epsilons at many deltas; the curve's start follows from its first points."""
     if not covered(plan):
         return None
-    deltas = sorted({*_DELTAS, plan.target.delta}, reverse=True)
-    points = [(promise(plan, adversary, delta).epsilon, delta) for delta in deltas]
+    points = _points(plan, adversary)
     points = [(epsilon, delta) for epsilon, delta in points if epsilon < _WIDEST]
     if not points:
         return None
@@ -145,6 +147,23 @@ def _certified(plan: Plan, adversary: Adversary) -> LossLaw | None:
         return None
     epsilons, bounds = np.array(curve).T
     return law_of_profile(epsilons, bounds)
+
+
+def _points(plan: Plan, adversary: Adversary) -> list[tuple[float, float]]:
+    """Certified (epsilon, delta), deltas falling; of hidden runs delta is several times cheaper than its inverse."""
+    own = promise(plan, adversary)
+    if not isinstance(plan.method, Hidden):
+        deltas = sorted({*_DELTAS, own.delta}, reverse=True)
+        return [(promise(plan, adversary, delta).epsilon, delta) for delta in deltas]
+    far = promise(plan, adversary, min(_LAST, own.delta))
+    if not 0 < far.epsilon < _WIDEST:
+        return [(own.epsilon, own.delta)]
+    first, *epsilons = np.linspace(far.epsilon / _EPSILONS, far.epsilon, _EPSILONS).tolist()
+    near = promise_at(plan, adversary, first)
+    # The bounds that are least here and there will do for the rest: each holds alone, whichever is the least.
+    names = {answer.certified_by for answer in (near, own, far) if answer.certified_by is not None}
+    found = [(epsilon, promise_at(plan, adversary, epsilon, names).delta) for epsilon in epsilons]
+    return sorted([(first, near.delta), (own.epsilon, own.delta), *found])
 
 
 def _worst(cost: Cost) -> Uses | None:

@@ -134,8 +134,10 @@ def check(caps: Iterable[Cap], before: Sequence[Charged], asked: Charged) -> Non
             check_caps([cap], [run.costs for run in before], asked.costs)
             continue
         spent = total_spent(before, cap, cap.order)
-        if not _fits(spent + spent_by(asked, cap, cap.order), cap, cap.order):
-            raise CapExceeded(cap, _as_cost(spent, cap), asked.stated(question_of(cap)))
+        after = spent + spent_by(asked, cap, cap.order)
+        if not _fits(after, cap, cap.order):
+            then = epsilon_of(after, cap, cap.order)
+            raise CapExceeded(cap, _as_cost(spent, cap), asked.stated(question_of(cap)), then)
 
 
 def _as_cost(spent: Spent, cap: Cap) -> Cost:

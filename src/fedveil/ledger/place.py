@@ -73,7 +73,10 @@ def find(given: Path) -> Path:
             if (given / name).is_file():
                 return given / name
     place = beside(given)
+    known = sorted((given / FOLDER).glob("*.sqlite")) if given.is_dir() else []
     hint = "No run was charged there, or its books lie where a study says: [books] ledger."
+    if known:  # a folder with data sets in it: which one is meant?
+        hint = f"There are books of what lies in it: name {' or '.join(str(given / path.stem) for path in known)}."
     require(place.is_file(), "The ledger", f"be found at {given}, or at {place}", "nothing there", hint)
     return place
 
