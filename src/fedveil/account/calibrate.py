@@ -7,6 +7,7 @@ from dataclasses import replace
 from fedveil.account.base import curve_of
 from fedveil.account.compare import certified_law, certified_log_delta
 from fedveil.account.loss_distribution import LossDistributionAccountant
+from fedveil.account.sampled import certified_epsilon
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.mechanism import ApproximateDP, Compose, LastIterate, Mechanism, Numbers, Repeat, alike, number
@@ -56,6 +57,13 @@ def calibrate(
 
 def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> Callable[[float], float]:
     """Positive (or NaN) while the target is missed, as a function of the logarithm of the factor."""
+    if isinstance(mechanism, LastIterate) and mechanism.sampled:
+
+        def in_ratio(log_factor: float) -> float:
+            value = certified_epsilon(_run(scaled(mechanism, math.exp(log_factor))), delta)
+            return math.log(max(value, 1e-300)) - math.log(epsilon)
+
+        return in_ratio
     if isinstance(mechanism, LastIterate):
         aim = epsilon * (1 - 1e-6)  # so that inverting the curve again stays below the target
 

@@ -11,8 +11,9 @@ from fedveil.account.base import Accountant, Curve, curve_of
 from fedveil.account.central_limit import CentralLimitAccountant
 from fedveil.account.evaluator import Evaluator, bound_of, least_of
 from fedveil.account.last_iterate import evaluators
-from fedveil.account.loss_distribution import LossDistributionAccountant
+from fedveil.account.loss_distribution import LossCurve, LossDistributionAccountant
 from fedveil.account.renyi import RenyiAccountant
+from fedveil.account.sampled import best_pairs
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Answer, Bound, Status
@@ -88,9 +89,12 @@ def _hidden_rows(run: LastIterate) -> list[Row]:
 
 def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | None, group: int) -> Bound:
     log_delta = evaluator.log_delta
-    if log_delta is None:
+    if log_delta is None or group == 1:
         return bound_of(evaluator, delta, epsilon)
-    return bound_of(replace(evaluator, log_delta=partial(_grouped_log_delta, log_delta, group)), delta, epsilon)
+    if evaluator.grouped is not None:
+        return bound_of(evaluator.grouped(group), delta, epsilon)
+    grouped = replace(evaluator, epsilon=None, log_delta=partial(_grouped_log_delta, log_delta, group))
+    return bound_of(grouped, delta, epsilon)
 
 
 def _grouped_log_delta(log_delta: Callable[[float], float], group: int, epsilon: float) -> float:
@@ -181,11 +185,13 @@ def certified_log_delta(run: LastIterate) -> Callable[[float], float]:
 
 
 @lru_cache(maxsize=32)
-def certified_law(run: LastIterate) -> FiniteLaw:
-    """A hidden run as one use in a composition: the law of its certified trade-off function.
+def certified_law(run: LastIterate) -> FiniteLaw | LossCurve:
+    """A hidden run as one use in a composition: its dominating pairs, or the law of its certified trade-off function.
 
     The true profile is convex in exp(epsilon), so it lies below the convex minorant of certified points.
     """
+    if run.sampled and (pairs := best_pairs(run)) is not None:
+        return LossCurve(0.0, pairs.forward, pairs.backward, bracketed=False)
     able = [e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None]
     probe = smallest_epsilon(able[0], 1e-5, tolerance=1e-2) / 2
     if not probe < LARGEST_EPSILON:
