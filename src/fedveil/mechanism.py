@@ -6,7 +6,7 @@ A published class never changes its meaning: old records must certify to the sam
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -115,11 +115,12 @@ class LastIterate:
     uniformly at random, once for all passes, and nobody learns how.
 
     With ``order`` poisson every record joins every round by a coin of its own, with probability ``rate``; with
-    independent every record picks one round of every pass, uniformly, by its own draw. Nobody learns the draws. Batches
-    then vary in size and ``batch`` is the planned divisor; a round that nobody joined still gets its noise.
-    ``smoothness`` must hold for the sum of a round over that divisor, whoever joined, and ``strong_convexity`` is that of
-    a penalty which every round adds whole. With ``largest_batch``, ``smoothness`` is that of one record's loss: rounds
-    are charged as if so many records joined, and the chance that more do is added to delta (``records`` must be given).
+    independent every record picks one round of every pass, uniformly, by its own draw. Nobody learns the draws.
+    Batches then vary in size and ``batch`` is the planned divisor; a round that nobody joined still gets its noise.
+    ``smoothness`` must hold for the sum of a round over that divisor, whoever joined, and ``strong_convexity`` is
+    that of a penalty which every round adds whole. With ``largest_batch``, ``smoothness`` is that of one record's
+    loss: rounds are charged as if so many records joined, and the chance that more do is added to delta (``records``
+    must be given).
     """
 
     rounds: int
@@ -277,7 +278,9 @@ def _check_draws(run: LastIterate) -> None:
         return
     require(run.noise == "gaussian", "LastIterate.noise", f"be gaussian when the order is {run.order}", run.noise)
     if run.records is not None:
-        rule = f"be at least rounds, {run.rounds}, so that a round expects a record" if run.rate is None else "be positive"
+        rule = (
+            f"be at least rounds, {run.rounds}, so that a round expects a record" if run.rate is None else "be positive"
+        )
         least = run.rounds if run.rate is None else 1
         require(least <= run.records <= 10**18, "LastIterate.records", rule, run.records)
         enough = run.rate is None or run.rate * run.records >= 1 - 1e-9

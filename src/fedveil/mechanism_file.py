@@ -190,9 +190,7 @@ def _independent(values: Mapping[str, Any], rate: float, noise: float, rounds: i
         hint = "Every record picks one of the rounds of a pass."
         even = abs(a_pass * rate - 1) <= 1e-9
         require(even, "mechanism.rate", "be one over the rounds of a pass for independent draws", rate, hint)
-    once = IndependentGaussian(
-        rounds=a_pass, noise_multiplier=noise, neighbours=values.get("neighbours", "zero-out")
-    )
+    once = IndependentGaussian(rounds=a_pass, noise_multiplier=noise, neighbours=values.get("neighbours", "zero-out"))
     return Repeat(of=once, times=-(-rounds // a_pass))
 
 

@@ -15,12 +15,14 @@ MOST_BATCHES = 10**6
 
 
 def check_noise(name: str, value: float) -> None:
+    """Refuse a noise multiplier that gives no privacy, or none that can be worked with."""
     hint = "Without noise there is no privacy; leave it out to have it calibrated."
     require(0 < value < math.inf, name, "be finite and positive", value, hint)
     require(1e-6 <= value <= 1e9, name, "lie in [1e-6, 1e9]", value, "Rescale the clipping norm.")
 
 
 def check_neighbours(name: str, value: str) -> None:
+    """Refuse a neighbouring relation that is not known."""
     right = isinstance(value, str) and value in get_args(Neighbours)
     require(right, name, f"be one of {', '.join(get_args(Neighbours))}", value)
 
@@ -30,7 +32,8 @@ class ShuffledGaussian:
     """One pass over a fresh, uniformly random order of the records, cut into batches; every noisy sum is seen.
 
     A record takes part once, so it is charged as one Gaussian. A group shares batches by chance: ``batches`` says how
-    many there are, and ``size`` how many records each holds (None: unknown; members then count as placed independently).
+    many there are, and ``size`` how many records each holds (None: unknown; members then count as placed
+    independently).
     """
 
     batches: int
@@ -56,10 +59,10 @@ class ShuffledGaussian:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndependentGaussian:
-    """One pass in which every record picks one of the ``rounds``, uniformly, by its own draw, and nobody learns which.
+    """One pass in which every record picks one of the ``rounds``, uniformly, by its own secret draw.
 
-    Also called balls in bins, random allocation or random check-in. Every noisy sum is seen; its divisor is planned, and
-    a round that nobody picked still releases its noise.
+    Also called balls in bins, random allocation or random check-in. Every noisy sum is seen; its divisor is planned,
+    and a round that nobody picked still releases its noise.
     """
 
     rounds: int

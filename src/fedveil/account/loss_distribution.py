@@ -93,8 +93,8 @@ class LossDistributionAccountant:
             case SampledGaussian(sampling="poisson"):
                 return _symmetric(SwappedLaw(mechanism.mu, mechanism.rate))
             case SampledGaussian(neighbours="zero-out"):
-                pair = [ZeroedBatchLaw(mechanism.mu, mechanism.rate, removal=way) for way in (True, False)]
-                return LossCurve(0.0, ((pair[0], 1),), ((pair[1], 1),))
+                ahead, back = (ZeroedBatchLaw(mechanism.mu, mechanism.rate, removal=way) for way in (True, False))
+                return LossCurve(0.0, ((ahead, 1),), ((back, 1),))
             case SampledGaussian():
                 return _symmetric(FixedSizeLaw(2 * mechanism.mu, mechanism.rate))
             case Laplace():
@@ -158,7 +158,7 @@ def _allocated(mechanism: IndependentGaussian) -> LossCurve:
         return LossCurve(plain.mu**2)
     summands: Summands = ((((mechanism.mu, 1 / mechanism.rounds),), mechanism.rounds),)
     tail = sparing_tail(summands)
-    pair = [AllocationLaw(summands, way, tail=tail) for way in ("present", "null")]  # type: ignore[arg-type]
+    pair = [AllocationLaw(summands, way, tail=tail) for way in ("present", "null")]
     try:
         pair[0].reach(tail)
         if mechanism.neighbours == "zero-out":

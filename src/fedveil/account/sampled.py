@@ -1,7 +1,7 @@
 """Bounds on a hidden run whose records draw their own rounds: hiding and secret sampling in one.
 
-``unhidden`` counts every model as seen; ``sampled-shift`` lets later noise close the gaps. Both are dominating pairs, composed
-as loss distributions. Theory page: sampled-shift.md.
+``unhidden`` counts every model as seen; ``sampled-shift`` lets later noise close the gaps. Both are dominating pairs,
+composed as loss distributions. Theory page: sampled-shift.md.
 """
 
 import math
@@ -123,10 +123,8 @@ def sampled_rounds(run: LastIterate) -> Rounds:
     if run.largest_batch is not None and run.smoothness is not None:
         penalty = run.strong_convexity
         steep = penalty + (run.smoothness - penalty) * run.largest_batch / per_round(run.batch, run)
-        if run.convex:
-            lipschitz = np.maximum(np.abs(1 - step * penalty), np.abs(1 - step * steep))
-        else:
-            lipschitz = 1 + step * steep
+        convex = np.maximum(np.abs(1 - step * penalty), np.abs(1 - step * steep))
+        lipschitz = convex if run.convex else 1 + step * steep
     elif run.smoothness is not None:
         lipschitz = lipschitz_of_step(run, step)
     unknown = np.full(plain.count, math.inf)  # how far sums of unknown size carry two points
@@ -176,9 +174,9 @@ def _few(values: Vector) -> tuple[Vector, Vector]:
     """At most so many different values, rounded up, with their counts."""
     different, counts = np.unique(values, return_counts=True)
     if different.size <= _KINDS:
-        return different, counts
+        return different, counts.astype(np.float64)
     first = np.unique(np.linspace(0, different.size, _KINDS, endpoint=False).astype(np.intp))
-    return np.maximum.reduceat(different, first), np.add.reduceat(counts, first)
+    return np.maximum.reduceat(different, first), np.add.reduceat(counts, first).astype(np.float64)
 
 
 @lru_cache(maxsize=64)
@@ -243,7 +241,7 @@ def _passes(run: LastIterate, rounds: Rounds, parts: Sequence[Part]) -> Pairs:
         counts[summands] = counts.get(summands, 0) + repeated
     found = []
     for way in ("present", "null"):
-        laws: list[tuple[LossLaw, int]] = [(_pass_law(s, way), count) for s, count in counts.items()]  # type: ignore[arg-type]
+        laws: list[tuple[LossLaw, int]] = [(_pass_law(s, way), count) for s, count in counts.items()]
         found.append(tuple(laws))
     return _both(found)
 

@@ -1,9 +1,10 @@
 r"""Independent draws: the law of $R = \sum_j X_j$, a sum of independent lognormals, from above and from below.
 
-A record that picks one round of a pass gives the likelihood ratio $R = \sum_t p_t e^{\mu_t \zeta - \mu_t^2/2}$, in which the rounds of one
-part share their $\zeta$ and parts are independent. $E(R - \gamma)_+$ and $E(1 - \gamma R)_+$ are both expectations of convex functions,
-so each summand is moved onto a grid by a spread that keeps its mean (from above), or its put function is lowered (from
-below), and the summands are convolved by one Fourier transform. Theory page: sampled-shift.md.
+A record that picks one round of a pass gives the likelihood ratio $R = \sum_t p_t e^{\mu_t \zeta - \mu_t^2/2}$, in
+which the rounds of one part share their $\zeta$ and parts are independent. $E(R - \gamma)_+$ and $E(1 - \gamma R)_+$
+are both expectations of convex functions, so each summand is moved onto a grid by a spread that keeps its mean (from
+above), or its put function is lowered (from below), and the summands are convolved by one Fourier transform. Theory
+page: sampled-shift.md.
 """
 
 import math
@@ -53,8 +54,9 @@ class Grid(NamedTuple):
 class AllocationLaw:
     """The loss of one pass: ``present`` is R against the null run, ``null`` the other direction.
 
-    ``side`` above: a law that dominates it, with everything uncertain counted as an infinite loss. ``side`` below: one that
-    it dominates, up to ``slack`` of delta. ``tail``: how much of the record's own mass may be given up as infinite loss.
+    ``side`` above: a law that dominates it, with everything uncertain counted as an infinite loss. ``side`` below:
+    one that it dominates, up to ``slack`` of delta. ``tail``: how much of the record's own mass may be given up as
+    infinite loss.
     """
 
     summands: Summands
@@ -147,7 +149,7 @@ def _grid(summands: Summands, side: str, tail: float) -> Grid:
 def _convolved(summands: Summands, side: str, tail: float, step: float) -> Grid:
     number = sum(count for _, count in summands)
     rounded = _split if side == "above" else _lowered
-    pieces = [(rounded(part, step, tail), count) for part, count in summands]
+    pieces = [(rounded(part, step, _share(part, number, tail)), count) for part, count in summands]
     log_outside = min(-32.0, math.log(tail) - 7)
     low, high = _window([(mass, count) for (mass, _), count in pieces], log_outside)
     size = next_fast_len(max(high - low + 1, 64), real=True)
@@ -163,6 +165,11 @@ def _convolved(summands: Summands, side: str, tail: float, step: float) -> Grid:
     slack = (2 * math.exp(log_outside) + math.expm1(rounding)) * largest
     lost = min(1.0, sum(count * gone for (_, gone), count in pieces))
     return Grid(step, low, total, lost, slack)
+
+
+def _share(part: Summand, number: int, tail: float) -> float:
+    """How much of this part may be given up, relative to its own probability: an equal lot of the whole for each."""
+    return min(tail / (number * sum(p for _, p in part)), 1e-4)
 
 
 def _variance(part: Summand) -> float:
@@ -183,6 +190,7 @@ def _ends(part: Summand, tail: float) -> tuple[float, float]:
 
 def _masses(part: Summand, z: Vector) -> tuple[Vector, Vector]:
     """Probability and mean part of the ratio between neighbouring coordinates (increasing)."""
+
     def between(shift: float) -> Vector:
         low, high = z[:-1] - shift, z[1:] - shift
         return np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
@@ -204,8 +212,10 @@ def _split(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
     with np.errstate(divide="ignore", invalid="ignore"):
         place = np.where(probability > 0, mean / probability / step, low)
     share = np.clip((place - low) / (high - low), 0.0, 1.0)
-    out = np.bincount(low, weights=probability * (1 - share), minlength=int(high[-1]) + 1)
-    out += np.bincount(high, weights=probability * share, minlength=out.size)
+    size = int(high[-1]) + 1
+    out = np.zeros(size)
+    out += np.bincount(low, weights=probability * (1 - share), minlength=size)
+    out += np.bincount(high, weights=probability * share, minlength=size)
     out[0] += float(ndtr(-last))  # given up: as if it were no ratio at all, and its mean is lost
     gone = sum(p * float(ndtr(mu - last)) for mu, p in part)
     return out, gone * (1 + 1e-9)
@@ -214,7 +224,7 @@ def _split(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
 def _lowered(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
     """From below, for parts of one shift: the largest convex put function under the lowered one (see lattice.py)."""
     require(len(part) == 1, "A law from below", "have one shift in each part", len(part))
-    (mu, p), = part
+    ((mu, p),) = part
     _, last = _ends(part, tail)
     largest = float(_values(part, np.array([last]))[0]) / step
     count = math.floor(min(largest, 1e15))

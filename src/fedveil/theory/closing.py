@@ -1,8 +1,9 @@
 r"""Closing plans for a run whose records draw their rounds themselves: who closes which gaps with which noise.
 
-The run is cut into parts. The victims of a part are the rounds ``first..last-1``; whatever gap they open is closed by the noise
-of the part's window, the rounds ``opens..closes-1``, each victim from its own round on. Windows are disjoint, so different
-parts use independent noise. Any such plan is valid, so plans may be searched for. Theory page: sampled-shift.md.
+The run is cut into parts. The victims of a part are the rounds ``first..last-1``; whatever gap they open is closed by
+the noise of the part's window, the rounds ``opens..closes-1``, each victim from its own round on. Windows are
+disjoint, so different parts use independent noise. Any such plan is valid, so plans may be searched for. Theory page:
+sampled-shift.md.
 """
 
 import math
@@ -32,9 +33,9 @@ class Part(NamedTuple):
 class Shape:
     """A family of plans, described from the end of the run.
 
-    The last ``tail + lead`` rounds are one part that closes over the last ``tail``. Before it blocks follow, each closing over
-    the rounds of the next: ``growth`` times as long as what comes after them, at most ``most`` rounds. The first
-    block may use its own noise too, which nobody else needs.
+    The last ``tail + lead`` rounds are one part that closes over the last ``tail``. Before it blocks follow, each
+    closing over the rounds of the next: ``growth`` times as long as what comes after them, at most ``most`` rounds.
+    The first block may use its own noise too, which nobody else needs.
     """
 
     tail: int

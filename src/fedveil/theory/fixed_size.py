@@ -1,8 +1,9 @@
 r"""Batches of fixed size without replacement when one record's contribution is zeroed: its own dominating pair.
 
-Given all but one of the batch, the last is the victim (with probability q, its share) or some further record. So with unit noise the pair
-is $(1-q) N(b) + q N(v)$ against $(1-q) N(b) + q N(0)$ with $|b|, |v| \le \mu$. Where the victim's presence is to be shown the worst further
-record points away from it, where its absence is, along with it. Theory page: dominating-pairs.md.
+Given all but one of the batch, the last is the victim (with probability q, its share) or some further record. So with
+unit noise the pair is $(1-q) N(b) + q N(v)$ against $(1-q) N(b) + q N(0)$ with $|b|, |v| \le \mu$. Where the victim's
+presence is to be shown the worst further record points away from it, where its absence is, along with it. Theory
+page: dominating-pairs.md.
 """
 
 from dataclasses import dataclass
@@ -19,10 +20,10 @@ from fedveil.theory.numerics import Vector
 @final
 @dataclass(frozen=True, slots=True)
 class ZeroedBatchLaw:
-    r"""Losses above zero from $(1-q) N(0) + q N(2\mu)$ against $(1-q) N(0) + q N(\mu)$, below zero from N(0) against a mixture.
+    r"""Losses above zero from $(1-q) N(0) + q N(2\mu)$ against $(1-q) N(0) + q N(\mu)$, below from N(0) and a mixture.
 
-    ``removal``: P has the victim's contribution; otherwise the mirror image. The data that attain the two halves differ, so
-    ``under`` is the law of one data set: all further records along with the victim, or all away from it.
+    ``removal``: P has the victim's contribution; otherwise the mirror image. The data that attain the two halves
+    differ, so ``under`` is the law of one data set: all further records along with the victim, or all away from it.
     """
 
     mu: float

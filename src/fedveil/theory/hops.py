@@ -1,7 +1,8 @@
-r"""From one data set to another through a third: $E_{\varepsilon_1+\varepsilon_2}(P\|Q) \le E_{\varepsilon_1}(P\|N) + e^{\varepsilon_1} E_{\varepsilon_2}(N\|Q)$.
+r"""From one data set to another through a third: two hops, each with its own privacy profile.
 
-A test has $P(A) \le E_{\varepsilon_1}(P\|N) + e^{\varepsilon_1} N(A)$ and likewise for the second pair. At the best split this is the composition of the
-two trade-off functions, and exact for Gaussians on a line. Theory page: sampled-shift.md.
+$E_{a+b}(P\|Q) \le E_a(P\|N) + e^a E_b(N\|Q)$, because a test has $P(A) \le E_a(P\|N) + e^a N(A)$ and likewise for the
+second pair. At the best split this is the composition of the two trade-off functions, and exact for Gaussians on a
+line. Theory page: sampled-shift.md.
 """
 
 import math
@@ -38,12 +39,14 @@ def profile(uses: Sequence[tuple[LossLaw, int]], least: float = 1e-13) -> tuple[
     return epsilons, np.exp(np.array([total.log_delta(float(e), upper=True) for e in epsilons]))
 
 
-def two_hops(first: tuple[Vector, Vector], second: tuple[Vector, Vector]) -> tuple[Callable[[float], float], Callable[[float], float]]:
+def two_hops(
+    first: tuple[Vector, Vector], second: tuple[Vector, Vector]
+) -> tuple[Callable[[float], float], Callable[[float], float]]:
     """Logarithm of delta at an epsilon, and epsilon at a delta, from the profiles of the two hops."""
     epsilons, deltas = first
 
     def at(epsilon: Vector) -> Vector:
-        """Delta of the second hop: it is convex in exp(epsilon), so chords lie above it; beyond the last point, that."""
+        """Delta of the second hop: convex in exp(epsilon), so chords lie above it; beyond the last point, that one."""
         grid, values = second
         inside = np.clip(epsilon, 0.0, grid[-1])
         place = np.clip(np.searchsorted(grid, inside, side="right") - 1, 0, grid.size - 2)

@@ -1,7 +1,7 @@
 r"""Privacy-loss laws of mixtures of shifted Gaussians along one line: $\sum_i w_i N(m_i, 1)$, all $m_i \ge 0$.
 
-``present``: the mixture against N(0, 1); ``null``: N(0, 1) against the mixture; ``exchange``: the mixture against its mirror
-image. In each the likelihood ratio grows along the line (for ``null``: along its mirror image), because every
+``present``: the mixture against N(0, 1); ``null``: N(0, 1) against the mixture; ``exchange``: the mixture against its
+mirror image. In each the likelihood ratio grows along the line (for ``null``: along its mirror image), because every
 $e^{m_i x}$ does. Theory page: sampled-shift.md.
 """
 

@@ -1,7 +1,7 @@
 r"""Groups under shuffling: members share batches by chance, and the batches decide how far a pass moves.
 
-Given who shares with whom, a pass is one Gaussian of $\mu \sqrt{\sum_i n_i^2}$, ``n_i`` members in batch ``i``. Telling the adversary the
-sharing gives a mixture of labelled Gaussian pairs. Theory page: dominating-pairs.md.
+Given who shares with whom, a pass is one Gaussian of $\mu \sqrt{\sum_i n_i^2}$, ``n_i`` members in batch ``i``.
+Telling the adversary the sharing gives a mixture of labelled Gaussian pairs. Theory page: dominating-pairs.md.
 """
 
 import math
@@ -47,8 +47,8 @@ class LabelledLaw:
 def shared_batches(group: int, batches: int, size: int | None, mu: float) -> LabelledLaw:
     """The law of one pass for a group, ``mu`` being that of one member.
 
-    Every member has a slot of its own among ``batches * size``. Without a size members count as placed independently, which
-    is never less: then the counts majorise those of distinct slots (theory page).
+    Every member has a slot of its own among ``batches * size``. Without a size members count as placed independently,
+    which is never less: then the counts majorise those of distinct slots (theory page).
     """
     found = sharing(group, batches, size)
     return LabelledLaw(tuple(mu * math.sqrt(squares) for squares in found), tuple(found.values()))

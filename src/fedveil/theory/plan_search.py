@@ -1,7 +1,7 @@
 r"""Which plan to close gaps by: a search over shapes, judged by a coarse picture of each part's loss.
 
-Every plan is valid; the search only decides how good the certified number will be. So nothing here needs to be rounded outward.
-Theory page: sampled-shift.md.
+Every plan is valid; the search only decides how good the certified number will be. So nothing here needs to be
+rounded outward. Theory page: sampled-shift.md.
 """
 
 import math

@@ -1,7 +1,7 @@
 r"""Poisson sampling of a hidden run: how long the shift of a part is when every record tosses a coin in every round.
 
-A part's victims are shifted along one line (which can only overstate, by Kahane's inequality), so a part is a mixture of Gaussians
-on a line: the law of the length of its shift. Parts are independent. Theory page: sampled-shift.md.
+A part's victims are shifted along one line (which can only overstate, by Kahane's inequality), so a part is a mixture
+of Gaussians on a line: the law of the length of its shift. Parts are independent. Theory page: sampled-shift.md.
 """
 
 import math
@@ -29,7 +29,7 @@ _CLASSES = 24  # different lengths of single victims that are kept apart
 
 
 def part_law(rounds: Rounds, part: Part, rate: float, *, group: int = 1, way: Way = "present") -> MixtureLaw:
-    """The dominating pair of a part: every one of ``group`` records joins each of its rounds with probability ``rate``."""
+    """The dominating pair of a part: each of ``group`` records joins each of its rounds with probability ``rate``."""
     require(0 < rate <= 1, "rate", "lie in (0, 1]", rate)
     require(group >= 1, "group", "be at least 1", group)
     coins = (part.last - part.first) * group
@@ -72,7 +72,7 @@ def _binomial(coins: int, rate: float) -> tuple[Vector, float]:
 def _law(means: Vector, weights: Vector, way: Way) -> MixtureLaw:
     """Equal means merged, weights made to add up to one (the first, which tells least, gives way or takes)."""
     values, where = np.unique(means, return_inverse=True)
-    total = np.bincount(where, weights=weights)
+    total = np.asarray(np.bincount(where, weights=weights), dtype=np.float64)
     kept = total > 0
     values, total = values[kept], total[kept]
     total = total / math.fsum(total)
