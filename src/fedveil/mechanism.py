@@ -6,62 +6,23 @@ A published class never changes its meaning: old records must certify to the sam
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from fedveil.checks import require
 from fedveil.guarantee import Neighbours
 from fedveil.limits import PASSES, ROUNDS
+from fedveil.mechanism_passes import IndependentGaussian as IndependentGaussian
+from fedveil.mechanism_passes import ShuffledGaussian as ShuffledGaussian
+from fedveil.mechanism_passes import check_neighbours as _check_neighbours
+from fedveil.mechanism_passes import check_noise as _check_noise
+from fedveil.values import many, settle
+from fedveil.values import number as number
+from fedveil.values import whole as whole
 
 Numbers = float | tuple[float, ...]
 MOST_ROUNDS = 10**12
-
-
-def number(name: str, value: Any) -> float:
-    """A float, whatever kind of real number was given; True, "1" and lists are refused."""
-    if type(value) is float:
-        return value
-    require(isinstance(value, Real) and not isinstance(value, bool), name, "be a number", value)
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def whole(name: str, value: Any) -> int:
-    """An int, whatever kind of whole number was given."""
-    if type(value) is int:
-        return value
-    require(number(name, value).is_integer(), name, "be a whole number", value)
-    return int(value)
-
-
-def _many(name: str, value: Any, kind: Any) -> Any:
-    """One number, or a tuple of them from any flat sequence."""
-    flat = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
-    return tuple(kind(name, item) for item in value) if flat else kind(name, value)
-
-
-def _settle(owner: Any, kind: Any, *fields: str) -> None:
-    """Replace numbers as they were given by plain ones, which compare and hash alike; what may be absent stays so."""
-    optional = ("records", "place", "smoothness", "diameter")
-    for field in fields:
-        value = getattr(owner, field)
-        if value is not None or field not in optional:
-            object.__setattr__(owner, field, kind(f"{type(owner).__name__}.{field}", value))
-
-
-def _check_noise(name: str, value: float) -> None:
-    hint = "Without noise there is no privacy; leave it out to have it calibrated."
-    require(0 < value < math.inf, name, "be finite and positive", value, hint)
-    require(1e-6 <= value <= 1e9, name, "lie in [1e-6, 1e9]", value, "Rescale the clipping norm.")
-
-
-def _check_neighbours(name: str, value: str) -> None:
-    right = isinstance(value, str) and value in get_args(Neighbours)
-    require(right, name, f"be one of {', '.join(get_args(Neighbours))}", value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +33,7 @@ class Gaussian:
     neighbours: Neighbours = "zero-out"
 
     def __post_init__(self) -> None:
-        _settle(self, number, "noise_multiplier")
+        settle(self, number, "noise_multiplier")
         _check_noise("Gaussian.noise_multiplier", self.noise_multiplier)
         _check_neighbours("Gaussian.neighbours", self.neighbours)
 
@@ -90,7 +51,7 @@ class Laplace:
     neighbours: Neighbours = "zero-out"
 
     def __post_init__(self) -> None:
-        _settle(self, number, "noise_multiplier")
+        settle(self, number, "noise_multiplier")
         _check_noise("Laplace.noise_multiplier", self.noise_multiplier)
         _check_neighbours("Laplace.neighbours", self.neighbours)
 
@@ -114,7 +75,7 @@ class SampledGaussian:
     neighbours: Neighbours = "zero-out"
 
     def __post_init__(self) -> None:
-        _settle(self, number, "rate", "noise_multiplier")
+        settle(self, number, "rate", "noise_multiplier")
         require(
             self.sampling in ("poisson", "fixed-size"),
             "SampledGaussian.sampling",
@@ -140,7 +101,7 @@ class ApproximateDP:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        _settle(self, number, "epsilon", "delta")
+        settle(self, number, "epsilon", "delta")
         require(0 <= self.epsilon < 1e6, "ApproximateDP.epsilon", "lie in [0, 1e6)", self.epsilon)
         require(0 <= self.delta < 1, "ApproximateDP.delta", "lie in [0, 1)", self.delta)
 
@@ -153,13 +114,21 @@ class LastIterate:
     may be one for all rounds, one per round of a pass, or one per round of all passes. ``place`` is the round (from 1)
     that uses the victim; without it the worst place counts. With a secret order the records are dealt into rounds
     uniformly at random, once for all passes, and nobody learns how.
+
+    With ``order`` poisson every record joins every round by a coin of its own, with probability ``rate``; with
+    independent every record picks one round of every pass, uniformly, by its own draw. Nobody learns the draws.
+    Batches then vary in size and ``batch`` is the planned divisor; a round that nobody joined still gets its noise.
+    ``smoothness`` must hold for the sum of a round over that divisor, whoever joined, and ``strong_convexity`` is
+    that of a penalty which every round adds whole. With ``largest_batch``, ``smoothness`` is that of one record's
+    loss: rounds are charged as if so many records joined, and the chance that more do is added to delta (``records``
+    must be given).
     """
 
     rounds: int
     passes: int = 1
     batch: int | tuple[int, ...] = 1
     records: int | None = None
-    order: Literal["public", "secret"] = "public"
+    order: Literal["public", "secret", "poisson", "independent"] = "public"
     place: int | None = None
     stopping: Literal["end", "random"] = "end"
     step_size: Numbers
@@ -171,16 +140,25 @@ class LastIterate:
     noise: Literal["gaussian", "laplace"] = "gaussian"
     noise_std: Numbers
     neighbours: Neighbours = "replace-one"
+    rate: float | None = None
+    largest_batch: int | None = None
 
     def __post_init__(self) -> None:
-        _settle(self, whole, "rounds", "passes", "records", "place")
-        _settle(self, number, "lipschitz", "smoothness", "strong_convexity", "diameter")
-        _settle(self, lambda name, value: _many(name, value, whole), "batch")
-        _settle(self, lambda name, value: _many(name, value, number), "step_size", "noise_std")
+        settle(self, whole, "rounds", "passes", "records", "place", "largest_batch")
+        settle(self, number, "rate")
+        settle(self, number, "lipschitz", "smoothness", "strong_convexity", "diameter")
+        settle(self, lambda name, value: many(name, value, whole), "batch")
+        settle(self, lambda name, value: many(name, value, number), "step_size", "noise_std")
         require(isinstance(self.convex, bool | np.bool_), "LastIterate.convex", "be true or false", self.convex)
         _check_counts(self)
         _check_numbers(self)
         _check_choices(self)
+        _check_draws(self)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether every record decides by its own secret draws in which rounds it takes part."""
+        return self.order in ("poisson", "independent")
 
     @property
     def total(self) -> int:
@@ -204,8 +182,9 @@ def _check_counts(run: LastIterate) -> None:
             f"lie between 1 and rounds, {run.rounds}",
             run.place,
         )
-        require(run.order == "public", "LastIterate.place", "be left out when the order is secret", run.place)
-    if run.records is not None:
+        rule = f"be left out when the order is {run.order}"
+        require(run.order == "public", "LastIterate.place", rule, run.place, "Nobody knows the record's rounds.")
+    if run.records is not None and not run.sampled:
         needed = sum(batches) if len(batches) > 1 else batches[0] * run.rounds
         require(run.records >= needed, "LastIterate.records", f"be at least rounds * batch, {needed}", run.records)
         require(run.records <= 10**18, "LastIterate.records", "be at most 1e18", run.records)
@@ -265,7 +244,7 @@ def _check_numbers(run: LastIterate) -> None:
 
 def _check_choices(run: LastIterate) -> None:
     for name, choices in (
-        ("order", ("public", "secret")),
+        ("order", ("public", "secret", "poisson", "independent")),
         ("stopping", ("end", "random")),
         ("noise", ("gaussian", "laplace")),
     ):
@@ -285,6 +264,34 @@ def _check_choices(run: LastIterate) -> None:
     )
 
 
+def _check_draws(run: LastIterate) -> None:
+    """What goes with orders in which every record draws for itself, and with no other."""
+    if run.order == "poisson":
+        require(run.rate is not None, "LastIterate.rate", "be given when the order is poisson", run.rate)
+    else:
+        require(run.rate is None, "LastIterate.rate", 'go with order = "poisson"', run.rate, "Leave it out.")
+    if run.rate is not None:
+        require(0 < run.rate <= 1, "LastIterate.rate", "lie in (0, 1]", run.rate, "Is it a batch size?")
+        require(run.rate >= 1e-12, "LastIterate.rate", "be at least 1e-12", run.rate)
+    if not run.sampled:
+        rule = "go with order poisson or independent"
+        require(run.largest_batch is None, "LastIterate.largest_batch", rule, run.largest_batch)
+        return
+    require(run.noise == "gaussian", "LastIterate.noise", f"be gaussian when the order is {run.order}", run.noise)
+    if run.records is not None:
+        rule = (
+            f"be at least rounds, {run.rounds}, so that a round expects a record" if run.rate is None else "be positive"
+        )
+        least = run.rounds if run.rate is None else 1
+        require(least <= run.records <= 10**18, "LastIterate.records", rule, run.records)
+        enough = run.rate is None or run.rate * run.records >= 1 - 1e-9
+        rule = f"expect at least one of the {run.records} records a round"
+        require(enough, "LastIterate.rate", rule, run.rate, "Take a larger rate.")
+    if run.largest_batch is not None:
+        require(run.records is not None, "LastIterate.records", "be given beside largest_batch", run.records)
+        require(run.largest_batch >= 1, "LastIterate.largest_batch", "be at least 1", run.largest_batch)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
     """The same mechanism, ``times`` times over; later runs may depend on earlier outputs."""
@@ -294,7 +301,7 @@ class Repeat:
 
     def __post_init__(self) -> None:
         require(isinstance(self.of, Mechanism), "Repeat.of", "be a mechanism", self.of)
-        _settle(self, whole, "times")
+        settle(self, whole, "times")
         require(1 <= self.times <= MOST_ROUNDS, "Repeat.times", "lie between 1 and 1e12", self.times)
 
 
@@ -311,7 +318,7 @@ class Compose:
         object.__setattr__(self, "parts", tuple(given))
 
 
-Primitive = Gaussian | Laplace | SampledGaussian | ApproximateDP | LastIterate
+Primitive = Gaussian | Laplace | SampledGaussian | ApproximateDP | LastIterate | ShuffledGaussian | IndependentGaussian
 Mechanism = Primitive | Repeat | Compose
 
 

@@ -1,6 +1,7 @@
 """A mechanism from a small TOML file (see docs/mechanism-file.md), with a sentence for every mistake."""
 
 import difflib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,11 +10,13 @@ from fedveil.mechanism import (
     ApproximateDP,
     Compose,
     Gaussian,
+    IndependentGaussian,
     Laplace,
     LastIterate,
     Mechanism,
     Repeat,
     SampledGaussian,
+    ShuffledGaussian,
     shuffled,
 )
 from fedveil.tables import known, read_tables, table
@@ -36,6 +39,8 @@ _LAST_ITERATE = [
     "noise_std",
     "noise_scale",
     "neighbours",
+    "rate",
+    "largest_batch",
 ]
 _KEYS = {
     "last-iterate": _LAST_ITERATE,
@@ -127,7 +132,7 @@ def _last_iterate(values: dict[str, Any], default_noise: float | None) -> Mechan
     _fill(values, "noise_std", default_noise)
     for key in ("rounds", "step_size", "lipschitz", "noise_std"):
         require(key in values, f"mechanism.{key}", "be given for kind last-iterate", None)
-    for key in ("rounds", "passes", "records", "place"):
+    for key in ("rounds", "passes", "records", "place", "largest_batch"):
         if key in values:
             values[key] = _whole(key, values[key])
     if "batch" in values:
@@ -145,27 +150,48 @@ def _dp_sgd(values: dict[str, Any], default_noise: float | None) -> Mechanism:
     rounds = _whole("rounds", values["rounds"])
     require(rounds >= 1, "mechanism.rounds", "be at least 1", rounds)
     sampling, neighbours = values.get("sampling", "poisson"), values.get("neighbours", "zero-out")
-    choices = ("poisson", "fixed-size", "shuffled")
+    choices = ("poisson", "fixed-size", "shuffled", "independent")
     require(sampling in choices, "mechanism.sampling", f"be one of {', '.join(choices)}", sampling)
     rates, noises = (
         _per_round(key, value, rounds)
         for key, value in (("rate", _rate(values)), ("noise_multiplier", values["noise_multiplier"]))
     )
-    if sampling == "shuffled":
-        single = len(rates) == len(noises) == 1
-        require(
-            single,
-            "mechanism.rate and noise_multiplier",
-            "be single numbers for shuffled passes",
-            (len(rates), len(noises)),
-        )
-        return shuffled(rate=rates[0], rounds=rounds, noise_multiplier=noises[0], neighbours=neighbours)
+    if sampling in ("shuffled", "independent"):
+        single, found = len(rates) == len(noises) == 1, (len(rates), len(noises))
+        rule = f"be single numbers for {sampling} passes"
+        require(single, "mechanism.rate and noise_multiplier", rule, found)
+        make = _shuffled if sampling == "shuffled" else _independent
+        return make(values, rates[0], noises[0], rounds)
     count = max(len(rates), len(noises))
     steps = [
         SampledGaussian(sampling=sampling, rate=rate, noise_multiplier=noise, neighbours=neighbours)
         for rate, noise in zip(rates * (count // len(rates)), noises * (count // len(noises)), strict=True)
     ]
     return Repeat(of=steps[0], times=rounds) if count == 1 else Compose(parts=tuple(steps))
+
+
+def _shuffled(values: Mapping[str, Any], rate: float, noise: float, rounds: int) -> Mechanism:
+    neighbours = values.get("neighbours", "zero-out")
+    plain = shuffled(rate=rate, rounds=rounds, noise_multiplier=noise, neighbours=neighbours)
+    passes = plain.times if isinstance(plain, Repeat) else 1
+    size = _whole("batch", values["batch"]) if "batch" in values else None
+    batches = max(1, math.floor(1 / rate * (1 + 4e-16)))
+    once = ShuffledGaussian(batches=batches, size=size, noise_multiplier=noise, neighbours=neighbours)
+    return Repeat(of=once, times=passes)
+
+
+def _independent(values: Mapping[str, Any], rate: float, noise: float, rounds: int) -> Mechanism:
+    """Passes of balls in bins; a pass that was only started is charged whole, which is more."""
+    require(0 < rate <= 1, "mechanism.rate", "lie in (0, 1]", rate, "Is it a batch size?")
+    if "records" in values:  # the batch is planned; there are as many rounds a pass as whole batches
+        a_pass = _whole("records", values["records"]) // _whole("batch", values["batch"])
+    else:
+        a_pass = round(1 / rate)
+        hint = "Every record picks one of the rounds of a pass."
+        even = abs(a_pass * rate - 1) <= 1e-9
+        require(even, "mechanism.rate", "be one over the rounds of a pass for independent draws", rate, hint)
+    once = IndependentGaussian(rounds=a_pass, noise_multiplier=noise, neighbours=values.get("neighbours", "zero-out"))
+    return Repeat(of=once, times=-(-rounds // a_pass))
 
 
 def _rate(values: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fedveil.account.base import curve_of
 from fedveil.account.compare import certified_law, certified_log_delta
 from fedveil.account.loss_distribution import LossDistributionAccountant
+from fedveil.account.sampled import certified_epsilon
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.mechanism import ApproximateDP, Compose, LastIterate, Mechanism, Numbers, Repeat, alike, number
@@ -49,13 +50,53 @@ def calibrate(
     check_delta(delta)
     require(1e-9 <= number("tolerance", tolerance) <= 1, "tolerance", "lie in [1e-9, 1]", tolerance)
     excess = _excess(alike(mechanism), epsilon, delta)
-    low, high = bracket(excess)
-    factor = least_factor(excess, low, high, tolerance)
+    if isinstance(mechanism, LastIterate) and mechanism.sampled:
+        factor = smooth_factor(excess, tolerance)
+    else:
+        low, high = bracket(excess)
+        factor = least_factor(excess, low, high, tolerance)
     return factor, scaled(mechanism, factor)
+
+
+def smooth_factor(excess: Callable[[float], float], tolerance: float) -> float:
+    """For an excess that is dear and nearly a straight line: secants, stepping a little over the root each time.
+
+    Returns a factor at which the target was seen to be met; if the line bends too much, halving takes over.
+    """
+    low, high = (-math.inf, math.inf), (math.inf, -math.inf)  # missed, and met
+    at, slope = 0.0, -1.0
+    for turn in range(60):
+        value = _within_limits(excess, at)
+        if value is None:
+            if math.isfinite(high[0]):
+                return math.exp(high[0])
+            raise CannotCertify("no amount of noise in reach meets the target; is part of the mechanism noiseless?")
+        if value <= 0:
+            high = (at, value)
+        else:
+            low = (at, value)
+        both = math.isfinite(high[0]) and math.isfinite(low[0])
+        if both and high[0] - low[0] <= tolerance:
+            break
+        if both and math.isfinite(low[1]):
+            slope = min((high[1] - low[1]) / (high[0] - low[0]), -0.05)
+        step = -value / slope if math.isfinite(value) else 0.7
+        over = 0.06 * abs(step) + tolerance / 4
+        at += step + (over if step > 0 or not both else -over if high[0] == at else over)
+        if both and (turn > 12 or not low[0] < at < high[0]):
+            at = (low[0] + high[0]) / 2
+    return math.exp(high[0])
 
 
 def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> Callable[[float], float]:
     """Positive (or NaN) while the target is missed, as a function of the logarithm of the factor."""
+    if isinstance(mechanism, LastIterate) and mechanism.sampled:
+
+        def in_ratio(log_factor: float) -> float:
+            value = certified_epsilon(_run(scaled(mechanism, math.exp(log_factor))), delta)
+            return math.log(max(value, 1e-300)) - math.log(epsilon)
+
+        return in_ratio
     if isinstance(mechanism, LastIterate):
         aim = epsilon * (1 - 1e-6)  # so that inverting the curve again stays below the target
 

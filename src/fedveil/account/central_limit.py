@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from fedveil.errors import CannotCertify
-from fedveil.mechanism import Gaussian, Primitive, SampledGaussian
+from fedveil.mechanism import Gaussian, Primitive, SampledGaussian, ShuffledGaussian
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.numerics import check_delta, check_epsilon
@@ -20,7 +20,7 @@ class CentralLimitAccountant:
     def primitive(self, mechanism: Primitive, /) -> float:
         """The limit's mu of one round."""
         match mechanism:
-            case Gaussian():
+            case Gaussian() | ShuffledGaussian():
                 return mechanism.mu
             case SampledGaussian(sampling="poisson", neighbours="zero-out"):
                 return central_limit(mechanism.noise_multiplier, mechanism.rate, 1).curve.mu

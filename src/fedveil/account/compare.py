@@ -11,8 +11,9 @@ from fedveil.account.base import Accountant, Curve, curve_of
 from fedveil.account.central_limit import CentralLimitAccountant
 from fedveil.account.evaluator import NOT_COMPUTED, Evaluator, bound_of, least_of, moves_of, not_computed
 from fedveil.account.last_iterate import evaluators
-from fedveil.account.loss_distribution import LossDistributionAccountant
+from fedveil.account.loss_distribution import LossCurve, LossDistributionAccountant
 from fedveil.account.renyi import RenyiAccountant
+from fedveil.account.sampled import best_pairs
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Answer, Bound, Moves, Status
@@ -90,8 +91,19 @@ def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | No
     log_delta = evaluator.log_delta
     if log_delta is None or group == 1:
         return bound_of(evaluator, delta, epsilon)
+    if evaluator.grouped is not None:
+        return bound_of(evaluator.grouped(group), delta, epsilon)
     together = partial(_grouped_log_delta, log_delta, group)
-    return bound_of(replace(evaluator, log_delta=together, moves=None), delta, epsilon)
+    return bound_of(replace(evaluator, epsilon=None, log_delta=together, moves=None), delta, epsilon)
+
+
+def _log_delta_of_group(evaluator: Evaluator, group: int) -> Callable[[float], float]:
+    """The bound for so many records together: as it knows them exactly, or by the general rule."""
+    if group > 1 and evaluator.grouped is not None:
+        together = evaluator.grouped(group).log_delta
+        return together if together is not None else lambda epsilon: 0.0
+    assert evaluator.log_delta is not None  # noqa: S101  callers leave out bounds that do not apply
+    return partial(_grouped_log_delta, evaluator.log_delta, group)
 
 
 def _grouped_log_delta(log_delta: Callable[[float], float], group: int, epsilon: float) -> float:
@@ -217,13 +229,17 @@ def certified_log_delta(run: LastIterate) -> Callable[[float], float]:
 
 
 @lru_cache(maxsize=32)
-def certified_law(run: LastIterate, group: int = 1) -> FiniteLaw:
-    """A hidden run as one use in a composition: the law of its certified trade-off function, for a group of records.
+def certified_law(run: LastIterate, group: int = 1) -> FiniteLaw | LossCurve:
+    """A hidden run as one use in a composition: its dominating pairs, or the law of its certified trade-off function.
 
-    The true profile is convex in exp(epsilon), so it lies below the convex minorant of certified points.
+    For a group of records. The true profile is convex in exp(epsilon), so it lies below the convex minorant of
+    certified points.
     """
-    single = [e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None]
-    able = [partial(_grouped_log_delta, log_delta, group) for log_delta in single]
+    if group == 1 and run.sampled and (pairs := best_pairs(run)) is not None:
+        return LossCurve(0.0, pairs.forward, pairs.backward, bracketed=False)
+    able = [
+        _log_delta_of_group(e, group) for e in evaluators(run) if e.status == "certified" and e.log_delta is not None
+    ]
     probe = smallest_epsilon(able[0], 1e-5, tolerance=1e-2) / 2
     if not probe < LARGEST_EPSILON:
         raise CannotCertify("a hidden run in the composition has no finite guarantee of its own")

@@ -12,6 +12,7 @@ from fedveil.theory.concentrated import Concentrated, gaussian_epsilon, group_ep
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon
 from fedveil.theory.renyi import closed_epsilon, largest_zeta, least_delta, least_epsilon, mironov_epsilon
+from fedveil.theory.renyi_power import greatest_power
 
 _EXACT = LossDistributionAccountant()
 
@@ -63,6 +64,10 @@ class Renyi:
     def delta(self, epsilon: float, /) -> float:
         """Lossless conversion."""
         return least_delta(self.alpha, self.zeta, epsilon)
+
+    def power(self, level: float) -> float:
+        """The greatest power of a test at this level."""
+        return greatest_power(self.alpha, self.zeta, level)
 
     def alternatives(self, delta: float) -> dict[str, float]:
         """Older conversions, for comparison."""

@@ -19,7 +19,8 @@ _TOLD_APART = 32  # different moves of a run that are kept
 class Evaluator:
     """A named bound: ``log_delta`` of epsilon where it applies, and the reason where it does not.
 
-    ``moves``: as in :class:`~fedveil.guarantee.Bound`.
+    ``moves``: as in :class:`~fedveil.guarantee.Bound`. ``epsilon`` of delta, where that is cheaper than inverting
+    ``log_delta``; ``grouped``: the same bound for so many records together, where that is known exactly.
     """
 
     name: str
@@ -27,6 +28,8 @@ class Evaluator:
     reason: str
     log_delta: Callable[[float], float] | None = None
     moves: Moves | None = None
+    epsilon: Callable[[float], float] | None = None
+    grouped: "Callable[[int], Evaluator] | None" = None
 
 
 def withdrawn(name: str, reason: str) -> Evaluator:
@@ -56,6 +59,13 @@ def no_contraction(run: LastIterate) -> str:
     return "the steps expand so much that gaps cannot be followed"
 
 
+def epsilon_of(evaluator: Evaluator, delta: float) -> float:
+    """The least epsilon that the bound gives at ``delta``; infinite where it does not apply."""
+    if evaluator.epsilon is not None:
+        return evaluator.epsilon(delta)
+    return smallest_epsilon(evaluator.log_delta, delta, tolerance=1e-7) if evaluator.log_delta is not None else math.inf
+
+
 def bound_of(evaluator: Evaluator, delta: float | None, epsilon: float | None) -> Bound:
     """What a bound says: epsilon at this delta, or delta at this epsilon."""
     name, status, reason, moves = evaluator.name, evaluator.status, evaluator.reason, evaluator.moves
@@ -63,7 +73,7 @@ def bound_of(evaluator: Evaluator, delta: float | None, epsilon: float | None) -
         return Bound(name=name, status=status, reason=reason)
     try:
         if delta is not None:
-            value = smallest_epsilon(evaluator.log_delta, delta, tolerance=1e-7)
+            value = epsilon_of(evaluator, delta)
             return Bound(name=name, status=status, reason=reason, epsilon=value, moves=moves)
         least = min(1.0, max(math.exp(min(evaluator.log_delta(epsilon or 0.0), 0.0)), REPORTED_DELTA))
         return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least, moves=moves)

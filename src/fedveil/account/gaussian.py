@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from fedveil.errors import CannotCertify
-from fedveil.mechanism import Gaussian, Primitive
+from fedveil.mechanism import Gaussian, Primitive, ShuffledGaussian
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, smallest_epsilon
 
@@ -22,7 +22,7 @@ class GaussianAccountant:
 
     def primitive(self, mechanism: Primitive, /) -> float:
         """Sensitivity over noise."""
-        if not isinstance(mechanism, Gaussian):
+        if not isinstance(mechanism, Gaussian | ShuffledGaussian):
             raise CannotCertify(f"{type(mechanism).__name__} is not a Gaussian mechanism")
         return mechanism.mu
 

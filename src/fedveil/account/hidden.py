@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedveil.errors import CannotCertify
 from fedveil.mechanism import LastIterate, Numbers, sensitivity
 from fedveil.theory.blocks import block_distances
 from fedveil.theory.numerics import Vector
@@ -90,7 +91,9 @@ def rounds_of(run: LastIterate) -> Rounds:
 
 @lru_cache(maxsize=8)  # a long run holds many megabytes
 def hidden_run(run: LastIterate) -> HiddenRun:
-    """Everything the bounds share."""
+    """Everything the bounds share that follow a record through rounds known beforehand."""
+    if run.sampled:
+        raise CannotCertify(f"places are not defined where every record draws its own rounds (order {run.order})")
     rounds = rounds_of(run)
     first = np.arange(run.rounds) if run.place is None else np.array([run.place - 1])
     places = first[:, None] + run.rounds * np.arange(run.passes)[None, :]

@@ -12,6 +12,7 @@ import numpy as np
 from fedveil.account.evaluator import Evaluator, mean_theta, moves_of, needs_gaussian, no_contraction, withdrawn
 from fedveil.account.hidden import HiddenRun, checkpoints, hidden_run, shift_mus, unhidden_mus
 from fedveil.account.papers import diffusion_bound, iteration_bound
+from fedveil.account.sampled import sampled_evaluators
 from fedveil.account.tight import position_bound, transport_bound
 from fedveil.guarantee import Moves
 from fedveil.mechanism import LastIterate
@@ -26,6 +27,8 @@ _MOST_STEPS = 5000  # rounds up to which one-round contraction is followed round
 
 def evaluators(run: LastIterate) -> Sequence[Evaluator]:
     """All bounds, the certified ones first."""
+    if run.sampled:
+        return sampled_evaluators(run)
     makers = (
         _unhidden,
         _linear,

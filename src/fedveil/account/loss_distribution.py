@@ -8,11 +8,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
+
 from fedveil.errors import CannotCertify
-from fedveil.mechanism import ApproximateDP, Gaussian, Laplace, LastIterate, Primitive, SampledGaussian
+from fedveil.mechanism import (
+    ApproximateDP,
+    Gaussian,
+    IndependentGaussian,
+    Laplace,
+    LastIterate,
+    Primitive,
+    SampledGaussian,
+    ShuffledGaussian,
+)
+from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.composition import Bracket, Uses, worst_bracket, worst_delta, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import log_gaussian_delta
+from fedveil.theory.fixed_size import ZeroedBatchLaw
+from fedveil.theory.hops import profile, two_hops
 from fedveil.theory.loss import (
     LARGEST_GROUP,
     FiniteLaw,
@@ -23,8 +37,12 @@ from fedveil.theory.loss import (
     LossLaw,
     SampledLaw,
     SwappedLaw,
+    law_of_profile,
 )
 from fedveil.theory.numerics import LARGEST_EPSILON, ROUNDING, check_delta, check_epsilon
+from fedveil.theory.occupancy import LARGEST_SHUFFLED, shared_batches
+
+_HOP_POINTS = 120  # epsilons at which an exchange under independent draws is taken into a composition
 
 Counted = tuple[tuple[LossLaw, int], ...]
 
@@ -42,7 +60,7 @@ class LossCurve:
     bracketed: bool = True
 
 
-def _no_hidden_runs(run: LastIterate) -> FiniteLaw:
+def _no_hidden_runs(run: LastIterate) -> "FiniteLaw | LossCurve":
     raise CannotCertify("a hidden run enters a composition through its certified curve, which was not provided")
 
 
@@ -54,7 +72,7 @@ class LossDistributionAccountant:
     ``group`` records are protected together, exactly, where the worst pair of a group is known.
     """
 
-    hidden: Callable[[LastIterate], FiniteLaw] = _no_hidden_runs
+    hidden: Callable[[LastIterate], FiniteLaw | LossCurve] = _no_hidden_runs
     group: int = 1
 
     def primitive(self, mechanism: Primitive, /) -> LossCurve:
@@ -62,8 +80,10 @@ class LossDistributionAccountant:
         if self.group > 1:
             return _of_group(mechanism, self.group, self.hidden)
         match mechanism:
-            case Gaussian():
+            case Gaussian() | ShuffledGaussian():
                 return LossCurve(mechanism.mu**2)
+            case IndependentGaussian():
+                return _allocated(mechanism)
             case SampledGaussian(rate=1.0):
                 pair = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
                 return LossCurve(pair.mu**2)
@@ -72,15 +92,18 @@ class LossDistributionAccountant:
                 return LossCurve(0.0, ((removal, 1),), ((SampledLaw(mechanism.mu, mechanism.rate, removal=False), 1),))
             case SampledGaussian(sampling="poisson"):
                 return _symmetric(SwappedLaw(mechanism.mu, mechanism.rate))
-            case SampledGaussian(neighbours=neighbours):
-                # A record zeroed out is a record replaced by one that contributes nothing: the same pair covers it.
-                return _symmetric(FixedSizeLaw(2 * mechanism.mu, mechanism.rate), bracketed=neighbours == "replace-one")
+            case SampledGaussian(neighbours="zero-out"):
+                ahead, back = (ZeroedBatchLaw(mechanism.mu, mechanism.rate, removal=way) for way in (True, False))
+                return LossCurve(0.0, ((ahead, 1),), ((back, 1),))
+            case SampledGaussian():
+                return _symmetric(FixedSizeLaw(2 * mechanism.mu, mechanism.rate))
             case Laplace():
                 return _symmetric(LaplaceLaw(mechanism.r))
             case ApproximateDP():
                 return _symmetric(_approximate(mechanism), bracketed=False)
             case LastIterate():
-                return _symmetric(self.hidden(mechanism), bracketed=False)
+                found = self.hidden(mechanism)
+                return found if isinstance(found, LossCurve) else _symmetric(found, bracketed=False)
 
     def compose(self, first: LossCurve, second: LossCurve, /) -> LossCurve:
         """Union of the multisets."""
@@ -122,11 +145,57 @@ class LossDistributionAccountant:
             return Bracket(exact * (1 - 1e-8), exact)
         if not curve.bracketed:
             return Bracket(0.0, self.epsilon(curve, delta))
+        if any(_known_between(law) for law, _ in curve.forward + curve.backward):
+            return Bracket(_lower(curve, delta), self.epsilon(curve, delta))
         lower, upper = worst_bracket(_alternatives(curve), delta)
         return Bracket(lower, min(upper, self.epsilon(curve, delta)))  # never above what was calibrated with
 
 
-def _of_group(mechanism: Primitive, size: int, hidden: Callable[[LastIterate], FiniteLaw]) -> LossCurve:
+def _allocated(mechanism: IndependentGaussian) -> LossCurve:
+    """One pass of independent draws; exchanges go through the run without the record, two hops."""
+    if mechanism.rounds == 1:
+        plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
+        return LossCurve(plain.mu**2)
+    summands: Summands = ((((mechanism.mu, 1 / mechanism.rounds),), mechanism.rounds),)
+    tail = sparing_tail(summands)
+    pair = [AllocationLaw(summands, way, tail=tail) for way in ("present", "null")]
+    try:
+        pair[0].reach(tail)
+        if mechanism.neighbours == "zero-out":
+            return LossCurve(0.0, ((pair[0], 1),), ((pair[1], 1),))
+        hops = [profile([(law, 1)]) for law in pair]
+    except OverflowError:  # so little noise that its grid would not fit: as if the round were known
+        plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
+        return LossCurve(plain.mu**2, bracketed=False)
+    log_delta = two_hops(*hops)[0]
+    grid = np.linspace(0.0, float(hops[0][0][-1] + hops[1][0][-1]), _HOP_POINTS)
+    law = law_of_profile(grid, np.exp(np.array([log_delta(float(e)) for e in grid])))
+    return _symmetric(law, bracketed=False)
+
+
+def _known_between(law: LossLaw) -> bool:
+    """Whether a law is known between one that dominates it and another that it dominates."""
+    return isinstance(law, AllocationLaw | ZeroedBatchLaw)
+
+
+def _lower(curve: LossCurve, delta: float) -> float:
+    """From the laws from below, each side at a delta that is larger by what they may promise too much."""
+    best = 0.0
+    for uses in _alternatives(curve):
+        under: list[tuple[LossLaw, int]] = []
+        slack = 0.0
+        for law, times in uses:
+            if isinstance(law, AllocationLaw | ZeroedBatchLaw):
+                slack += times * law.under_slack
+                under.append((law.under, times))
+            else:
+                under.append((law, times))
+        if delta + slack < 1:
+            best = max(best, worst_bracket([under], delta + slack).lower)
+    return best
+
+
+def _of_group(mechanism: Primitive, size: int, hidden: Callable[[LastIterate], FiniteLaw | LossCurve]) -> LossCurve:
     """Groups move a sum ``size`` times as far; under Poisson sampling a binomial number of them takes part.
 
     Of an (epsilon, delta) mechanism only its own promise to groups is known, and that is composed.
@@ -136,13 +205,16 @@ def _of_group(mechanism: Primitive, size: int, hidden: Callable[[LastIterate], F
             return LossCurve((size * mechanism.mu) ** 2)
         case Laplace():
             return _symmetric(LaplaceLaw(size * mechanism.r))
+        case ShuffledGaussian() if size <= LARGEST_SHUFFLED:
+            return _symmetric(shared_batches(size, mechanism.batches, mechanism.size, mechanism.mu))
         case SampledGaussian(sampling="poisson", neighbours="zero-out", rate=rate) if size <= LARGEST_GROUP:
             removal, addition = (GroupLaw(mechanism.mu, rate, size, removal=way) for way in (True, False))
             return LossCurve(0.0, ((removal, 1),), ((addition, 1),))
         case ApproximateDP():
             return _symmetric(_approximate(group_of(mechanism, size)), bracketed=False)
         case LastIterate():
-            return _symmetric(hidden(mechanism), bracketed=False)
+            found = hidden(mechanism)
+            return found if isinstance(found, LossCurve) else _symmetric(found, bracketed=False)
         case _:
             raise CannotCertify("the worst pair of a group is not known for this mechanism")
 

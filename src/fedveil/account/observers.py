@@ -16,6 +16,7 @@ from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
 from fedveil.account.last_iterate import evaluators
 from fedveil.account.participation import Participation as Participation
+from fedveil.account.sampled_observers import sampled_views
 from fedveil.checks import require
 from fedveil.guarantee import Adversary, Answer
 from fedveil.mechanism import LastIterate, number
@@ -97,6 +98,8 @@ def calibrate_views(
 
 def views(run: LastIterate, adversary: Adversary, participation: Participation) -> Sequence[Evaluator]:
     """Every bound on what this observer learns."""
+    if run.sampled:
+        return sampled_views(run, adversary, participation)
     match adversary:
         case "final-model":
             return _final(run, participation)

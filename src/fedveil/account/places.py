@@ -48,7 +48,7 @@ def place_curve(run: LastIterate, *, delta: float, most: int = 200) -> PlaceCurv
         "place_curve",
         "be asked for a public order",
         run.order,
-        "A secret order has one epsilon.",
+        "A secret order has one epsilon, and so has one in which every record draws its own rounds.",
     )
     most = whole("most", most)
     require(most >= 2, "most", "be at least 2", most)

@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 
 from fedveil.errors import CannotCertify
-from fedveil.mechanism import Gaussian, Laplace, Primitive, SampledGaussian
+from fedveil.mechanism import Gaussian, Laplace, Primitive, SampledGaussian, ShuffledGaussian
 from fedveil.theory.numerics import Vector, check_delta, check_epsilon
 from fedveil.theory.renyi import (
     delta_over_orders,
@@ -27,7 +27,7 @@ class RenyiAccountant:
     def primitive(self, mechanism: Primitive, /) -> Vector:
         """zeta at each order; refuses what has no closed form here."""
         match mechanism:
-            case Gaussian():
+            case Gaussian() | ShuffledGaussian():
                 return np.array([renyi_gaussian(order, mechanism.mu) for order in _ORDERS])
             case Laplace():
                 return np.array([renyi_laplace(order, mechanism.r) for order in _ORDERS])

@@ -91,6 +91,9 @@ def convert(
     alpha: Annotated[
         float | None, typer.Option(help="With --dp: the largest zeta at this order that keeps it.")
     ] = None,
+    level: Annotated[
+        float | None, typer.Option(help="With --rdp: the greatest power of a test at this level (its false alarms).")
+    ] = None,
     group: Annotated[int, typer.Option(help="For groups of so many records.")] = 1,
     times: Annotated[int, typer.Option(help="Used so many times.")] = 1,
     as_json: Json = False,
@@ -111,7 +114,7 @@ def convert(
     require(1 <= times <= 10**12, "--times", "lie between 1 and 1e12", times)
     require(1 <= group <= 1000, "--group", "lie between 1 and 1000", group)
     promise = given[0].repeated(times).grouped(group)
-    result = _converted(promise, delta, epsilon, alpha)
+    result = _converted(promise, delta, epsilon, alpha) if level is None else _tested(promise, level, delta, epsilon)
     show(
         result,
         as_json,
@@ -123,6 +126,14 @@ def _named(name: str, value: float | None) -> str:
     if value is None:
         return f"{name} inf"
     return f"{name} {digits(value, 7, ROUND_FLOOR if name == 'zeta' else ROUND_CEILING)}"  # zeta is a budget
+
+
+def _tested(promise: Definition, level: float, delta: float | None, epsilon: float | None) -> dict[str, float | None]:
+    """The promise as a test sees it."""
+    require(isinstance(promise, Renyi), "--level", "go with --rdp", level)
+    alone = delta is None and epsilon is None
+    require(alone, "convert", "be asked for exactly one thing: --level beside neither --delta nor --epsilon", level)
+    return {"level": level, "power": promise.power(level) if isinstance(promise, Renyi) else None}
 
 
 def _converted(

@@ -1,0 +1,284 @@
+"""Bounds on a hidden run whose records draw their own rounds: hiding and secret sampling in one.
+
+``unhidden`` counts every model as seen; ``sampled-shift`` lets later noise close the gaps. Both are dominating pairs,
+composed as loss distributions. Theory page: sampled-shift.md.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import numpy as np
+
+from fedveil.account.evaluator import Evaluator, no_contraction, withdrawn
+from fedveil.account.hidden import lipschitz_of_step, per_round, rounds_of
+from fedveil.mechanism import LastIterate
+from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
+from fedveil.theory.closing import Part, at_once, check_plan, lengths
+from fedveil.theory.composition import Uses, worst_upper
+from fedveil.theory.hops import log_delta_upper, profile, two_hops
+from fedveil.theory.loss import GaussianLaw, LossLaw
+from fedveil.theory.mixture_law import Way
+from fedveil.theory.numerics import Vector
+from fedveil.theory.plan_search import PoissonCost, best_plan, scattered_cost
+from fedveil.theory.rounds import Rounds
+from fedveil.theory.sampled_poisson import LARGEST_PART, part_law
+
+_KINDS = 48  # different rounds that are told apart when every model is seen
+_CLASSES = 12  # different shifts inside one part of a pass
+_USUAL = 1e-5  # the delta for which a plan is sought when none is given
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What a run is dominated by: independent uses in both directions of zero-out, or of an exchange."""
+
+    forward: tuple[tuple[LossLaw, int], ...]
+    backward: tuple[tuple[LossLaw, int], ...]
+
+    @property
+    def alternatives(self) -> list[Uses]:
+        """The directions that differ."""
+        return [self.forward] if self.forward == self.backward else [self.forward, self.backward]
+
+
+def sampled_evaluators(run: LastIterate) -> Sequence[Evaluator]:
+    """Every bound, certified ones first."""
+    other = "stated for a known place or a partition, not for records that draw their own rounds"
+    names = ("linear-contraction", "nonlinear-contraction", "shift", "block", "transport", "position")
+    rest = [withdrawn(name, other) for name in (*names, "renyi-diffusion", "renyi-iteration")]
+    return [_shifted(run, 1), _unhidden(run, 1), *rest]
+
+
+def _unhidden(run: LastIterate, group: int) -> Evaluator:
+    why = "every model counted as seen, the record's draws secret: exact composition of its dominating pairs"
+    return _evaluator("unhidden", why, run, group, lambda _: seen_pairs(run, group), 0.0, _unhidden)
+
+
+def _shifted(run: LastIterate, group: int) -> Evaluator:
+    name, rounds = "sampled-shift", sampled_rounds(run)
+    if run.stopping == "random":
+        return withdrawn(name, "worked out for the last model, not for random stopping")
+    if not rounds.contracts:
+        return withdrawn(name, no_contraction(run))
+    chance = overfull(run)
+    if not chance < 1:
+        return withdrawn(name, "more records than largest_batch are likely to join some round")
+    why = "the record's draws are secret and later noise closes its gaps, part by part"
+    if run.largest_batch is None and run.smoothness:
+        why += "; smoothness is taken to hold for a round's sum over the planned batch, whoever joined"
+    return _evaluator(name, why, run, group, partial(hidden_pairs, run, group), chance, _shifted)
+
+
+def _evaluator(
+    name: str,
+    why: str,
+    run: LastIterate,
+    group: int,
+    pairs: Callable[[float], Pairs],
+    chance: float,
+    again: Callable[[LastIterate, int], Evaluator],
+) -> Evaluator:
+    """The bound from its pairs; ``chance`` of what they do not cover is added to delta."""
+    exact_groups = run.order == "poisson"
+
+    def epsilon(delta: float) -> float:
+        if not delta > chance:
+            return math.inf
+        try:
+            if _two_hops(run):
+                return _hops(run, name)[1](delta - chance)
+            return worst_upper(pairs(delta).alternatives, delta - chance)
+        except OverflowError:  # beyond what the grids hold: nothing is promised
+            return math.inf
+
+    def log_delta(at: float) -> float:
+        try:
+            found = _hops(run, name)[0](at) if _two_hops(run) else log_delta_upper(pairs(_USUAL).alternatives, at)
+        except OverflowError:
+            found = 0.0
+        return min(math.log(math.exp(min(found, 0.0)) + chance), 0.0)
+
+    many = (lambda size: again(run, size)) if exact_groups and group == 1 else None
+    direct = epsilon if group == 1 or exact_groups else None
+    return Evaluator(name, "certified", why, log_delta, epsilon=direct, grouped=many)
+
+
+def _two_hops(run: LastIterate) -> bool:
+    """Exchanges under independent draws go through the run without the record."""
+    return run.order == "independent" and run.neighbours == "replace-one"
+
+
+@lru_cache(maxsize=32)
+def _hops(run: LastIterate, name: str) -> tuple[Callable[[float], float], Callable[[float], float]]:
+    single = replace(run, neighbours="zero-out")
+    found = seen_pairs(single, 1) if name == "unhidden" else hidden_pairs(single, 1, _USUAL)
+    return two_hops(profile(found.forward), profile(found.backward))
+
+
+def sampled_rounds(run: LastIterate) -> Rounds:
+    """The rounds as the theorem sees them: the gap that one contribution opens, whatever the neighbours are."""
+    plain = rounds_of(replace(run, neighbours="zero-out", largest_batch=None))
+    step, lipschitz = per_round(run.step_size, run), plain.lipschitz
+    if run.largest_batch is not None and run.smoothness is not None:
+        penalty = run.strong_convexity
+        steep = penalty + (run.smoothness - penalty) * run.largest_batch / per_round(run.batch, run)
+        convex = np.maximum(np.abs(1 - step * penalty), np.abs(1 - step * steep))
+        lipschitz = convex if run.convex else 1 + step * steep
+    elif run.smoothness is not None:
+        lipschitz = lipschitz_of_step(run, step)
+    unknown = np.full(plain.count, math.inf)  # how far sums of unknown size carry two points
+    return Rounds(plain.noise, plain.gap, plain.swap, lipschitz, unknown, plain.diameter)
+
+
+def overfull(run: LastIterate) -> float:
+    """A bound on the chance that some round is joined by more than ``largest_batch`` others (Chernoff); else 0."""
+    if run.largest_batch is None or run.records is None or run.smoothness in (None, 0.0):
+        return 0.0
+    others, rate = run.records - 1, run.rate if run.rate is not None else 1 / run.rounds
+    share = (run.largest_batch + 1) / max(others, 1)
+    if share > 1:
+        return 0.0
+    if share <= rate:
+        return 1.0
+    rest = (1 - share) * math.log((1 - share) / (1 - rate)) if share < 1 else 0.0
+    return min(1.0, run.total * math.exp(-others * (share * math.log(share / rate) + rest)) * (1 + 1e-6))
+
+
+@lru_cache(maxsize=16)
+def seen_pairs(run: LastIterate, group: int) -> Pairs:
+    """Every model seen."""
+    rounds = sampled_rounds(run)
+    if run.order == "independent":
+        return _passes(run, rounds, at_once(run.rounds) if _steady(run, rounds) else at_once(run.total))
+    ratios, counts = _few(rounds.gap / rounds.noise)
+    one = np.ones(1)
+    uses: dict[Way, list[tuple[LossLaw, int]]] = {way: [] for way in _ways(run)}
+    for ratio, count in zip(ratios.tolist(), counts.tolist(), strict=True):
+        single = Rounds(one, ratio * one, ratio * one, one, one, math.inf)
+        for way, found in uses.items():
+            law = part_law(single, Part(0, 1, 0, 1), run.rate or 1.0, group=group, way=way)
+            found.append((law, int(count)))
+    return _both([tuple(found) for found in uses.values()])
+
+
+def _ways(run: LastIterate) -> tuple[Way, ...]:
+    return ("exchange",) if run.neighbours == "replace-one" else ("present", "null")
+
+
+def _both(found: Sequence[tuple[tuple[LossLaw, int], ...]]) -> Pairs:
+    return Pairs(found[0], found[-1])
+
+
+def _few(values: Vector) -> tuple[Vector, Vector]:
+    """At most so many different values, rounded up, with their counts."""
+    different, counts = np.unique(values, return_counts=True)
+    if different.size <= _KINDS:
+        return different, counts.astype(np.float64)
+    first = np.unique(np.linspace(0, different.size, _KINDS, endpoint=False).astype(np.intp))
+    return np.maximum.reduceat(different, first), np.add.reduceat(counts, first).astype(np.float64)
+
+
+@lru_cache(maxsize=64)
+def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
+    """Only the last model seen: the best plan that is found for about this delta."""
+    rounds = sampled_rounds(run)
+    constant = all(bool(np.all(a == a[0])) for a in (rounds.noise, rounds.gap, rounds.lipschitz))
+    if run.order == "independent":
+        weights = np.full(run.total, 1 / run.rounds)
+        cost = scattered_cost(rounds, weights, constant)
+        if run.rounds == 1:
+            return seen_pairs(run, group)
+        parts = best_plan(run.total, cost, constant=constant, passes=run.passes)
+        return seen_pairs(run, group) if cost(at_once(run.total)) <= cost(parts) else _passes(run, rounds, parts)
+    if run.total == 1:
+        return seen_pairs(run, group)
+    rate = run.rate or 1.0
+    limit = max(1, LARGEST_PART // group)
+    judge = PoissonCost(rounds, rate, delta, _widest(rounds, rate, group, delta), group, constant, _ways(run)[0])
+    parts = best_plan(run.total, judge, constant=constant)
+    if max(part.last - part.first for part in parts) > limit:
+        return seen_pairs(run, group)
+    few = run.total <= 3 * _KINDS or constant
+    if few and judge(at_once(run.total)) < judge(parts):
+        return seen_pairs(run, group)
+    check_plan(parts, run.total)
+    counted: dict[Part, int] = {}
+    for part in parts:
+        key = judge.key(part)
+        counted[key] = counted.get(key, 0) + 1
+    found = [
+        tuple((part_law(rounds, part, rate, group=group, way=way), count) for part, count in counted.items())
+        for way in _ways(run)
+    ]
+    return _both(found)
+
+
+def _widest(rounds: Rounds, rate: float, group: int, delta: float) -> float:
+    """Four times about what a Gaussian of the same first order costs, and one use at the end."""
+    mu = 1.2 * group * rate * math.sqrt(float(np.sum((rounds.gap / rounds.noise) ** 2)))
+    last = float(rounds.gap[-1] / rounds.noise[-1]) * group
+    normal = math.sqrt(-2 * math.log(delta))
+    once = last * last / 2 + last * normal
+    return 4 * (mu * mu / 2 + normal * mu) + min(once, 0.5 * once + 1.0)
+
+
+def _steady(run: LastIterate, rounds: Rounds) -> bool:
+    """Whether all passes are alike."""
+    arrays = (rounds.gap, rounds.noise)
+    return all(bool(np.all(a.reshape(run.passes, -1) == a[: run.rounds])) for a in arrays)
+
+
+def _passes(run: LastIterate, rounds: Rounds, parts: Sequence[Part]) -> Pairs:
+    """Independent draws: each pass a sum over its parts; ``parts`` of one pass stand for all."""
+    repeated = run.passes if parts[-1].last == run.rounds else 1
+    by_pass: dict[int, list[Part]] = {}
+    for part in parts:
+        by_pass.setdefault(part.first // run.rounds, []).append(part)
+    counts: dict[Summands, int] = {}
+    for members in by_pass.values():
+        summands = _summands(rounds, members, run.rounds)
+        counts[summands] = counts.get(summands, 0) + repeated
+    found = []
+    for way in ("present", "null"):
+        laws: list[tuple[LossLaw, int]] = [(_pass_law(s, way), count) for s, count in counts.items()]
+        found.append(tuple(laws))
+    return _both(found)
+
+
+def _pass_law(summands: Summands, way: str) -> LossLaw:
+    """The sum over a pass; with one round nothing is secret."""
+    if len(summands) == 1 and summands[0][1] == 1 and len(summands[0][0]) == 1:
+        return GaussianLaw(summands[0][0][0][0])
+    return AllocationLaw(summands, "present" if way == "present" else "null", tail=sparing_tail(summands))
+
+
+def _summands(rounds: Rounds, parts: Sequence[Part], a_pass: int) -> Summands:
+    counts: dict[tuple[tuple[float, float], ...], int] = {}
+    for part in parts:
+        mus = np.sort(lengths(rounds, part))
+        if mus[-1] <= mus[0] * (1 + 1e-9):
+            classes = np.array([mus[-1]]), np.array([float(mus.size)])
+        else:
+            first = np.unique(np.linspace(0, mus.size, min(mus.size, _CLASSES), endpoint=False).astype(np.intp))
+            classes = np.maximum.reduceat(mus, first), np.add.reduceat(np.ones(mus.size), first)
+        key = tuple((float(m), float(c) / a_pass) for m, c in zip(*classes, strict=True))
+        counts[key] = counts.get(key, 0) + 1
+    return tuple(counts.items())
+
+
+def best_pairs(run: LastIterate) -> Pairs | None:
+    """The pairs by which a sampled run enters a composition; None where only its curve is known."""
+    if _two_hops(run) or overfull(run) > 0:
+        return None
+    hidden = run.stopping == "end" and sampled_rounds(run).contracts
+    return hidden_pairs(run, 1, _USUAL) if hidden else seen_pairs(run, 1)
+
+
+def certified_epsilon(run: LastIterate, delta: float) -> float:
+    """The least epsilon: hidden where that applies (closing every gap at once is among its plans), else seen."""
+    for evaluator in (_shifted(run, 1), _unhidden(run, 1)):
+        if evaluator.epsilon is not None and (value := evaluator.epsilon(delta)) < math.inf:
+            return value
+    return math.inf

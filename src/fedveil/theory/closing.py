@@ -1,0 +1,166 @@
+r"""Closing plans for a run whose records draw their rounds themselves: who closes which gaps with which noise.
+
+The run is cut into parts. The victims of a part are the rounds ``first..last-1``; whatever gap they open is closed by
+the noise of the part's window, the rounds ``opens..closes-1``, each victim from its own round on. Windows are
+disjoint, so different parts use independent noise. Any such plan is valid, so plans may be searched for. Theory page:
+sampled-shift.md.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.theory.numerics import Vector
+from fedveil.theory.rounds import Indices, Rounds
+
+_UP = 1 + 1e-12  # lengths are rounded up: a longer shift is never less safe
+
+
+class Part(NamedTuple):
+    """Victims ``first..last-1`` (rounds from 0), closed over the window ``opens..closes-1``."""
+
+    first: int
+    last: int
+    opens: int
+    closes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A family of plans, described from the end of the run.
+
+    The last ``tail + lead`` rounds are one part that closes over the last ``tail``. Before it blocks follow, each
+    closing over the rounds of the next: ``growth`` times as long as what comes after them, at most ``most`` rounds.
+    The first block may use its own noise too, which nobody else needs.
+    """
+
+    tail: int
+    lead: int
+    growth: float
+    most: int
+
+
+def at_once(count: int) -> list[Part]:
+    """Every gap closed in its own round: what is known when every model is seen."""
+    return [Part(k, k + 1, k, k + 1) for k in range(count)]
+
+
+def plan(count: int, shape: Shape, passes: int = 1) -> list[Part]:
+    """The parts of a shape, in order; victims of one part belong to one of the ``passes`` of equal length."""
+    require(count % passes == 0, "passes", "divide the rounds", (count, passes))
+    a_pass = count // passes
+    tail = min(shape.tail, a_pass)
+    start = count - min(tail + shape.lead, a_pass)
+    parts = [Part(start, count, count - tail if start > 0 else 0, count)]
+    window = count - tail  # the noise of rounds start..window-1 is still free
+    while start > 0:
+        if window == start:  # no lead: the next block shares nothing, so it must have a round of its own
+            raise ValueError("a plan needs a lead of at least one round")
+        inside = (start - 1) % a_pass + 1  # rounds of this pass that are left
+        size = _size(shape, count - start, inside)
+        first = start - size
+        parts.append(Part(first, start, start if first > 0 else 0, window))
+        window, start = start, first
+    return parts[::-1]
+
+
+def _size(shape: Shape, after: int, inside: int) -> int:
+    wished = max(1, min(int(shape.growth * after), shape.most))
+    if shape.growth * after >= shape.most:  # equal blocks, so that they are worked out once
+        return math.ceil(inside / max(1, math.ceil(inside / wished)))
+    return inside if inside < 1.6 * wished else wished
+
+
+def check_plan(parts: Sequence[Part], count: int) -> None:
+    """Refuse a plan that leaves a victim out, counts one twice, or uses a round's noise twice."""
+    victims = np.zeros(count, dtype=np.int64)
+    noise = np.zeros(count, dtype=np.int64)
+    for part in parts:
+        right = 0 <= part.first < part.last <= part.closes <= count and 0 <= part.opens < part.closes
+        require(right, "Part", "close every gap at or after its round", part)
+        victims[part.first : part.last] += 1
+        noise[part.opens : part.closes] += 1
+    require(bool(np.all(victims == 1)), "plan", "have every round in exactly one part", victims.tolist()[:8])
+    require(bool(np.all(noise <= 1)), "plan", "use the noise of a round once", noise.tolist()[:8])
+
+
+def lengths(rounds: Rounds, part: Part) -> Vector:
+    """The shift, in units of the noise, that closes the gap of each victim alone; rounded up."""
+    victims = np.arange(part.first, part.last)
+    starts = np.maximum(victims, part.opens)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        room = np.sqrt(rounds.span(starts, np.full_like(starts, part.closes)))
+        found = rounds.factor[victims] * rounds.gap[victims] / room
+    return np.asarray(np.minimum(np.where(np.isnan(found), np.inf, found), _forgotten(rounds, part)) * _UP)
+
+
+def longest(rounds: Rounds, part: Part) -> float:
+    """A bound on the shift however many victims there are: two points of a bounded domain; else infinite."""
+    return _forgotten(rounds, part) * _UP
+
+
+def _forgotten(rounds: Rounds, part: Part) -> float:
+    """Two arbitrary points enter the window, if all victims come before it."""
+    if part.opens < part.last or not math.isfinite(rounds.diameter):
+        return math.inf
+    opens, closes = np.array([part.opens]), np.array([part.closes])
+    with np.errstate(over="ignore"):
+        image = rounds.factor[part.opens] * rounds.lipschitz[part.opens] * rounds.diameter
+    return float(image / np.sqrt(rounds.span(opens, closes))[0])
+
+
+def joint_lengths(rounds: Rounds, part: Part, victims: Indices) -> Vector:
+    """The shortest shift for sets of victims (rows, sorted): optimal shift inside the window; rounded up.
+
+    Only for a part that uses its victims' own noise: there sets close more cheaply together than one by one.
+    """
+    inside = np.maximum(victims, part.opens)  # a victim before the window waits until it opens
+    waiting = rounds.factor[victims] / rounds.factor[inside]
+    gaps = rounds.gap[victims] * waiting
+    return np.asarray(_window_mu(rounds, inside, gaps, part.closes) * _UP, dtype=np.float64)
+
+
+def _window_mu(rounds: Rounds, uses: Indices, gaps: Vector, closes: int) -> Vector:
+    """Sets that open several gaps in one round are merged by pooling, as pieces of no width."""
+    opened = rounds.factor[uses] * gaps
+    stops = np.concatenate([uses[..., 1:], np.full((*uses.shape[:-1], 1), closes)], axis=-1)
+    widths = rounds.span(uses, stops)
+    rise = np.cumsum(np.triu(np.broadcast_to(opened[..., None, :], (*opened.shape, opened.shape[-1]))), axis=-1)
+    run = np.cumsum(np.triu(np.broadcast_to(widths[..., None, :], (*widths.shape, widths.shape[-1]))), axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = np.where(run > 0, rise / run, np.inf)
+        least = np.minimum.accumulate(slope[..., ::-1], axis=-1)[..., ::-1]
+        fitted = np.stack([np.max(least[..., : j + 1, j], axis=-1) for j in range(uses.shape[-1])], axis=-1)
+        energy = np.sum(np.where(widths > 0, widths * fitted**2, 0.0), axis=-1)
+    return np.sqrt(np.where(np.isnan(energy), np.inf, energy))
+
+
+def shapes(count: int, few: bool) -> Iterator[Shape]:
+    """Starting points of the search; ``few``: rounds of many kinds, where every block costs."""
+    least = max(1, count // 100) if few else 1
+    for tail, lead in ((1, 1), (4, 2), (8, 4)):
+        for most in (8, 32, 128):
+            yield Shape(tail, lead, 0.5, max(most, least))
+
+
+def neighbours(shape: Shape, count: int, few: bool) -> Iterator[Shape]:
+    """Shapes one step away."""
+    least = max(1, count // 100) if few else 1
+    sizes = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+    at = min(range(len(sizes)), key=lambda i: abs(sizes[i] - shape.tail))
+    for index in (at - 1, at + 1):
+        if 0 <= index < len(sizes) and sizes[index] < count:
+            yield Shape(sizes[index], max(1, sizes[index] // 2), shape.growth, shape.most)
+    for lead in (shape.lead - 1, shape.lead + 1, 2 * shape.lead):
+        if 1 <= lead <= 32:
+            yield Shape(shape.tail, lead, shape.growth, shape.most)
+    for growth in (shape.growth * 0.7, shape.growth * 1.4):
+        if 0.1 <= growth <= 8.0:
+            yield Shape(shape.tail, shape.lead, growth, shape.most)
+    for most in (round(shape.most / 1.4), round(shape.most * 1.4), 4 * shape.most):
+        if least <= most <= 4 * count and most != shape.most:
+            yield Shape(shape.tail, shape.lead, shape.growth, most)

@@ -1,0 +1,43 @@
+"""Numbers as they are given, made plain: what compares and hashes alike whoever wrote it."""
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from fedveil.checks import require
+
+
+def number(name: str, value: Any) -> float:
+    """A float, whatever kind of real number was given; True, "1" and lists are refused."""
+    if type(value) is float:
+        return value
+    require(isinstance(value, Real) and not isinstance(value, bool), name, "be a number", value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def whole(name: str, value: Any) -> int:
+    """An int, whatever kind of whole number was given."""
+    if type(value) is int:
+        return value
+    require(number(name, value).is_integer(), name, "be a whole number", value)
+    return int(value)
+
+
+def many(name: str, value: Any, kind: Any) -> Any:
+    """One number, or a tuple of them from any flat sequence."""
+    flat = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    return tuple(kind(name, item) for item in value) if flat else kind(name, value)
+
+
+def settle(owner: Any, kind: Any, *fields: str) -> None:
+    """Replace numbers as they were given by plain ones, which compare and hash alike; what may be absent stays so."""
+    optional = ("records", "place", "smoothness", "diameter", "rate", "largest_batch")
+    for field in fields:
+        value = getattr(owner, field)
+        if value is not None or field not in optional:
+            object.__setattr__(owner, field, kind(f"{type(owner).__name__}.{field}", value))
