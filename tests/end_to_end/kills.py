@@ -164,7 +164,8 @@ def check_end(out: Path) -> None:
 
     check_now(out)
     assert {path.name for path in out.iterdir()} == FILES
-    assert {path.name for path in (out / "private").iterdir()} == {"ledger.sqlite", "lock", "study"}
+    left = {"books", "ledger.sqlite", "ledger.sqlite.head", "lock", "study"}
+    assert {path.name for path in (out / "private").iterdir()} == left
     assert certify(out, __version__).text() == (out / "certificate.json").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in (out / "ledger.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
     assert [line["kind"] for line in lines] == ["charge", "release"]
