@@ -12,6 +12,7 @@ from fedveil import cli, run_study
 from fedveil.compare import compare
 from fedveil.data.arrays import records_from_arrays
 from fedveil.errors import BadValue
+from fedveil.job import open_study
 from fedveil.ledger import CapExceeded, Ledger
 from fedveil.ledger.head import head_file
 from fedveil.ledger.place import beside, find
@@ -90,6 +91,82 @@ def test_links_and_other_orders_of_rows_have_the_same_books(folder: Path) -> Non
     run_study(write_study(folder), folder / "three")
     with Ledger.look(beside(folder / "data.csv")) as ledger:
         assert sum(entry.kind == "release" for entry in ledger.entries()) == 3
+
+
+ROOM = "[books.cap]\nfinal-model = [1.2, 3.5e-4]"  # for one run of epsilon 1 and two that cost next to nothing
+NAMED = '[books]\nledger = "{}"'
+
+
+def charges(place: Path) -> int:
+    with Ledger.look(place) as ledger:
+        return sum(entry.kind == "charge" for entry in ledger.entries())
+
+
+@pytest.mark.parametrize("how", ["renamed", "copied", "linked", "moved with its books"])
+def test_a_source_under_another_name_keeps_its_books(folder: Path, how: str) -> None:
+    run_study(write_study(folder, more=ROOM), folder / "one")
+    old, new = folder / "data.csv", folder / "other.csv"
+    if how == "renamed":
+        old.rename(new)
+    elif how == "copied":
+        new.write_bytes(old.read_bytes())
+    elif how == "linked":
+        new.hardlink_to(old)
+    else:
+        (folder / "there").mkdir()
+        new = old.rename(folder / "there" / "other.csv")
+        (folder / ".fedveil").rename(folder / "there" / ".fedveil")
+    for name in ("two", "three"):
+        with pytest.raises(CapExceeded):
+            run_study(write_study(folder, source=str(new)), folder / name)
+    assert charges(find(new)) == 1
+    run_study(write_study(folder, source=str(new), epsilon=0.01), folder / "four")
+    assert charges(find(new)) == 2
+
+
+def test_other_rows_in_the_same_folder_have_books_of_their_own(folder: Path) -> None:
+    run_study(write_study(folder, more=CAP), folder / "one")
+    text = (folder / "data.csv").read_text(encoding="utf-8")
+    (folder / "other.csv").write_text(text + "0.1,0.2,0.3,1\n", encoding="utf-8")
+    run_study(write_study(folder, source="other.csv"), folder / "two")
+    assert charges(beside(folder / "data.csv")) == charges(beside(folder / "other.csv")) == 1
+
+
+def test_a_study_without_a_ledger_is_charged_where_another_study_keeps_the_books(folder: Path) -> None:
+    named = NAMED.format("named.sqlite") + "\n" + ROOM
+    run_study(write_study(folder, more=named), folder / "one")
+    with pytest.raises(CapExceeded):
+        run_study(write_study(folder), folder / "two")
+    with pytest.raises(CapExceeded):
+        compare(write_study(folder), algorithms=["hidden"], runs=1)
+    assert find(folder / "data.csv").resolve() == folder / "named.sqlite"
+    (folder / "named.sqlite").rename(folder / "moved.sqlite")
+    (folder / "named.sqlite.head").rename(folder / "moved.sqlite.head")
+    for changes in ({}, {"more": NAMED.format("new.sqlite")}):  # nobody begins again because books are not found
+        with pytest.raises(BadValue, match=r"must be where they were, .*named\.sqlite, and they are gone"):
+            run_study(write_study(folder, **changes), folder / "two")
+    run_study(write_study(folder, epsilon=0.01, more=NAMED.format("moved.sqlite")), folder / "two")
+    run_study(write_study(folder, epsilon=0.01), folder / "three")
+    assert charges(folder / "moved.sqlite") == 3
+
+
+@pytest.mark.parametrize("first", ["", NAMED.format("first.sqlite")])
+def test_rows_that_have_books_get_no_others(folder: Path, first: str) -> None:
+    run_study(write_study(folder, more=first), folder / "one")
+    with pytest.raises(BadValue, match="neither would know what was spent in the other"):
+        run_study(write_study(folder, more=NAMED.format("second.sqlite")), folder / "two")
+    assert not (folder / "second.sqlite").exists()
+    run_study(write_study(folder, more=NAMED.format(find(folder / "data.csv"))), folder / "two")
+    assert charges(find(folder / "data.csv")) == 2
+
+
+def test_books_in_the_folder_of_a_new_run_are_not_taken_for_those_of_its_rows(folder: Path) -> None:
+    run_study(write_study(folder, more=CAP), folder / "one")
+    (folder / "two" / "private").mkdir(parents=True, mode=0o700)
+    _, loaded = open_study(write_study(folder), None)
+    Ledger.open(folder / "two" / "private" / "ledger.sqlite", loaded.fingerprint).close()
+    with pytest.raises(CapExceeded):
+        run_study(write_study(folder), folder / "two")
 
 
 def test_rows_that_changed_are_not_charged_to_the_old_books(folder: Path) -> None:

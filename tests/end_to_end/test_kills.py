@@ -13,7 +13,7 @@ import kills
 import pytest
 
 STEPS = {
-    "before there are books": ["os.link ledger.sqlite"],
+    "before there are books": ["os.link data.npz.sqlite"],
     "before the charge is in the books": ["before INSERT INTO entr"],
     "while a checkpoint is written": ["os.rename checkpoint", "round 4"],
     "before the release, and in the resume": ["os.rename model.npz", "os.rename metrics.json"],

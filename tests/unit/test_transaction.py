@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import fedveil
+from fedveil.errors import BadValue
 from fedveil.estimators import Budget, PrivateLogisticRegression
-from fedveil.ledger import Ledger
+from fedveil.ledger import Cap, CapExceeded, Ledger
+from fedveil.ledger.composition import charged
 from fedveil.ledger.costs import cost_of, covered
+from fedveil.ledger.odometer import observers, runs_of
 from fedveil.ledger.transaction import Transaction, costs_of
-from fedveil.plan import Plan, read_plan
+from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES, promise
 from unit.books import data
 from unit.plans import some_plan, some_records
@@ -61,6 +64,28 @@ def test_the_entry_of_a_charge_holds_the_whole_plan(tmp_path: Path) -> None:
         found = Transaction(ledger, "b").charge_together([(plan(), 2)], plan().target, extra={"why": "trial"})
         assert [(read_plan(row["plan"]), row["times"]) for row in found.payload["extra"]["plans"]] == [(plan(), 2)]
         assert costs_of([(plan(), 2)], plan().target)[0].epsilon == 2 * entry.payload["costs"][0]["epsilon"]
+
+
+def test_a_plan_of_which_nothing_is_promised_costs_everything_whatever_was_written_down(tmp_path: Path) -> None:
+    """As in books of a version that charged a seeded run as if its noise were secret."""
+    seeded = plan(seeded=True)
+    stated = [replace(cost, epsilon=0.5) for cost in costs_of([(seeded, 1)], seeded.target)]
+    cap = Cap(adversary="final-model", unit="record", neighbours="replace-one", epsilon=1e3, delta=0.1)
+    with Ledger.open(tmp_path / "books", data) as ledger:
+        ledger.charge("old", seeded.hash, stated, rounds=seeded.method.total, mechanism=write_plan(seeded))
+        assert ledger.spent("final-model").epsilon == math.inf
+        assert all(cost.epsilon == math.inf for run in runs_of(ledger.entries()) for cost in run.costs)
+        assert all(row.composed == math.inf for row in observers(charged(ledger.entries()), ()))
+        with pytest.raises(CapExceeded):
+            Transaction(ledger, "new").charge(plan(), caps=[cap])
+
+
+def test_plans_of_a_charge_run_at_least_once(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "books", data) as ledger:
+        for times in (0, -1):
+            with pytest.raises(BadValue, match="at least once"):
+                Transaction(ledger, "a").charge_together([(plan(), 2), (plan(), times)], plan().target, extra={})
+        assert ledger.entries() == []
 
 
 def test_release_and_export_go_through_the_same_transaction(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from fedveil.compare.result import Comparison
 from fedveil.data.load import Loaded
 from fedveil.errors import BadValue
 from fedveil.ledger import Ledger
-from fedveil.ledger.place import books_of
+from fedveil.ledger.place import settled_place
 from fedveil.ledger.transaction import Transaction, caps_of
 from fedveil.plan import Plan
 from fedveil.study import Study
@@ -33,7 +33,7 @@ def record(comparison: Comparison, loaded: Loaded, name: str) -> None:
 
 
 def _books(study: Study, loaded: Loaded) -> Ledger:
-    place = books_of(study, None)
+    place = settled_place(study, None, loaded.fingerprint, loaded.train.fingerprint)
     if place is None:
         raise BadValue("The study must name a ledger to be charged.")
     return Ledger.open(place, loaded.fingerprint, older=loaded.train.fingerprint)

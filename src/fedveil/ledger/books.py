@@ -226,7 +226,7 @@ class Ledger:
 
     def spent(self, adversary: Adversary, unit: Unit = "record", neighbours: Neighbours = "replace-one") -> Cost:
         """What all charged runs cost together against this observer, epsilons and deltas added up and rounded up."""
-        return total(_costs(self.entries()), adversary, unit, neighbours)
+        return total([run.costs for run in charged(self.entries())], adversary, unit, neighbours)
 
     def caps(self) -> tuple[Cap, ...]:
         """The caps that hold now."""
@@ -323,10 +323,6 @@ def _charged(story: Sequence[Entry], plan: str) -> Entry:
     require(known == plan, f"The plan of run {first.run}", f"be the one that was charged, {known}", plan, hint)
     require(last.kind != "failed", f"Run {first.run}", "be open", "a run that ended without a release", hint)
     return first
-
-
-def _costs(entries: Sequence[Entry]) -> list[list[Cost]]:
-    return [[Cost.read(cost) for cost in e.payload["costs"]] for e in entries if e.kind == "charge"]
 
 
 def _caps(entries: Sequence[Entry]) -> dict[Adversary, Cap]:

@@ -11,7 +11,7 @@ This holds for runs that were fixed in advance. What may be said when later runs
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Self
@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedveil.account.loss_distribution import LossDistributionAccountant
-from fedveil.errors import CannotCertify
+from fedveil.errors import CannotCertify, FedveilError
 from fedveil.guarantee import Adversary, Neighbours, Unit
 from fedveil.ledger.budget import Cost, total
 from fedveil.ledger.costs import covered
@@ -45,7 +45,10 @@ _WIDEST = 500.0  # the largest epsilon of a curve; its exponential must be a num
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """One charge: its costs as stated, and what ran, if the entry tells: plans and how often each."""
+    """One charge: its costs as stated, and what ran, if the entry tells: plans and how often each.
+
+    A plan of which nothing is promised costs everything, also where an older version wrote down less.
+    """
 
     costs: tuple[Cost, ...]
     plans: tuple[tuple[str, int], ...] = ()
@@ -54,14 +57,10 @@ class Charged:
     def read(cls, payload: Mapping[str, Any]) -> Self:
         """From the payload of a charge; a text that is not the plan that was charged is not taken for it."""
         costs = tuple(Cost.read(cost) for cost in payload["costs"])
-        text, several = payload.get("mechanism", ""), payload.get("extra", {}).get("plans")
-        if isinstance(text, str) and _hash(text) == payload.get("plan"):
-            return cls(costs, ((text, 1),))
-        if isinstance(several, list | tuple) and several:
-            rows = tuple((str(row["plan"]), int(row["times"])) for row in several)
-            if _hash(" ".join(_hash(text) for text, _ in rows)) == payload.get("plan"):
-                return cls(costs, rows)
-        return cls(costs)
+        plans = _plans_of(payload)
+        if any(_exposed(text) for text, _ in plans):  # nothing is promised, whatever was written down
+            costs = tuple(replace(cost, epsilon=math.inf) for cost in costs)
+        return cls(costs, plans)
 
     def stated(self, question: Question) -> Cost:
         """The least stated cost that holds for this question; infinite if none does."""
@@ -82,6 +81,28 @@ class Charged:
             if found:
                 return found
         return _worst(cost)
+
+
+def _plans_of(payload: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """The texts of the plans that were charged, and how often each; none unless they are what the charge names."""
+    text, several = payload.get("mechanism", ""), payload.get("extra", {}).get("plans")
+    if isinstance(text, str) and _hash(text) == payload.get("plan"):
+        return ((text, 1),)
+    if isinstance(several, list | tuple) and several:
+        rows = tuple((str(row["plan"]), int(row["times"])) for row in several)
+        named = _hash(" ".join(_hash(text) for text, _ in rows)) == payload.get("plan")
+        if named and all(times >= 1 for _, times in rows):
+            return rows
+    return ()
+
+
+@lru_cache(maxsize=1024)
+def _exposed(text: str) -> bool:
+    """Whether this is a plan whose promises do not hold: its noise is known, say."""
+    try:
+        return not covered(read_plan(text))
+    except (ValueError, FedveilError):  # of another version: its charge says what it costs
+        return False
 
 
 def charged(entries: Iterable[Entry]) -> list[Charged]:

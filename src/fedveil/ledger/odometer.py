@@ -64,7 +64,7 @@ def runs_of(entries: Sequence[Entry]) -> list[RunRow]:
             study=_study(Charged.read(entry.payload)),
             plan=str(entry.payload["plan"]),
             ended=words.get(ends.get(entry.run, ""), "open"),
-            costs=tuple(Cost.read(cost) for cost in entry.payload["costs"]),
+            costs=Charged.read(entry.payload).costs,
         )
         for entry in entries
         if entry.kind == "charge"

@@ -1,15 +1,24 @@
 """Where the books of a data set lie: where the study says, else in one place beside the source.
 
 A source that is a file or a folder has its books in ``.fedveil/NAME.sqlite`` beside it, whatever study runs on it and
-wherever its results go, so every run on the source is charged in the same books. Built-in data and arrays lie nowhere:
-without a place of their own, each run has its books in its private folder.
+wherever its results go, so every run on the source is charged in the same books. Where a study names another place,
+that file is a link to it, so a study that names none is charged there too; and rows that have books in that folder
+under another name (the source was renamed or copied) keep them. Built-in data and arrays lie nowhere: without a place
+of their own, each run has its books in its private folder.
 """
 
+import fcntl
 import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
+from fedveil.ledger.books import Fingerprint, Ledger
+from fedveil.ledger.head import head_file
+from fedveil.ledger.store import FIRST, connect, identity, plainly
 from fedveil.study import Study
 
 FOLDER = ".fedveil"
@@ -29,11 +38,14 @@ def default_place(study: Study) -> Path | None:
     return beside(study.base / study.source.source)
 
 
-def books_of(study: Study, own: Path | None) -> Path | None:
-    """The books that a run of this study is charged in; ``own``: a run's own, where nothing else is known."""
+def books_of(study: Study, own: Path | None, *, begun: bool = False) -> Path | None:
+    """The books that a run of this study is charged in; ``own``: a run's own, where nothing else is known.
+
+    ``begun``: the run goes on, so where it has books of its own it goes on in them.
+    """
     if study.books.ledger is not None:
         return study.books.ledger
-    if own is not None and own.exists():  # a run that was begun in books of its own goes on in them
+    if begun and own is not None and own.exists():
         return own
     place = default_place(study)
     if place is None:
@@ -42,6 +54,83 @@ def books_of(study: Study, own: Path | None) -> Path | None:
         return own
     _make_room(place)
     return place
+
+
+def settled_place(
+    study: Study,
+    own: Path | None,
+    fingerprint: Fingerprint,
+    older: Fingerprint,
+    *,
+    begun: bool = False,
+    urandom: Callable[[int], bytes] = os.urandom,
+) -> Path | None:
+    """The books of this study's rows, which exist then and are the only ones that the folder beside the source knows.
+
+    Rows that have books there under another name keep them. A study that names other books than those is refused:
+    neither would know what was spent in the other.
+    """
+    place, usual = books_of(study, own, begun=begun), default_place(study)
+    if place is None or usual is None or place == own:
+        return place
+    try:
+        _make_room(usual)
+    except BadValue:  # no room beside the source, so the place that the study names is the only one
+        return place
+    fingerprint, older = cache(fingerprint), cache(older)
+    with _alone(usual.parent):
+        lost = usual.is_symlink() and not usual.exists()
+        if lost and not (study.books.ledger is not None and place.exists()):
+            raise BadValue(
+                f"The books of these rows must be where they were, {usual.readlink()}, and they are gone. Bring them "
+                f'back, or say where they are now: [books] ledger = "PATH".'
+            )
+        known = None if lost else _known(usual, fingerprint, older)
+        if study.books.ledger is None:
+            place = usual if usual.exists() or known is None else known
+        elif known is not None and known != place.resolve():
+            raise BadValue(
+                f"The ledger of a study must be the one that its rows have, {known}, got {place}: neither would know "
+                "what was spent in the other. Name that one, or none, in [books] ledger; if new books are meant, move "
+                "that one away first."
+            )
+        Ledger.open(place, fingerprint, older=older, urandom=urandom).close()
+        if lost or not usual.exists():
+            _link(usual, place.resolve())
+    return place
+
+
+def _known(usual: Path, fingerprint: Fingerprint, older: Fingerprint) -> Path | None:
+    """The books in this folder that were opened with these rows, those of the usual name first; links are followed.
+
+    Books that cannot be read might be these, so they are an error.
+    """
+    others = sorted(path for path in usual.parent.glob("*.sqlite") if path != usual)
+    for path in (usual, *others):
+        if path.is_file():
+            with plainly(path), closing(connect(path, patience=60.0)) as connection:
+                form, key, stated = identity(connection)
+            if (older if form == FIRST else fingerprint)(key) == stated:
+                return path.resolve()
+    return None
+
+
+def _link(usual: Path, place: Path) -> None:
+    """Let the usual place lead to the books; where there can be no links, each study has to name them."""
+    with suppress(OSError):
+        usual.unlink(missing_ok=True)
+        usual.symlink_to(place)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time looks for books in this folder and makes them."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # until the handle is closed
+        yield
+    finally:
+        os.close(handle)
 
 
 def _make_room(place: Path) -> None:
@@ -86,4 +175,4 @@ def _database(path: Path) -> bool:
     with path.open("rb") as file:
         if file.read(16) == b"SQLite format 3\0":
             return True
-    return path.with_name(path.name + ".head").exists()
+    return head_file(path).exists()

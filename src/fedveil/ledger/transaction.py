@@ -75,6 +75,8 @@ class Transaction:
     ) -> Entry:
         """Take several runs out of the budget, all of them or none; their plans are kept under ``extra.plans``."""
         require(len(planned) >= 1, "A charge", "be for at least one plan", len(planned))
+        least = min(times for _, times in planned)
+        require(least >= 1, "A charge", "be for plans that run at least once each", least)
         plans = [{"plan": write_plan(plan), "times": times} for plan, times in planned]
         return self.ledger.charge(
             self.run,

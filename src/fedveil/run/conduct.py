@@ -27,7 +27,7 @@ from fedveil.errors import BadValue, FedveilError
 from fedveil.files import public_folder
 from fedveil.ledger import Ledger
 from fedveil.ledger.costs import cost_of
-from fedveil.ledger.place import POINTER, books_of
+from fedveil.ledger.place import POINTER, settled_place
 from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.method.hidden import Hidden
 from fedveil.model.torch import TorchLoss
@@ -197,7 +197,8 @@ def _charged(
     own = folder / "private" / "ledger.sqlite"
     with ExitStack() as stack:
         try:
-            older, books = loaded.train.fingerprint, books_of(study, own) or own
+            older = loaded.train.fingerprint
+            books = settled_place(study, own, loaded.fingerprint, older, begun=resume, urandom=system.random) or own
             write_atomically(folder / "private" / POINTER, f"{books.absolute()}\n".encode())
             opened = Ledger.open(books, loaded.fingerprint, older=older, urandom=system.random)
             ledger = stack.enter_context(opened)
