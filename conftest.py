@@ -3,4 +3,4 @@
 from importlib.util import find_spec
 
 _LOADING = ("beating", "client_app", "executor", "orders", "relay")
-collect_ignore = [] if find_spec("flwr") else [f"src/fedveil/run/flower/{name}.py" for name in _LOADING]
+collect_ignore = [] if find_spec("flwr") else [f"src/fedveil/federation/flower/{name}.py" for name in _LOADING]

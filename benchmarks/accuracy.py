@@ -16,10 +16,10 @@ from benchmarks import Row
 from fedveil.data.load import Loaded, load
 from fedveil.data.records import Records
 from fedveil.model.metrics import accuracy
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.run.simulate import simulate
+from fedveil.run.train import train
 from fedveil.study import Study, study_of
-from fedveil.train.entropy import Entropy
 
 DATA = Path(os.environ.get("FEDVEIL_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RUNS = 5
@@ -111,7 +111,7 @@ def scores(plan: Plan, loaded: Loaded, runs: int = RUNS) -> list[float]:
     """Accuracy in per cent of runs that differ in order and noise only."""
     found = []
     for seed in range(runs):
-        model, _ = simulate(plan, loaded.train, Entropy.from_seed(seed))
+        model = train(plan, loaded.train, Entropy.from_seed(seed)).model
         found.append(100 * mean_over_clients(plan, model, loaded.test or loaded.train))
     return found
 
@@ -144,7 +144,7 @@ def heart_rows() -> list[Row]:
             privacy = {"epsilon": epsilon, "delta": 1e-3, "neighbours": neighbours}
             study, loaded = opened(tables, privacy)
             plan = study.planned(loaded.train.shape).plan
-            model, _ = simulate(plan, loaded.train, Entropy.from_seed(seed))
+            model = train(plan, loaded.train, Entropy.from_seed(seed)).model
             found.append(100 * mean_over_clients(plan, model, loaded.test or loaded.train))
         rows.append(row(f"heart, {neighbours}, epsilon {epsilon}", plan, found, bar))
     return rows

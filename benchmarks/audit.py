@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from benchmarks import Row
 from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
+from fedveil.algorithms.hidden.method import Hidden
+from fedveil.algorithms.hidden.steps import Rule, draw
+from fedveil.attack.batched_runs import Parts
 from fedveil.attack.game import game
-from fedveil.attack.stack import Parts
 from fedveil.audit.claim import claim_of_plan
 from fedveil.data.records import DataShape
 from fedveil.mechanism import LastIterate
-from fedveil.method.hidden import Hidden
 from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.target import Target
-from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import Rule, draw
 
 RUNS, REPEATS, ALARM = 100_000, 100, 1e-6
 FAULTS = {1.0: 0.085, 2.0: 0.05, 4.0: 0.03}

@@ -12,12 +12,12 @@ import numpy as np
 
 from benchmarks import Row
 from benchmarks.accuracy import DATA, MNIST, opened
+from fedveil.algorithms.fedavg.steps import train_fedavg
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.model.metrics import accuracy
+from fedveil.noise.entropy import Entropy
 from fedveil.study import study_of
-from fedveil.train.entropy import Entropy
-from fedveil.train.fedavg import train_fedavg
 
 RUNS = 3
 CLIENTS = 1000

@@ -18,14 +18,14 @@ import numpy as np
 
 from benchmarks import Row
 from fedveil.data.records import Records
-from fedveil.remote import federated
+from fedveil.federation.aggregator.federate import Held
+from fedveil.federation.aggregator.post import PAUSE, Carrier
+from fedveil.federation.flower.local import LocalNetwork, local_network
+from fedveil.federation.flower.network import supernode_command
+from fedveil.federation.flower.processes import free_port
+from fedveil.federation.site.socket import listening
+from fedveil.jobs.remote import federated
 from fedveil.run.conduct import Progress
-from fedveil.run.federate import Held
-from fedveil.run.flower.local import LocalNetwork, local_network
-from fedveil.run.flower.network import supernode_command
-from fedveil.run.flower.processes import free_port
-from fedveil.run.post import PAUSE, Carrier
-from fedveil.run.site_socket import listening
 from fedveil.study import study_of
 from fedveil.wire import frames
 

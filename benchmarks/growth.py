@@ -8,10 +8,9 @@ import numpy as np
 
 from benchmarks import Row
 from fedveil.data.records import Records
-from fedveil.run.simulate import simulate
-from fedveil.run.trainers import TRAINERS
+from fedveil.noise.entropy import Entropy
+from fedveil.run.train import train
 from fedveil.study import study_of
-from fedveil.train.entropy import Entropy
 
 SIZES = (1, 4, 16)
 LIMIT = 1.15  # a slope above is more than linear; overheads that do not grow pull it below
@@ -42,9 +41,7 @@ def trainer(kind: str, data: Records) -> Callable[[], Any]:
     from pathlib import Path
 
     plan = study_of(tables, base=Path(), data_given=True).planned(data.shape).plan
-    if kind == "hidden":
-        return lambda: simulate(plan, data, Entropy.from_seed(0))
-    return lambda: TRAINERS[kind](plan, data, Entropy.from_seed(0), lambda done: None)
+    return lambda: train(plan, data, Entropy.from_seed(0))
 
 
 def slope(times: list[float]) -> float:

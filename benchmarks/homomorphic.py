@@ -5,9 +5,9 @@ import time
 import numpy as np
 
 from benchmarks import Row
-from fedveil.secure.he_library import has_tenseal
-from fedveil.secure.he_parameters import parameters_for
-from fedveil.secure.he_roles import Adder, Decryptor, Encryptor, make_keys
+from fedveil.sums.homomorphic.library import has_tenseal
+from fedveil.sums.homomorphic.parameters import parameters_for
+from fedveil.sums.homomorphic.roles import Adder, Decryptor, Encryptor, make_keys
 
 CLIENTS, VALUES, SENT = 50, 100_000, 5  # parameters for fifty; five are enough to time one
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks import Row
 from benchmarks.simulation import CLIENTS, COHORT, EACH, FEATURES, problem
-from fedveil.run.simulate import simulate
-from fedveil.train.entropy import Entropy
+from fedveil.noise.entropy import Entropy
+from fedveil.run.train import train
 
 # One pass, where laying out the records is paid for by few rounds, and as many as benchmarks.simulation runs.
 PASSES = (1, 5)
@@ -34,7 +34,7 @@ def fedveil_seconds(passes: int) -> float:
     """CPU a client and round, from the records to the last model."""
     plan, records = problem(CLIENTS, EACH, FEATURES, COHORT, passes)
     began = time.process_time()
-    simulate(plan, records, Entropy.from_seed(0))
+    train(plan, records, Entropy.from_seed(0))
     return (time.process_time() - began) / (plan.run.total * COHORT)
 
 
@@ -92,9 +92,9 @@ def pfl_model(noise: float, rounds: int) -> tuple[np.ndarray, float]:
     data = FederatedDataset.from_slices(slices, get_user_sampler("minimize_reuse", list(slices)))
     mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism(1.0, noise))
     backend, model = SimulatedBackend(data, data, postprocessors=[mechanism]), Logistic()
-    wishes = NNAlgorithmParams(rounds, rounds, COHORT, None)
+    schedule = NNAlgorithmParams(rounds, rounds, COHORT, None)
     began = time.process_time()
-    OneStep().run(wishes, backend, model, ModelHyperParams(), send_metrics_to_platform=False)
+    OneStep().run(schedule, backend, model, ModelHyperParams(), send_metrics_to_platform=False)
     return model.weights, (time.process_time() - began) / (rounds * COHORT)
 
 

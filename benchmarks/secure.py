@@ -18,10 +18,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks import Row
-from fedveil.secure.client import ClientRound
-from fedveil.secure.rounds import STAGES
-from fedveil.secure.server import ServerRound
-from fedveil.secure.setting import Setting
+from fedveil.sums.masks.client import ClientRound
+from fedveil.sums.masks.rounds import STAGES
+from fedveil.sums.masks.server import ServerRound
+from fedveil.sums.masks.setting import Setting
 
 CLIENTS, VALUES, NEIGHBOURS, THRESHOLD, LOST = 50, 100_000, 15, 9, 5
 REPEATS = 3
@@ -92,7 +92,7 @@ def flower(vectors: list[np.ndarray]) -> tuple[float, float]:
     alive, gone = set(everyone[LOST:]), set(everyone[:LOST])
     states = {client: mod.SecAggPlusState() for client in everyone}
     parameters = {client: ndarrays_to_parameters([vectors[client - 1]]) for client in everyone}
-    wishes = {
+    schedule = {
         Key.SAMPLE_NUMBER: CLIENTS,
         Key.SHARE_NUMBER: NEIGHBOURS,
         Key.THRESHOLD: THRESHOLD,
@@ -105,7 +105,7 @@ def flower(vectors: list[np.ndarray]) -> tuple[float, float]:
     keys: dict[int, Any] = {}
     for client in everyone:
         states[client].nid = client
-        found = mod._setup(states[client], wishes)
+        found = mod._setup(states[client], schedule)
         keys[client] = (found[Key.PUBLIC_KEY_1], found[Key.PUBLIC_KEY_2])
     shares = {c: mod._share_keys(states[c], {str(o): keys[o] for o in near[c]}) for c in everyone}
     spent += time.process_time() - began

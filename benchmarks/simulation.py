@@ -7,16 +7,16 @@ import time
 import numpy as np
 
 from benchmarks import Row
+from fedveil.algorithms.hidden.deal import deal
+from fedveil.algorithms.hidden.method import Hidden
+from fedveil.algorithms.hidden.steps import Rule, draw
 from fedveil.data.records import Records
 from fedveil.mechanism import LastIterate
-from fedveil.method.hidden import Hidden
 from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.run.simulate import simulate
+from fedveil.run.train import train
 from fedveil.target import Target
-from fedveil.train.deal import deal
-from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import Rule, draw
 
 CLIENTS, EACH, FEATURES, COHORT, PASSES = 10_000, 10, 100, 1000, 5
 
@@ -93,10 +93,9 @@ def million_clients() -> float:
     The peak is that of the new program (VmHWM): ``ru_maxrss`` begins at what the process that started it had.
     """
     script = (
-        "from pathlib import Path; from benchmarks.simulation import problem; "
-        "from fedveil.run.simulate import simulate; "
-        "from fedveil.train.entropy import Entropy; plan, records = problem(1_000_000, 1, 20, 1000, 1); "
-        "simulate(plan, records, Entropy.from_seed(0)); "
+        "from pathlib import Path; from benchmarks.simulation import problem; from fedveil.run.train import train; "
+        "from fedveil.noise.entropy import Entropy; plan, records = problem(1_000_000, 1, 20, 1000, 1); "
+        "train(plan, records, Entropy.from_seed(0)); "
         "status = Path('/proc/self/status').read_text().split(); print(int(status[status.index('VmHWM:') + 1]) / 2**20)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -106,8 +105,8 @@ def million_clients() -> float:
 def run() -> list[Row]:
     plan, records = problem(CLIENTS, EACH, FEATURES, COHORT, PASSES)
     key = Entropy.from_seed(0)
-    assert np.allclose(simulate(plan, records, key)[0], bare(plan, records, key))
-    ours, theirs = paired(lambda: simulate(plan, records, key), lambda: bare(plan, records, key))
+    assert np.allclose(train(plan, records, key).model, bare(plan, records, key))
+    ours, theirs = paired(lambda: train(plan, records, key), lambda: bare(plan, records, key))
     each = 1000 * ours / plan.run.total
     return [
         Row(

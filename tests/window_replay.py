@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.dpsgd.shares import contribution, unit_of
+from fedveil.algorithms.dpsgd.steps import clients_of, weights_of
+from fedveil.algorithms.projection import project
 from fedveil.data.records import Records
-from fedveil.method.dpsgd import DpSgd
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import read_plan
-from fedveil.train.dpsgd import clients_of, weights_of
-from fedveil.train.dpsgd_parts import contribution, unit_of
-from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import project
 
 
 def replayed(
@@ -30,7 +30,7 @@ def replayed(
             first = turns[site] * width
             for client in owners[site]:
                 one = clients[client]
-                rounds = range(first, min(first + width, one.posture.rounds))
+                rounds = range(first, min(first + width, one.settings.rounds))
                 if len(rounds):
                     total += contribution(one, held[site], rounds, weights[client], unit, len(clients))
             turns[site] += 1

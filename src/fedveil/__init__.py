@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from fedveil.account.calibrate import calibrate
     from fedveil.account.compare import account_for
     from fedveil.account.places import PlaceCurve, place_curve
-    from fedveil.certify import Certificate
+    from fedveil.certificate.certify import Certificate
     from fedveil.data.arrays import records_from_arrays
     from fedveil.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
     from fedveil.guarantee import Adversary, Answer, Bound, Neighbours, Status, Unit
-    from fedveil.job import Result, plan_study, run_study
+    from fedveil.jobs.local import Result, plan_study, run_study
     from fedveil.mechanism import (
         ApproximateDP,
         Compose,
@@ -39,11 +39,11 @@ _ROOMS = {
     "fedveil.account.calibrate": ("calibrate",),
     "fedveil.account.compare": ("account_for",),
     "fedveil.account.places": ("PlaceCurve", "place_curve"),
-    "fedveil.certify": ("Certificate",),
+    "fedveil.certificate.certify": ("Certificate",),
     "fedveil.data.arrays": ("records_from_arrays",),
     "fedveil.estimators": ("Budget", "PrivateHuberRegressor", "PrivateLogisticRegression"),
     "fedveil.guarantee": ("Adversary", "Answer", "Bound", "Neighbours", "Status", "Unit"),
-    "fedveil.job": ("Result", "plan_study", "run_study"),
+    "fedveil.jobs.local": ("Result", "plan_study", "run_study"),
     "fedveil.mechanism": (
         *("ApproximateDP", "Compose", "Gaussian", "Laplace", "LastIterate", "Mechanism", "Repeat"),
         *("SampledGaussian", "shuffled"),

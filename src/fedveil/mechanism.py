@@ -17,9 +17,7 @@ from fedveil.mechanism_passes import IndependentGaussian as IndependentGaussian
 from fedveil.mechanism_passes import ShuffledGaussian as ShuffledGaussian
 from fedveil.mechanism_passes import check_neighbours as _check_neighbours
 from fedveil.mechanism_passes import check_noise as _check_noise
-from fedveil.values import many, settle
-from fedveil.values import number as number
-from fedveil.values import whole as whole
+from fedveil.values import many, number, settle, whole
 
 Numbers = float | tuple[float, ...]
 MOST_ROUNDS = 10**12

@@ -9,26 +9,23 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedveil.account.observers import Participation
+from fedveil.algorithms.base import Method
+from fedveil.algorithms.hidden.method import Deal, Hidden
+from fedveil.algorithms.registry import KINDS, read_method
 from fedveil.checks import require
 from fedveil.data.canaries import check_count
 from fedveil.data.records import DataShape
 from fedveil.data.spec import PLACES, Places
 from fedveil.errors import BadValue
-from fedveil.mechanism import LastIterate, whole
-from fedveil.method import by_parts
-from fedveil.method.base import Method
-from fedveil.method.dpsgd import DpSgd
-from fedveil.method.fedavg import FedAvg
-from fedveil.method.hidden import Deal, Hidden
-from fedveil.method.simfl import SimFL
+from fedveil.mechanism import LastIterate
 from fedveil.model.loss import Constants
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.target import Target
-from fedveil.trust import Trust
+from fedveil.trust import CENTRAL, Trust
+from fedveil.values import whole
 
 FORMAT = 1
-METHODS: dict[str, Any] = {"hidden": Hidden, "dpsgd": DpSgd, "fedavg": FedAvg, "simfl": SimFL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +35,7 @@ class Plan:
     ``grid``: state and noise are whole multiples of 2**grid; ``seeded``: the noise comes from a seed that others know.
     ``canaries``: how many of the records are slots of an audit (None, and then not written, without one); as many of
     the features are theirs.
-    ``trust``: the run goes by parts, every client adding its own share of the noise; None: it is drawn at once.
+    ``trust``: who draws the noise, and whom the clients trust with what.
     ``places``: what decides who holds which record, where that is more than row numbers; None, and then not written,
     for row numbers, for records that came as arrays, and in plans made before this was recorded. ``blank_rows``: rows
     with a missing value stay, as records that contribute nothing (not written where there can be none).
@@ -56,7 +53,7 @@ class Plan:
     training_public: bool = False
     baselines: bool = False
     canaries: int | None = None
-    trust: Trust | None = None
+    trust: Trust = CENTRAL
     places: Places | None = None
     blank_rows: bool = False
 
@@ -75,8 +72,9 @@ class Plan:
         self.method.check(self.data, self.model, self.target)
         if self.canaries is not None:
             check_canaries(self.canaries, self.data, self.model, self.method.kind, self.target)
-        if self.trust is not None:
-            by_parts.check(self.method, self.trust, self.grid, self.data, self.model, self.target)
+        require(isinstance(self.trust, Trust), "plan.trust", "be a Trust", self.trust)
+        if self.trust.shared:
+            self.method.check_shares(self.trust, self.grid, self.data, self.model, self.target)
 
     @property
     def real_features(self) -> int:
@@ -96,7 +94,7 @@ class Plan:
     @property
     def private(self) -> bool:
         """Whether there is noise that nobody knows and that covers all there is: without it, nothing is promised."""
-        return not self.voided and not getattr(self.method, "noiseless", False)
+        return not self.voided and not self.method.noiseless
 
     @property
     def exposed_by(self) -> str | None:
@@ -183,8 +181,8 @@ def write_plan(plan: Plan) -> str:
         "privacy": _values(plan.target),
         "method": plan.method.table(),
     }
-    if plan.trust is not None:  # plans without it keep the text, and so the name, that they always had
-        tables["trust"] = _values(plan.trust)
+    if plan.trust.shared:  # left out otherwise: plans keep the text, and so the name, that they always had
+        tables["trust"] = {key: value for key, value in _values(plan.trust).items() if key != "noise"}
     return write_tables(tables)
 
 
@@ -197,13 +195,13 @@ def read_plan(text: str) -> Plan:
     head = dict(table(tables["plan"], "plan"))
     form, kind = head.pop("format", None), head.pop("algorithm", None)
     require(form == FORMAT, "plan.format", f"be {FORMAT}", form, "It was written by another version of fedveil.")
-    require(kind in METHODS, "plan.algorithm", f"be one of {', '.join(METHODS)}", kind)
+    require(kind in KINDS, "plan.algorithm", f"be one of {', '.join(KINDS)}", kind)
     known(head, _HEAD, "[plan]")
     parts: dict[str, Any] = {
         "data": _read(DataShape, tables["data"], "data"),
         "model": _read(ModelPlan, tables["model"], "model"),
         "target": _read(Target, tables["privacy"], "privacy"),
-        "method": METHODS[str(kind)].read(table(tables["method"], "method")),
+        "method": read_method(str(kind), table(tables["method"], "method")),
     }
     # Otherwise it would be counted in the module, and to read or certify a plan would run what it names.
     counted = parts["model"].kind != "torch" or parts["model"].parameters is not None

@@ -6,9 +6,7 @@ from typing import get_args
 
 from fedveil.account.evaluator import Evaluator, bound_of, least_of
 from fedveil.account.grid import Grid, delta_on_grid, on_grid
-from fedveil.account.observers import views
 from fedveil.guarantee import Adversary, Answer
-from fedveil.method import by_parts
 from fedveil.plan import Plan
 
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
@@ -16,23 +14,17 @@ ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
 
 def grid_of(plan: Plan, adversary: Adversary = "final-model") -> Grid:
     """How far the run on the grid may stray from the ideal one, in units of the noise this observer does not know."""
-    if plan.trust is not None:
-        return by_parts.grid(plan.method, plan.trust, plan.grid, adversary, plan.data, plan.model, plan.target)
-    return plan.method.grid(plan.grid, adversary, plan.data, plan.model, plan.target)
+    return plan.method.grid(plan.grid, adversary, plan.data, plan.model, plan.target, plan.trust)
 
 
 def ideal(plan: Plan, adversary: Adversary, delta: float) -> Answer:
     """The smallest epsilon that is proved against this observer for ideal, real-valued noise."""
-    if plan.trust is not None:
-        return by_parts.answer(plan.method, plan.trust, adversary, plan.data, plan.target, delta)
-    return plan.method.answer(adversary, plan.data, plan.target, delta)
+    return plan.method.answer(adversary, plan.data, plan.target, delta, plan.trust)
 
 
 def hidden_views(plan: Plan, adversary: Adversary) -> Sequence[Evaluator]:
     """Every bound on what this observer learns from a hidden run, with ideal noise."""
-    if plan.trust is not None:
-        return by_parts.views_of(plan.run, plan.hidden, plan.trust, adversary, plan.data, plan.target)
-    return views(plan.run, adversary, plan.participation)
+    return plan.hidden.views(adversary, plan.data, plan.target, plan.trust)
 
 
 @lru_cache(maxsize=64)

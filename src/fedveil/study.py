@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from fedveil.algorithms.request import AlgorithmRequest, Task
+from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.data.canaries import Canaries, check_count
 from fedveil.data.records import DataShape
 from fedveil.data.spec import HeldOut, Places, Source, Split
+from fedveil.design import Planned, make_plan, read_request
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary
-from fedveil.mechanism import number, whole
 from fedveil.model.spec import ModelPlan
-from fedveil.planning import Planned, make_plan, read_wish
-from fedveil.planning.base import Task, Wish
-from fedveil.schedule import Wishes
 from fedveil.tables import filled, known, read_tables, table
 from fedveil.target import Target
-from fedveil.trust import Trust
+from fedveil.trust import CENTRAL, Trust
+from fedveil.values import number, whole
 
 _TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report", "audit", "trust"]
 
@@ -51,14 +51,14 @@ class Study:
     held_out: HeldOut | None
     model: ModelPlan
     target: Target
-    algorithm: Wish
-    wishes: Wishes
+    algorithm: AlgorithmRequest
+    schedule: ScheduleRequest
     books: Books = Books()
     seed: int | None = None
     baselines: bool = False
     training_public: bool = False
     canaries: int | None = None
-    trust: Trust | None = None
+    trust: Trust = CENTRAL
 
     @property
     def slots(self) -> Canaries | None:
@@ -87,7 +87,7 @@ class Study:
                 data=shape,
                 model=self.model,
                 target=self.target,
-                wishes=self.wishes,
+                schedule=self.schedule,
                 canaries=self.canaries,
                 trust=self.trust,
             ),
@@ -155,14 +155,14 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         held_out=held_out,
         model=filled(ModelPlan, parts["model"], "model"),
         target=filled(Target, parts["privacy"], "privacy"),
-        algorithm=read_wish(parts["algorithm"]),
-        wishes=filled(Wishes, parts["schedule"], "schedule"),
+        algorithm=read_request(parts["algorithm"]),
+        schedule=filled(ScheduleRequest, parts["schedule"], "schedule"),
         books=_books(parts["books"], base),
         seed=None if seed is None else whole("study.seed", seed),
         baselines=baselines,
         training_public=public,
         canaries=None if "canaries" not in parts["audit"] else check_count(parts["audit"]["canaries"]),
-        trust=filled(Trust, parts["trust"], "trust") if "trust" in tables else None,
+        trust=filled(Trust, parts["trust"], "trust") if "trust" in tables else CENTRAL,
     )
 
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 from fedveil.checks import require
 from fedveil.guarantee import Adversary, Neighbours, Unit
-from fedveil.mechanism import number
+from fedveil.values import number
 
 NO_PROMISE = 0.1  # from this delta on nothing is promised that is worth its name
 

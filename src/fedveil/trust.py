@@ -1,15 +1,17 @@
-"""Whom the clients trust with what: who adds their updates up, how many may be missing, how many may tell their noise.
+"""Whom the clients trust with what: who draws the noise, who adds updates up, how many may be missing or may collude.
 
-With such a value in a plan, a run goes by parts: every client adds its own share of each round's noise to its own whole
-numbers before they leave it. Page: docs/trust.md; proof: docs/theory/noise-shares.md.
+Every plan holds one. ``CENTRAL``: one trusted party draws each round's noise. Otherwise every client adds its own share
+of each round's noise to its own whole numbers before they leave it. Page: docs/trust.md; proof:
+docs/theory/noise-shares.md.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from fedveil.checks import require
-from fedveil.mechanism import whole
+from fedveil.values import whole
 
+Noise = Literal["shares", "central"]
 Server = Literal["trusted", "secure-aggregation", "homomorphic"]
 KeyHolder = Literal["clients", "third-party"]
 Identities = Literal["sites"]
@@ -19,7 +21,9 @@ _LONGEST = 86400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """``dropouts``: clients that may be missing from a round; ``colluders``: those who may tell the server their noise.
+    """``noise``: whether the clients add it in shares, or one trusted party draws it (and then nothing else applies).
+
+    ``dropouts``: clients that may be missing from a round; ``colluders``: those who may tell the server their noise.
 
     Both are counted in a round. ``key_holder``: who can open encrypted sums, for a homomorphic server alone; the
     clients, unless said otherwise. ``identities``, for masked sums alone: "sites" vouch for a key of each client, by
@@ -36,8 +40,10 @@ class Trust:
     identities: Identities | None = None
     patience: float | None = None
     together: int | None = None
+    noise: Noise = "shares"
 
     def __post_init__(self) -> None:
+        require(self.noise in get_args(Noise), "trust.noise", f"be one of {', '.join(get_args(Noise))}", self.noise)
         require(
             self.server in get_args(Server), "trust.server", f"be one of {', '.join(get_args(Server))}", self.server
         )
@@ -53,6 +59,16 @@ class Trust:
         self._check_key()
         self._check_identities()
         self._check_patience()
+        self._check_central()
+
+    def _check_central(self) -> None:
+        if self.shared:
+            return
+        hint = "Whoever draws all of the noise is trusted with every update: there is nothing to state beside it."
+        stray = next((f.name for f in fields(self) if f.name != "noise" and getattr(self, f.name) != f.default), None)
+        require(
+            stray is None, f"trust.{stray}", "be left out with central noise", getattr(self, stray or "noise"), hint
+        )
 
     def _check_identities(self) -> None:
         known = self.identities is None or self.identities in get_args(Identities)
@@ -85,6 +101,11 @@ class Trust:
         require(alone, "trust.colluders", "be 0 when the clients hold the key", self.colluders, hint)
 
     @property
+    def shared(self) -> bool:
+        """Whether the clients add the noise in shares."""
+        return self.noise == "shares"
+
+    @property
     def hand(self) -> int:
         """Clients that one curious observer may be."""
         return 1 if self.together is None else self.together
@@ -103,7 +124,10 @@ class Trust:
         rule = f"leave an honest client of the {cohort} in a round, with dropouts and colluders taken off"
         given = f"{self.dropouts} dropouts and {self.colluders} colluders"
         require(left >= 1, "trust", rule, given)
-        if self.server == "secure-aggregation":  # as fedveil.secure.setting demands of every round
+        if self.server == "secure-aggregation":  # as fedveil.sums.masks.setting demands of every round
             most = f"leave more than half of {cohort} clients and the colluders answering, and at least two clients"
             enough = cohort >= 2 and 2 * self.least(cohort) > cohort + self.colluders
             require(enough, "trust", most, given, "Masks protect nobody below that.")
+
+
+CENTRAL = Trust(noise="central")

@@ -1,16 +1,21 @@
-"""Numbers as they are given, made plain: what compares and hashes alike whoever wrote it."""
+"""Numbers and arrays as everyone writes them: one name for each kind, and the one way to take a number as given."""
 
 import math
 from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedveil.checks import require
 
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
 
 def number(name: str, value: Any) -> float:
-    """A float, whatever kind of real number was given; True, "1" and lists are refused."""
+    """Return a float, whatever kind of real number was given; True, "1" and lists are refused."""
     if type(value) is float:
         return value
     require(isinstance(value, Real) and not isinstance(value, bool), name, "be a number", value)
@@ -21,7 +26,7 @@ def number(name: str, value: Any) -> float:
 
 
 def whole(name: str, value: Any) -> int:
-    """An int, whatever kind of whole number was given."""
+    """Return an int, whatever kind of whole number was given."""
     if type(value) is int:
         return value
     require(number(name, value).is_integer(), name, "be a whole number", value)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fedveil.algorithms.registry import KINDS
 from fedveil.data.records import Records
-from fedveil.plan import METHODS, Plan
-from fedveil.run.simulate import simulate
-from fedveil.run.trainers import train_plan
+from fedveil.noise.entropy import Entropy
+from fedveil.plan import Plan
+from fedveil.run.train import train
 from fedveil.study import Study, study_of
-from fedveil.train.entropy import Entropy
-from fedveil.train.trained import Vector
+from fedveil.values import Vector
 
 CHAIN = ("final-model", "every-model", "server-with-secure-aggregation", "server")
 
@@ -78,9 +78,7 @@ class Example:
 
 def trained(plan: Plan, records: Records, entropy: Entropy) -> Vector:
     """The model that this plan's trainer makes of the records."""
-    if plan.method.kind == "hidden":
-        return simulate(plan, records, entropy)[0]
-    return train_plan(plan, records, entropy, lambda done: None).model
+    return train(plan, records, entropy).model
 
 
 _CLIENTS = {"unit": "client", "neighbours": "zero-out"}
@@ -157,4 +155,4 @@ _ALL: dict[str, Example] = {
         schedule={"rounds": 5},
     ),
 }
-EXAMPLES = {name: example for name, example in _ALL.items() if example.kind in METHODS}
+EXAMPLES = {name: example for name, example in _ALL.items() if example.kind in KINDS}

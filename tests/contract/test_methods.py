@@ -14,18 +14,17 @@ import pytest
 from method_examples import EXAMPLES, trained
 
 from fedveil import run_study
-from fedveil.assumptions import assumptions
-from fedveil.certify import certify, client_epsilons, differences
+from fedveil.algorithms.registry import KINDS, acts_of, read_method, request_type
+from fedveil.algorithms.request import Task
+from fedveil.certificate.assumptions import assumptions
+from fedveil.certificate.certify import certify, client_epsilons, differences
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.guarantee import Adversary
-from fedveil.plan import METHODS, Plan, read_plan, write_plan
-from fedveil.planning import WISHES
-from fedveil.planning.base import Task
+from fedveil.noise.entropy import KEY_BYTES, Entropy
+from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES, grid_of, ideal, promise
 from fedveil.report.page import write_report
-from fedveil.run.trainers import TRAINERS
-from fedveil.train.entropy import KEY_BYTES, Entropy
 
 DELTAS = (1e-8, 1e-4, 1e-2)
 SLACK = 1 + 1e-3  # what solvers leave: two bounds that are equal may be told apart by as much
@@ -54,8 +53,10 @@ every_observer = pytest.mark.parametrize("adversary", ADVERSARIES)
 
 
 def test_every_method_has_a_wish_a_trainer_and_an_example() -> None:
-    assert {example.kind for example in EXAMPLES.values()} == set(METHODS) == set(WISHES) == {"hidden", *TRAINERS}
-    assert all(METHODS[kind].kind == WISHES[kind].kind == kind for kind in METHODS)
+    assert {example.kind for example in EXAMPLES.values()} == set(KINDS)
+    for kind in KINDS:
+        assert request_type(kind).kind == kind
+        assert acts_of(kind).train is not None
 
 
 class TestPlan:
@@ -139,7 +140,7 @@ class TestPromise:
     @every_method
     def test_twice_the_noise_never_costs_privacy(self, name: str) -> None:
         plan, example = plan_of(name), EXAMPLES[name]
-        louder = replace(plan, method=METHODS[example.kind].read(doubled(plan.method.table(), example.noise)))
+        louder = replace(plan, method=read_method(example.kind, doubled(plan.method.table(), example.noise)))
         for adversary in ADVERSARIES:
             assert epsilon(louder, adversary) <= epsilon(plan, adversary) * SLACK
         who = plan.target.adversary
@@ -148,7 +149,7 @@ class TestPromise:
     @every_method
     def test_noise_for_half_the_epsilon_meets_half_the_epsilon(self, name: str) -> None:
         plan, study = plan_of(name), EXAMPLES[name].study
-        task = Task(data=plan.data, model=plan.model, target=plan.target, wishes=study.wishes, trust=plan.trust)
+        task = Task(data=plan.data, model=plan.model, target=plan.target, schedule=study.schedule, trust=plan.trust)
         half = plan.target.epsilon / 2
         again = study.algorithm.recalibrated(plan.method, task, epsilon=half, delta=plan.target.delta)
         assert again.kind == plan.method.kind
@@ -219,7 +220,7 @@ class TestTraining:
 
 class TestRecords:
     @pytest.mark.parametrize(
-        ("name", "seed"), [*((name, None) for name in EXAMPLES), *((kind, 5) for kind in METHODS if kind in EXAMPLES)]
+        ("name", "seed"), [*((name, None) for name in EXAMPLES), *((kind, 5) for kind in KINDS if kind in EXAMPLES)]
     )
     def test_a_run_is_certified_and_reported_from_its_records_alone(
         self, name: str, seed: int | None, tmp_path: Path

@@ -4,7 +4,7 @@ import socket
 import ssl
 from pathlib import Path
 
-from fedveil.run.flower.network import Link, flwr, write_connection
+from fedveil.federation.flower.network import Link, flwr, write_connection
 
 PROJECT = """[build-system]
 requires = ["hatchling"]

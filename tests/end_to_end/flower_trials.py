@@ -16,20 +16,19 @@ from typing import Any
 
 import numpy as np
 
+from fedveil.algorithms.hidden.method import Hidden
+from fedveil.algorithms.hidden.steps import Rule, model_of
 from fedveil.data.load import load
 from fedveil.data.records import Records
-from fedveil.method.hidden import Hidden
+from fedveil.federation.aggregator.post import Carrier
+from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_network, site_names
+from fedveil.federation.flower.processes import environment
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import read_plan
-from fedveil.run.flower.local import LocalNetwork, deal_clients, local_network, site_names
-from fedveil.run.flower.processes import environment
-from fedveil.run.post import Carrier
-from fedveil.run.simulate import simulate
-from fedveil.run.summing import summing_of
-from fedveil.run.trainers import train_plan
+from fedveil.run.sums import summing_of
+from fedveil.run.train import train
 from fedveil.study import parse_study
-from fedveil.summing import Summed, Whole
-from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import Rule, model_of
+from fedveil.sums.seam import Summed, Whole
 from fedveil.wire import frames
 from fedveil.wire.envelope import Head, peek
 
@@ -125,9 +124,9 @@ def simulated(folder: Path, records: Records, fails: Callable[[int, int], bool] 
     plan, models = read_plan((folder / "plan.toml").read_text()), []
     entropy = Entropy.from_seed(SEED)
     if not isinstance(plan.method, Hidden):
-        return train_plan(plan, records, entropy, lambda _: None, fails=fails).model, []
+        return train(plan, records, entropy, fails=fails).model, []
     rule = Rule.of(plan)
-    last, _ = simulate(plan, records, entropy, watch=lambda state: models.append(model_of(rule, state)), fails=fails)
+    last = train(plan, records, entropy, watch=lambda state: models.append(model_of(rule, state)), fails=fails).model
     return last, models
 
 
@@ -144,7 +143,7 @@ def updates(folder: Path, records: Records, fails: Callable[[int, int], bool] = 
             found.extend([np.sum(mine, axis=0)] if mine else [])
         return add_up(turn, parts)
 
-    simulate(plan, records, entropy, add_up=noted, fails=fails)
+    train(plan, records, entropy, add_up=noted, fails=fails)
     return found
 
 

@@ -89,8 +89,8 @@ class Steps:
 
 def watched(steps: Steps) -> None:
     """Make this process tell its steps."""
-    from fedveil import job
     from fedveil.cli import studies
+    from fedveil.jobs import local as job
     from fedveil.run.conduct import System
 
     class Connection(sqlite3.Connection):
@@ -161,7 +161,7 @@ def check_now(out: Path) -> None:
 
 def check_end(out: Path) -> None:
     """At the end: everything is there, it certifies, and nothing is left over."""
-    from fedveil.certify import certify
+    from fedveil.certificate.certify import certify
     from fedveil.version import __version__
 
     check_now(out)

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedveil.assumptions import assumptions
+from fedveil.algorithms.dpsgd.client_settings import ClientSettings
+from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.hidden.method import Hidden
 from fedveil.audit.finding import Finding
 from fedveil.audit.record import Audit, write_audit
-from fedveil.certify import Certificate, Guarantee, client_epsilons
+from fedveil.certificate.assumptions import assumptions
+from fedveil.certificate.certify import Certificate, Guarantee, client_epsilons
 from fedveil.data.records import DataShape
 from fedveil.mechanism import LastIterate
-from fedveil.method.dpsgd import DpSgd
-from fedveil.method.hidden import Hidden
-from fedveil.method.posture import Posture
 from fedveil.model.spec import ModelPlan
 from fedveil.plan import Plan, write_plan
 from fedveil.promises import ADVERSARIES, promise
@@ -85,11 +85,11 @@ def some_plan(*, rounds: int = 4, passes: int = 1, noise: float = 1.0, seeded: b
 def open_plan(*, clients: int = 6, seeded: bool = False, alike: bool = False) -> Plan:
     """A small run of a method that hides nothing; each client has noise of its own unless they are ``alike``."""
     data = replace(some_plan().data, clients=clients, records=40 * clients)
-    postures = tuple(
-        Posture(rate=0.2, rounds=10, clip=1.0, noise=3.0 + client, step_size=0.5)
+    client_settings = tuple(
+        ClientSettings(rate=0.2, rounds=10, clip=1.0, noise=3.0 + client, step_size=0.5)
         for client in range(1 if alike else clients)
     )
-    return replace(some_plan(seeded=seeded), data=data, method=DpSgd(postures=postures))
+    return replace(some_plan(seeded=seeded), data=data, method=DpSgd(client_settings=client_settings))
 
 
 def write_folder(folder: Path, plan: Plan, metrics: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedveil.run.deployment import Deployment
-from fedveil.run.post import Carrier
+from fedveil.federation.aggregator.post import Carrier
+from fedveil.federation.deploy.files import Deployment
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import MAGIC, Head, peek, seal
 from fedveil.wire.keys import Identity

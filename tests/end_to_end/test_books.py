@@ -12,7 +12,7 @@ from fedveil import cli, run_study
 from fedveil.compare import compare
 from fedveil.data.arrays import records_from_arrays
 from fedveil.errors import BadValue
-from fedveil.job import open_study
+from fedveil.jobs.local import open_study
 from fedveil.ledger import CapExceeded, Ledger
 from fedveil.ledger.head import head_file
 from fedveil.ledger.place import beside, find

@@ -11,7 +11,7 @@ import pytest
 from fedveil import run_study
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, CannotCertify
-from fedveil.job import plan_study
+from fedveil.jobs.local import plan_study
 from unit.plans import some_records
 
 EVERY = some_records(count=800, clients=40)

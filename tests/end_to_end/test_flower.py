@@ -31,21 +31,21 @@ from flower_trials import (
 from relay_search import leaks
 from troubled_run import BAD, CLIENTS, FOREIGN, LAST, MIXED, SITE, Seen, failed, relay_of, troubled
 
-from fedveil.certify import certify
+from fedveil.algorithms.hidden.shares import share_steps
+from fedveil.certificate.certify import certify
 from fedveil.data.records import Records
 from fedveil.errors import TooFewSurvivors
-from fedveil.remote import federated, run_on
-from fedveil.run.certificates import make_node_key
-from fedveil.run.deploy_check import check_place
-from fedveil.run.deployment import Wanted, read_site, site_folders, write_deployment
-from fedveil.run.federate import Held
-from fedveil.run.flower.local import LocalNetwork
-from fedveil.run.flower.network import start_node
-from fedveil.run.relay_carrier import RelayLost
-from fedveil.run.site_state import load_state
+from fedveil.federation.aggregator.federate import Held
+from fedveil.federation.aggregator.relay import RelayLost
+from fedveil.federation.deploy.certificates import make_node_key
+from fedveil.federation.deploy.check import check_place
+from fedveil.federation.deploy.files import Wanted, read_site, site_folders, write_deployment
+from fedveil.federation.flower.local import LocalNetwork
+from fedveil.federation.flower.network import start_node
+from fedveil.federation.site.state import load_state
+from fedveil.jobs.remote import federated, run_on
 from fedveil.signing_keys import SigningKey
 from fedveil.study import read_study_without_data
-from fedveil.train.hidden_parts import share_steps
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, seal
 from fedveil.wire.keys import Identity
@@ -184,7 +184,6 @@ def test_the_certificate_accounts_for_the_missing_noise(seen: Seen, network: Loc
     """The shares of those who must answer make up the planned noise alone; the site's own record says the same."""
     found = certify(seen.out, "0")
     plan = found.plan
-    assert plan.trust is not None
     for turn, noise in enumerate(plan.hidden.noise()):
         share = share_steps(plan, turn, plan.data.clients) * 2.0**plan.grid
         assert sqrt(plan.data.clients - len(CLIENTS)) * share >= noise * (1 - 1e-12)

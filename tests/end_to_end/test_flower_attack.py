@@ -22,14 +22,14 @@ from proxied import MISSING, NGINX, start_proxy
 from tampering import FAULTS, SWAPPED, Tampering, questions_that_are_not
 
 from fedveil.data.records import Records
-from fedveil.remote import federated
-from fedveil.run.certificates import make_node_key
-from fedveil.run.deploy_check import check_place
-from fedveil.run.deployment_proxy import FLEET
-from fedveil.run.federate import Held
-from fedveil.run.flower.local import LocalNetwork
-from fedveil.run.flower.network import FlowerFailed, Link, start_node
-from fedveil.run.relay_carrier import RelayCarrier
+from fedveil.federation.aggregator.federate import Held
+from fedveil.federation.aggregator.relay import RelayCarrier
+from fedveil.federation.deploy.certificates import make_node_key
+from fedveil.federation.deploy.check import check_place
+from fedveil.federation.deploy.proxy import FLEET
+from fedveil.federation.flower.local import LocalNetwork
+from fedveil.federation.flower.network import FlowerFailed, Link, start_node
+from fedveil.jobs.remote import federated
 from fedveil.study import read_study_without_data
 
 pytest.importorskip("flwr")

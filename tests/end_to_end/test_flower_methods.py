@@ -16,15 +16,15 @@ import pytest
 from flower_trials import SEED, Troubled, aggregator, released, simulated, trial_network, until
 
 from fedveil import run_study
-from fedveil.certify import certify
+from fedveil.certificate.certify import certify
 from fedveil.data.load import load
 from fedveil.data.records import Records
-from fedveil.remote import federated
-from fedveil.run.federate import Held
-from fedveil.run.flower.local import LocalNetwork
-from fedveil.run.post import Carrier
-from fedveil.secure.he_library import has_tenseal
+from fedveil.federation.aggregator.federate import Held
+from fedveil.federation.aggregator.post import Carrier
+from fedveil.federation.flower.local import LocalNetwork
+from fedveil.jobs.remote import federated
 from fedveil.study import read_study, study_of
+from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.tables import write_tables
 from fedveil.wire.envelope import Head
 from window_replay import replayed

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fedveil.federation.agreements.encrypted import parameters_of
+from fedveil.federation.agreements.vouched_key import public_of
+from fedveil.federation.deploy.files import read_deployment, read_holder
 from fedveil.plan import write_plan
-from fedveil.run.deployment import read_deployment, read_holder
-from fedveil.run.encrypted_setting import parameters_of
-from fedveil.run.vouched_key import public_of
-from fedveil.secure.he_library import has_tenseal
-from fedveil.secure.he_roles import Encryptor
+from fedveil.sums.homomorphic.library import has_tenseal
+from fedveil.sums.homomorphic.roles import Encryptor
 from fedveil.wire import frames
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, seal, unseal

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedveil.certify import certify
+from fedveil.certificate.certify import certify
 from fedveil.cli import main
 from fedveil.compare import compare
 from fedveil.errors import BadValue
-from fedveil.job import open_study, plan_study, run_study
+from fedveil.federation.site.data import read_site_data
+from fedveil.jobs.local import open_study, plan_study, run_study
 from fedveil.ledger import read_export
 from fedveil.plan import read_plan, write_plan
-from fedveil.run.site_data import read_site_data
 from fedveil.study import parse_study
 from fedveil.version import __version__
 

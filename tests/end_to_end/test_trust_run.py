@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fedveil import run_study
-from fedveil.certify import certify, differences
+from fedveil.certificate.certify import certify, differences
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, NotAvailable, TooFewSurvivors
 from fedveil.ledger import Ledger
 from fedveil.run.conduct import Interrupted, Progress, System
-from fedveil.secure.he_library import has_tenseal, tenseal
+from fedveil.sums.homomorphic.library import has_tenseal, tenseal
 
 CLIENTS = 10
 
@@ -149,7 +149,7 @@ def test_the_certificate_follows_from_the_records_and_names_what_is_kept(tmp_pat
     named = {row["name"]: row for row in mine["assumptions"]}
     assert named["answers to a round"]["value"] == "at least 8 of 10"
     assert "7 honest clients" in named["every client adds its share of the noise"]["value"]
-    assert result.certificate.plan.trust is not None
+    assert result.certificate.plan.trust.shared
     assert "who adds up" in (tmp_path / "run" / "report.html").read_text()
 
 

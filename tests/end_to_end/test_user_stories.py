@@ -154,10 +154,10 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("wish", SCHEDULES)
-def test_every_number_of_a_schedule_may_be_stated(tmp_path: Path, wish: str, fedveil: Command) -> None:
+@pytest.mark.parametrize("stated", SCHEDULES)
+def test_every_number_of_a_schedule_may_be_stated(tmp_path: Path, stated: str, fedveil: Command) -> None:
     table(tmp_path)
-    schedule, model = SCHEDULES[wish]
+    schedule, model = SCHEDULES[stated]
     seen = fedveil("plan", study(tmp_path, schedule=schedule, model=model), "--json")
     assert seen.code == 0, seen.err
     result = json.loads(seen.out)
@@ -370,7 +370,7 @@ def test_the_wrong_place_is_one_sentence(
     assert word in sentence(fedveil(*arguments))
 
 
-WISHES = {
+KINDS = {
     "too many rounds": ({"schedule": "rounds = 1000"}, "schedule.rounds"),
     "batches that do not fit": ({"schedule": "batch = [100, 100]"}, "schedule.batch"),
     "steps that do not fit": ({"schedule": "step_size = [0.5, 0.4]\nrounds = 3"}, "schedule.step_size"),
@@ -384,9 +384,9 @@ WISHES = {
 }
 
 
-@pytest.mark.parametrize("wish", WISHES)
-def test_a_wish_that_cannot_be_met_is_refused_by_its_name(tmp_path: Path, wish: str, fedveil: Command) -> None:
+@pytest.mark.parametrize("stated", KINDS)
+def test_a_wish_that_cannot_be_met_is_refused_by_its_name(tmp_path: Path, stated: str, fedveil: Command) -> None:
     table(tmp_path)
-    parts, word = WISHES[wish]
+    parts, word = KINDS[stated]
     assert word in sentence(fedveil("run", study(tmp_path, **parts), "--out", tmp_path / "out", "--json"))
     assert not (tmp_path / "out" / "plan.toml").exists()

@@ -11,9 +11,9 @@ from typing import Any
 from flower_trials import GUARD, Recorded, contents, knock, sessions, text, until
 from relay_search import written_by
 
-from fedveil.remote import federated
-from fedveil.run.federate import Held
-from fedveil.run.flower.local import LocalNetwork
+from fedveil.federation.aggregator.federate import Held
+from fedveil.federation.flower.local import LocalNetwork
+from fedveil.jobs.remote import federated
 from fedveil.study import read_study_without_data
 from fedveil.wire.envelope import peek
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from golden_runs import KEPT, MECHANISMS, NAMES, RUNS, SHARED, answer, arithmetic, run_again
 
-from fedveil.certify import certify
+from fedveil.certificate.certify import certify
 from fedveil.data.load import load
 from fedveil.ledger import Ledger, read_export
 from fedveil.plan import read_plan, write_plan
@@ -34,7 +34,7 @@ def test_the_frozen_files_say_where_they_come_from() -> None:
 def test_every_algorithm_and_every_way_to_add_up_is_there() -> None:
     assert len(NAMES) >= 40
     plans = [read_plan((RUNS / name / "plan.toml").read_text(encoding="utf-8")) for name in NAMES]
-    found = {(plan.method.kind, "none" if plan.trust is None else plan.trust.server) for plan in plans}
+    found = {(plan.method.kind, plan.trust.server if plan.trust.shared else "none") for plan in plans}
     servers = ("none", "trusted", "secure-aggregation")
     assert found >= {(kind, server) for kind in ("hidden", "dpsgd", "fedavg") for server in servers}
     assert found >= {("simfl", "none"), ("hidden", "homomorphic"), ("fedavg", "homomorphic")}

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from fedveil.theory.closing import Part
-from fedveil.theory.numerics import Vector
 from fedveil.theory.rounds import Rounds
+from fedveil.values import Vector
 
 Map = Callable[[Vector], Vector]
 

@@ -7,13 +7,13 @@ from functools import cache
 import pytest
 
 from fedveil.account.compare import account_for
+from fedveil.algorithms.dpsgd.client_settings import ClientSettings
+from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.ledger.budget import Cap, CapExceeded, Cost
 from fedveil.ledger.composition import Charged, together
 from fedveil.ledger.filter import check, settled
 from fedveil.ledger.transaction import costs_of
 from fedveil.mechanism import ApproximateDP, Compose, Gaussian, Mechanism, Repeat
-from fedveil.method.dpsgd import DpSgd
-from fedveil.method.posture import Posture
 from fedveil.plan import Plan, write_plan
 from fedveil.promises import promise, promise_at
 from fedveil.target import Target
@@ -27,14 +27,14 @@ ABOUT = {"adversary": "final-model", "unit": "record", "neighbours": "replace-on
 def released(noise: float, rounds: int = 8) -> Plan:
     """Shuffled full batches of one client: one Gaussian a round, of which the exact composition is known."""
     records = some_records(clients=1)
-    posture = Posture(rate=1.0, rounds=rounds, clip=1.0, noise=noise, step_size=0.1)
+    settings = ClientSettings(rate=1.0, rounds=rounds, clip=1.0, noise=noise, step_size=0.1)
     base = some_plan(records, seeded=False)
     return Plan(
         name="trial",
         data=records.shape,
         model=base.model,
         target=Target(epsilon=5.0, delta=1e-5),
-        method=DpSgd(postures=(posture,), sampling="shuffled"),
+        method=DpSgd(client_settings=(settings,), sampling="shuffled"),
         grid=-40,
     )
 
@@ -49,7 +49,7 @@ def known(epsilon: float, delta: float = 0.0) -> Charged:
 
 def mechanism(plan: Plan) -> Mechanism:
     assert isinstance(plan.method, DpSgd)
-    return plan.method.postures[0].charged("shuffled", "individual", "replace-one")
+    return plan.method.client_settings[0].charged("shuffled", "individual", "replace-one")
 
 
 @pytest.mark.parametrize("times", [1, 2, 5, 20])

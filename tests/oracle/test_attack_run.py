@@ -15,19 +15,19 @@ from scipy.stats import beta
 from fedveil.account.grid import choose_grid
 from fedveil.account.hidden import rounds_of
 from fedveil.account.observers import Participation, observe
+from fedveil.algorithms.hidden.deal import Batch, deal
+from fedveil.algorithms.hidden.method import Deal, Hidden
+from fedveil.algorithms.hidden.steps import Rule, State, step
 from fedveil.data.records import Records
 from fedveil.mechanism import LastIterate
-from fedveil.method.hidden import Deal, Hidden
 from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.promises import promise
-from fedveil.run.simulate import simulate
+from fedveil.run.train import train
 from fedveil.target import Target
-from fedveil.theory.numerics import Vector
 from fedveil.theory.views import looks_of_many_rounds, looks_of_one_round
-from fedveil.train.deal import Batch, deal
-from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import Rule, State, step
+from fedveil.values import Vector
 from unit.plans import some_plan, some_records
 
 MODELS = [
@@ -192,7 +192,7 @@ def test_the_last_model_cannot_be_told_apart_better_than_certified(name: str) ->
 
 
 def sampled(plan: Plan, records: Records, first: int, count: int = 800) -> Vector:
-    return np.array([simulate(plan, records, Entropy.from_seed(first + i))[0][0] for i in range(count)])
+    return np.array([train(plan, records, Entropy.from_seed(first + i)).model[0] for i in range(count)])
 
 
 # A curious client's chances, counted.

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedveil.algorithms.hidden.deal import Batch
+from fedveil.algorithms.hidden.steps import Rule, State, draw, step
+from fedveil.attack.batched_runs import Parts, many_runs
 from fedveil.attack.game import game, what_hiding_buys
 from fedveil.attack.neighbours import worst_pair
 from fedveil.attack.releases import releases
-from fedveil.attack.stack import Parts, many_runs
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import play
 from fedveil.guarantee import Adversary
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.run.simulate import simulate
-from fedveil.train.deal import Batch
-from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import Rule, State, draw, step
+from fedveil.run.train import train
 from unit.audit_plans import dpsgd_game_plan, fedavg_game_plan, game_plan
 
 Vector = NDArray[np.float64]
@@ -73,7 +73,7 @@ def test_a_stack_is_the_real_run() -> None:
         for turn in range(4):
             state = step(trace.rule, state, batches[turn % 2], trace.noise[run, turn])
             np.testing.assert_array_equal(state.position, trace.positions[run, turn])
-    alone, _ = simulate(plan, pair.first, Entropy.from_seed(5))
+    alone = train(plan, pair.first, Entropy.from_seed(5)).model
     assert alone.shape == (3,)
 
 
@@ -154,7 +154,10 @@ def _quieter_method(plan: Plan) -> Plan:
     if method.kind == "fedavg":
         return replace(plan, method=replace(method, noise_multiplier=method.noise_multiplier / 2))
     return replace(
-        plan, method=replace(method, postures=(replace(method.postures[0], noise=method.postures[0].noise / 2),))
+        plan,
+        method=replace(
+            method, client_settings=(replace(method.client_settings[0], noise=method.client_settings[0].noise / 2),)
+        ),
     )
 
 

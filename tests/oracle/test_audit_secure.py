@@ -9,20 +9,20 @@ import pytest
 from numpy.typing import NDArray
 
 from fedveil.account.grid import choose_grid
+from fedveil.algorithms.hidden.method import Hidden
+from fedveil.algorithms.hidden.shares import advance, contribution, laid_out, share_steps
+from fedveil.algorithms.hidden.steps import Rule, model_of, start
+from fedveil.algorithms.shares import message, share
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Seen, play
 from fedveil.data.records import Records
 from fedveil.mechanism import LastIterate
-from fedveil.method.hidden import Hidden
 from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.run.summing import summing_of
+from fedveil.run.sums import summing_of
 from fedveil.target import Target
-from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import Rule, model_of, start
-from fedveil.train.hidden_parts import advance, contribution, laid_out, share_steps
-from fedveil.train.parts import message, share
 from fedveil.trust import Trust
 
 Vector = NDArray[np.float64]

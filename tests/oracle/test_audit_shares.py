@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedveil.attack.game import game, scenes
-from fedveil.attack.views import look, own_part
+from fedveil.attack.observed_runs import look, own_part
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.train.entropy import Entropy
 from fedveil.trust import Trust
 from unit.audit_plans import game_plan, shape
 

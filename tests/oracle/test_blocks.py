@@ -17,9 +17,10 @@ from fedveil.theory.blocks import (
 )
 from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.kernel import raised_epsilon
-from fedveil.theory.numerics import Vector, smallest_epsilon
+from fedveil.theory.numerics import smallest_epsilon
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import shift_mu, uses_mu
+from fedveil.values import Vector
 
 EPSILONS = np.array([0.0, 0.05, 0.3, 1.0, 2.5])
 INF = math.inf

@@ -16,10 +16,10 @@ from fedveil.account.curious import curious_bounds
 from fedveil.account.hidden import rounds_of
 from fedveil.account.participation import Participation
 from fedveil.mechanism import LastIterate
-from fedveil.theory.numerics import Vector
 from fedveil.theory.shift import uses_mu
 from fedveil.theory.view_position import Dealt, _blocks, _groups, _hub, _star, seen_stars
 from fedveil.theory.views import Stretches, looked_at_mu, looks_of_many_rounds, looks_of_one_round, own_units, spared
+from fedveil.values import Vector
 
 
 def exact_view_mu(run: LastIterate, client: int, left: float, changes: dict[int, float]) -> float:

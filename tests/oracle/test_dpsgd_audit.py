@@ -5,10 +5,10 @@ import pytest
 from scipy import stats
 
 from fedveil.account.compare import account_for
-from fedveil.train.dpsgd_batch import Sampler
-from fedveil.train.dpsgd_client import Client
-from fedveil.train.entropy import Entropy
-from unit.dpsgd_plans import dpsgd_plan, posture
+from fedveil.algorithms.dpsgd.batch import Sampler
+from fedveil.algorithms.dpsgd.client import Client
+from fedveil.noise.entropy import Entropy
+from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.plans import some_records
 
 KEY = Entropy.from_seed(11)
@@ -23,7 +23,7 @@ def noise_is_right(values: np.ndarray, deviation: float) -> bool:
 
 def releases(noise: float, rounds: int = 400, features: int = 10) -> np.ndarray:
     records = some_records(50, features=features, clients=1)
-    plan = dpsgd_plan(records, posture(rate=1e-9, rounds=rounds, noise=noise))
+    plan = dpsgd_plan(records, settings(rate=1e-9, rounds=rounds, noise=noise))
     client = Client(plan, plan.method, 0, records.features, records.targets, KEY)
     sums = [client.release(np.zeros(features), turn) * client.divisor for turn in range(rounds)]
     return np.concatenate(sums)
@@ -37,7 +37,7 @@ def test_the_noise_has_the_stated_deviation_and_ten_per_cent_less_is_caught() ->
 
 def test_every_record_moves_the_sum_by_at_most_the_clip() -> None:
     records = some_records(200, features=4, clients=1, seed=3)
-    plan = dpsgd_plan(records, posture(clip=0.1, rate=1.0))
+    plan = dpsgd_plan(records, settings(clip=0.1, rate=1.0))
     client = Client(plan, plan.method, 0, records.features, records.targets, KEY)
     model = np.array([5.0, -5.0, 5.0, 0.0])
     norms = [np.linalg.norm(client.total(model, np.array([k]))) for k in range(200)]
@@ -46,7 +46,7 @@ def test_every_record_moves_the_sum_by_at_most_the_clip() -> None:
 
 def test_poisson_coins_are_independent_with_the_stated_rate() -> None:
     rate, records, rounds = 0.3, 100, 2000
-    sampler = Sampler(posture(rate=rate), "poisson", records, KEY, 0)
+    sampler = Sampler(settings(rate=rate), "poisson", records, KEY, 0)
     joined = np.zeros((rounds, records), dtype=bool)
     for turn in range(rounds):
         joined[turn, sampler.batch(turn)] = True
@@ -60,7 +60,7 @@ def test_poisson_coins_are_independent_with_the_stated_rate() -> None:
 
 
 def test_fixed_batches_are_uniform_sets() -> None:
-    sampler = Sampler(posture(rate=0.5), "fixed-size", 4, KEY, 0)
+    sampler = Sampler(settings(rate=0.5), "fixed-size", 4, KEY, 0)
     sets = [tuple(sampler.batch(turn).tolist()) for turn in range(6000)]
     found, counts = np.unique(np.array(sets), axis=0, return_counts=True)
     assert len(found) == 6
@@ -70,7 +70,7 @@ def test_fixed_batches_are_uniform_sets() -> None:
 @pytest.mark.parametrize("rounds", [10, 40])
 def test_a_shuffled_loader_charged_as_poisson_would_be_caught(rounds: int) -> None:
     """Shuffled, a record surely takes part in each pass; the Poisson charge counts on its absence and is far lower."""
-    one = posture(rate=0.1, rounds=rounds)
+    one = settings(rate=0.1, rounds=rounds)
     sampler = Sampler(one, "shuffled", 100, KEY, 0)
     uses = np.zeros(100, dtype=int)
     for turn in range(rounds):
@@ -87,7 +87,7 @@ def test_a_shuffled_loader_charged_as_poisson_would_be_caught(rounds: int) -> No
 def test_a_divisor_by_the_actual_size_would_be_caught() -> None:
     """With equal gradients the mean over the actual size would not vary; over the planned one it follows the coins."""
     records = some_records(50, features=1, clients=1)
-    plan = dpsgd_plan(records, posture(rate=0.5, noise=1e-6))
+    plan = dpsgd_plan(records, settings(rate=0.5, noise=1e-6))
     client = Client(plan, plan.method, 0, np.ones((50, 1)), np.ones(50), KEY)
     means = np.array([client.release(np.zeros(1), turn)[0] for turn in range(10)])
     sizes = np.array([client._sampler.batch(turn).size for turn in range(10)])

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from dp_accounting import pld
 
-from fedveil.method.network import Network
-from fedveil.train.dpsgd import train_dpsgd
-from fedveil.train.entropy import Entropy
-from fedveil.train.messages import Journal
-from unit.dpsgd_plans import dpsgd_plan, posture
+from fedveil.algorithms.dpsgd.messages import Journal
+from fedveil.algorithms.dpsgd.network import Network
+from fedveil.algorithms.dpsgd.steps import train_dpsgd
+from fedveil.noise.entropy import Entropy
+from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.plans import some_records
 
 RECORDS = some_records(90, clients=3)
-POSTURES = (posture(rounds=30), posture(rate=0.2, rounds=12, noise=3.0), posture(rounds=20, noise=4.0, clip=0.25))
+SETTINGSS = (settings(rounds=30), settings(rate=0.2, rounds=12, noise=3.0), settings(rounds=20, noise=4.0, clip=0.25))
 NETWORKS = [
     Network(),
     Network(speeds=(3.0, 1.0, 0.5), jitter=0.3, delay=2.0, loss=0.25, window=1.5, max_lag=4, network_seed=5),
@@ -27,7 +27,7 @@ NETWORKS = [
 
 
 def ran(network: Network) -> tuple[object, Journal, np.ndarray]:
-    plan = dpsgd_plan(RECORDS, *POSTURES, weights=(0.5, 0.2, 0.3), network=network, momentum=0.5)
+    plan = dpsgd_plan(RECORDS, *SETTINGSS, weights=(0.5, 0.2, 0.3), network=network, momentum=0.5)
     journal = Journal(keep=True)
     trained = train_dpsgd(plan, RECORDS, Entropy.from_seed(3), lambda done: None, journal=journal)
     return plan, journal, trained.model
@@ -82,7 +82,7 @@ def test_charges_and_certificates_are_those_of_the_releases_in_the_log(network: 
     assert dict(sent) == {0: 30, 1: 12, 2: 20}  # lost ones too, and each round once
     assert len({(m.client, m.round) for m in journal.messages}) == 62
     for client, epsilon in plan.method.clients(1e-5, plan.target):
-        one, accountant = POSTURES[client], pld.PLDAccountant()
+        one, accountant = SETTINGSS[client], pld.PLDAccountant()
         event = dp_accounting.PoissonSampledDpEvent(one.rate, dp_accounting.GaussianDpEvent(one.noise))
         accountant.compose(event, sent[client])
         assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)

@@ -11,10 +11,11 @@ import pytest
 from fedveil.audit.chain import Chain, Instance, Line, Step, single
 from fedveil.audit.exact import epsilon_lower, exact, released
 from fedveil.audit.instances import Design, Shape, instance_of, setting
-from fedveil.audit.panels import NODES, panel_error, panels
+from fedveil.audit.quadrature import NODES, panel_error, panels
 from fedveil.mechanism import LastIterate
 from fedveil.theory.divergence import gaussian_delta, laplace_delta
-from fedveil.theory.numerics import Vector, smallest_epsilon
+from fedveil.theory.numerics import smallest_epsilon
+from fedveil.values import Vector
 
 EPSILONS = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 4.0])
 

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from fedveil.account.compare import account_for
+from fedveil.algorithms.fedavg.method import FedAvg
 from fedveil.guarantee import Adversary, Neighbours
 from fedveil.mechanism import Repeat, SampledGaussian
-from fedveil.method.fedavg import FedAvg
 from fedveil.promises import ADVERSARIES
 from fedveil.target import Target
 from fedveil.theory.divergence import gaussian_delta

@@ -8,7 +8,7 @@ import pytest
 
 from fedveil.audit.gaussian_chain import AffineRound, NormalPair, gaussian_chain, normal_delta
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 
 def by_integration(epsilon: float, gap: float, ratio: float) -> float:

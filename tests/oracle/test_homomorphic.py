@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from fedveil.errors import BadValue
-from fedveil.secure.he_library import has_tenseal, tenseal
-from fedveil.secure.he_messages import CIPHERTEXT_MOST, Message, fingerprint, most_bytes, read_message, write_message
-from fedveil.secure.he_parameters import (
+from fedveil.sums.homomorphic.library import has_tenseal, tenseal
+from fedveil.sums.homomorphic.messages import (
+    CIPHERTEXT_MOST,
+    Message,
+    fingerprint,
+    most_bytes,
+    read_message,
+    write_message,
+)
+from fedveil.sums.homomorphic.parameters import (
     DEGREE,
     FRESH_NOISE,
     KEY_PRIMES,
@@ -20,9 +27,9 @@ from fedveil.secure.he_parameters import (
     parameters_for,
     seal_name,
 )
-from fedveil.secure.he_roles import Adder, Decryptor, Encryptor, Keys, make_keys
-from fedveil.secure.homomorphic import HomomorphicSumming
-from fedveil.summing import Whole
+from fedveil.sums.homomorphic.roles import Adder, Decryptor, Encryptor, Keys, make_keys
+from fedveil.sums.homomorphic.rounds import HomomorphicSumming
+from fedveil.sums.seam import Whole
 
 pytestmark = pytest.mark.skipif(not has_tenseal(), reason="TenSEAL is not installed (fedveil[he])")
 EDGE = 2**63

@@ -16,7 +16,7 @@ from fedveil.mechanism import ApproximateDP, Gaussian, LastIterate, Repeat, Samp
 from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import hockey_stick
 from fedveil.theory.grid import log_capped_cost
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 TINY = 2.0**-100
 

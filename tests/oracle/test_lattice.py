@@ -22,7 +22,7 @@ from fedveil.theory.loss import (
     SampledLaw,
     SwappedLaw,
 )
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 TAIL = 1e-16
 LAWS: list[LossLaw] = [

@@ -17,9 +17,9 @@ from fedveil.audit.claim import claim_of_plan
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.study import study_of
-from fedveil.train.entropy import Entropy
 
 TABLES: dict[str, Any] = {
     "model": {"kind": "logistic", "radius": 30.0},

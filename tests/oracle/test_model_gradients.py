@@ -12,8 +12,8 @@ from fedveil.errors import BadValue
 from fedveil.model.loss import Loss
 from fedveil.model.margin import Huber, Logistic, SmoothedHinge
 from fedveil.model.rounding import rounding_bound
-from fedveil.model.rows import Vector
 from fedveil.model.softmax import Softmax
+from fedveil.values import Vector
 
 Number = mpmath.mpf
 LOSSES: list[Loss] = [Logistic(), SmoothedHinge(0.25), Huber(0.7), Softmax(2), Softmax(5)]

@@ -8,7 +8,7 @@ from math import comb
 import pytest
 
 from fedveil.errors import BadValue, CannotCertify
-from fedveil.secure.graph import Graph
+from fedveil.sums.masks.graph import Graph
 from fedveil.theory.neighbours import graph_failure, least_neighbours, recovery_failure
 
 

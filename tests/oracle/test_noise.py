@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from fedveil.errors import BadValue
+from fedveil.noise import grid as noise
+from fedveil.noise.entropy import Entropy
+from fedveil.noise.grid import Sampler, rounded_laplace, rounded_normal
 from fedveil.theory.grid import SAMPLER_DISTANCE
-from fedveil.train import noise
-from fedveil.train.entropy import Entropy
-from fedveil.train.noise import Sampler, rounded_laplace, rounded_normal
 
 ALARM = 1e-7
 SHAPES = {"normal": noise._NORMAL, "laplace": noise._LAPLACE}

@@ -9,12 +9,12 @@ from numpy.polynomial.legendre import leggauss
 from scipy.special import ndtr
 
 from fedveil.account.observers import Participation
-from fedveil.account.parts import Shares, observe_parts
+from fedveil.account.shares import Shares, observe_shares
+from fedveil.algorithms.noise_shares import share_deviation
+from fedveil.algorithms.shares import share
 from fedveil.mechanism import LastIterate
-from fedveil.method.parts import share_deviation
+from fedveil.noise.entropy import Entropy
 from fedveil.theory.grid import halves_of, log_aliasing
-from fedveil.train.entropy import Entropy
-from fedveil.train.parts import share
 from fedveil.trust import Trust
 
 Vector = np.ndarray
@@ -99,7 +99,7 @@ class TestExactCertificates:
 
     def promised(self) -> float:
         shares = Shares(cohort=12, dropouts=3, colluders=3, everyone=True)
-        return observe_parts(self.run, "server-with-secure-aggregation", self.who, shares, delta=self.delta).epsilon
+        return observe_shares(self.run, "server-with-secure-aggregation", self.who, shares, delta=self.delta).epsilon
 
     def test_the_promise_holds_with_the_fewest_honest_clients_that_are_tolerated(self) -> None:
         planned, epsilon = 3.0 / math.sqrt(12), self.promised()
@@ -122,7 +122,7 @@ class TestExactCertificates:
 
     def test_a_curious_client_that_takes_its_share_off(self) -> None:
         shares = Shares(cohort=12, dropouts=3, colluders=0, everyone=True)
-        epsilon = observe_parts(self.run, "curious-client", self.who, shares, delta=self.delta).epsilon
+        epsilon = observe_shares(self.run, "curious-client", self.who, shares, delta=self.delta).epsilon
         each = share_deviation(3.0 / math.sqrt(12), Trust(dropouts=3), 12) / self.grid
         assert 0.9 * self.delta < self.excess(each, 8, epsilon) <= self.delta * (1 + 1e-3)  # 9 answer, one is its own
         assert self.excess(each, 7, epsilon) > self.delta

@@ -13,9 +13,9 @@ from fedveil.theory.closing import at_once, check_plan, lengths
 from fedveil.theory.composition import Uses, worst_delta_upper
 from fedveil.theory.hops import profile, two_hops
 from fedveil.theory.loss import GaussianLaw, LossLaw
-from fedveil.theory.numerics import Vector
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.sampled_poisson import part_law
+from fedveil.values import Vector
 
 SETTINGS = int(os.environ.get("FEDVEIL_CHAINS", "16"))  # the campaign: 500
 EPSILONS = (0.0, 0.3, 1.5)

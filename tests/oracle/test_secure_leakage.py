@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from scipy import stats
 
-from fedveil.secure import client as client_module
-from fedveil.secure import keys
-from fedveil.secure.keys import agreed, pair_mask_key, self_mask_key
-from fedveil.secure.masks import Ring, add_masks
-from fedveil.secure.messages import HEAD_BYTES, Kind
-from fedveil.secure.setting import Setting
-from fedveil.secure.unmask import secret_of
-from fedveil.summing import Whole
+from fedveil.sums.masks import client as client_module
+from fedveil.sums.masks import keys
+from fedveil.sums.masks.keys import agreed, pair_mask_key, self_mask_key
+from fedveil.sums.masks.messages import HEAD_BYTES, Kind
+from fedveil.sums.masks.setting import Setting
+from fedveil.sums.masks.streams import Ring, add_masks
+from fedveil.sums.masks.unmask import secret_of
+from fedveil.sums.seam import Whole
 from unit.masked_sums import Played, machines, play, some_setting
 
 GAMES = 400

@@ -5,9 +5,9 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from fedveil.secure.refusals import TooFew
-from fedveil.secure.rounds import STAGES, SecureSumming, Stage
-from fedveil.summing import Whole
+from fedveil.sums.masks.refusals import TooFew
+from fedveil.sums.masks.rounds import STAGES, SecureSumming, Stage
+from fedveil.sums.seam import Whole
 from unit.masked_sums import RUN
 
 SEED = bytes(range(100, 132))

@@ -18,11 +18,11 @@ from fedveil.theory.coupling import Shifts, _cells
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.lattice import Cells, LatticeLaw, from_above, lowered, raised
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, GroupLaw, SampledLaw, Tails, law_of_profile
-from fedveil.theory.numerics import Vector
 from fedveil.theory.position import Star, log_average, own_mu, pair_mu, secant_bounds
 from fedveil.theory.position_program import Cuts, Program, dual_bound, program
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.transport import transport
+from fedveil.values import Vector
 
 HAIR = 1e-9  # the relative allowance of every certified closed form
 

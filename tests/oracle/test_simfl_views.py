@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from fedveil.algorithms.simfl.method import SimFL
+from fedveil.algorithms.simfl.steps import Message, train_simfl
 from fedveil.guarantee import Neighbours
-from fedveil.method.simfl import SimFL
 from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.promises import promise
 from fedveil.target import Target
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.train.entropy import Entropy
-from fedveil.train.simfl import Message, train_simfl
 from unit.plans import some_records
 
 DELTA = 1e-5

@@ -10,7 +10,7 @@ import pytest
 
 from fedveil.theory.blocks import linear_contraction
 from fedveil.theory.divergence import log_laplace, log_theta
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 EPSILONS = [0.0, 0.1, 1.0, 3.0]
 Number = mpmath.mpf

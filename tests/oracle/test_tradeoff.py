@@ -10,7 +10,6 @@ from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
 from scipy.stats import binom, norm
 
-from fedveil.theory.numerics import Vector
 from fedveil.theory.tradeoff import (
     GaussianTradeOff,
     TradeOff,
@@ -33,6 +32,7 @@ from fedveil.theory.tradeoff_ops import (
     weakest,
 )
 from fedveil.theory.tradeoff_thin import discretise
+from fedveil.values import Vector
 
 ALPHAS = np.concatenate((np.logspace(-14, -1, 40), np.linspace(0.1, 1.0, 40)))
 LEVELS = [0.0, 0.01, 0.2, 0.5, 0.9, 1.0]

@@ -14,9 +14,9 @@ from fedveil.theory.blocks import (
     nonlinear_contraction,
 )
 from fedveil.theory.divergence import log_laplace, log_theta
-from fedveil.theory.numerics import Vector
-from fedveil.theory.rounds import Indices, Rounds
+from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import uses_mu
+from fedveil.values import Indices, Vector
 
 SLACK = 1e-9
 epsilons = st.one_of(st.just(0.0), st.floats(1e-6, 6.0))

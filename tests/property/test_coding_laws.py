@@ -9,10 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedveil.coding.packing import bits_for, message_bytes, packed, unpacked
-from fedveil.coding.public import public_places, public_signs
-from fedveil.coding.rotation import block_of, hadamard, largest_after, rotated, rotated_back
-from fedveil.coding.rounding import (
+from fedveil.algorithms.dpsgd.client_settings import ClientSettings
+from fedveil.algorithms.dpsgd.compress import compressed
+from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.errors import BadValue
+from fedveil.noise.entropy import Entropy
+from fedveil.sums.coding.packing import bits_for, message_bytes, packed, unpacked
+from fedveil.sums.coding.public import public_places, public_signs
+from fedveil.sums.coding.rotation import block_of, hadamard, largest_after, rotated, rotated_back
+from fedveil.sums.coding.rounding import (
     by_coin,
     coin_error,
     norm_limit,
@@ -21,12 +26,7 @@ from fedveil.coding.rounding import (
     squared_norm,
     to_levels,
 )
-from fedveil.coding.sparse import random_k, random_k_error, top_k, top_k_error
-from fedveil.errors import BadValue
-from fedveil.method.dpsgd import DpSgd
-from fedveil.method.posture import Posture
-from fedveil.train.dpsgd_compress import compressed
-from fedveil.train.entropy import Entropy
+from fedveil.sums.coding.sparse import random_k, random_k_error, top_k, top_k_error
 
 KEY = Entropy.from_seed(11)
 VECTORS = arrays.arrays(np.float64, st.integers(1, 70), elements=st.floats(-1e6, 1e6))
@@ -223,12 +223,12 @@ class TestPacking:
 
 def test_rotated_messages_of_a_spiky_update_lose_less() -> None:
     """Unbiased: a mean of 1,500; each errs by a level (.6) at most, so by Hoeffding .07 has chance 1e-14."""
-    posture = Posture(rate=0.5, rounds=1, clip=1.0, noise=1.0, step_size=1.0)
+    settings = ClientSettings(rate=0.5, rounds=1, clip=1.0, noise=1.0, step_size=1.0)
     update = np.full(200, 0.01)
     update[17] = 4.0
     errors = {}
     for kind in ("quantised", "rotated"):
-        method = DpSgd(postures=(posture,), compression=kind, levels=7)
+        method = DpSgd(client_settings=(settings,), compression=kind, levels=7)
         found = np.array([compressed(method, update, KEY.stream(kind, k)) for k in range(1500)])
         errors[kind] = float(np.mean(np.sum((found - update) ** 2, axis=1)))
         assert np.abs(found.mean(axis=0) - update).max() < 0.07

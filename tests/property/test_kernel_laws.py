@@ -21,7 +21,7 @@ from fedveil.theory.kernel import (
     nonlinear_contraction,
     raised_epsilon,
 )
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 weights = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
 epsilons = st.floats(0.0, 5.0)

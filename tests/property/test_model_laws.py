@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from fedveil.model.loss import Constants, Loss, with_l2
 from fedveil.model.margin import Huber, Logistic, SmoothedHinge
-from fedveil.model.rows import Vector, row_norms
+from fedveil.model.rows import row_norms
 from fedveil.model.softmax import Softmax
+from fedveil.values import Vector
 
 LOSSES: list[Loss] = [
     Logistic(),

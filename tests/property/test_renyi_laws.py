@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedveil.theory import renyi
-from fedveil.theory.divergence import Vector, hockey_stick, laplace_delta, log_gaussian_delta
+from fedveil.theory.divergence import hockey_stick, laplace_delta, log_gaussian_delta
+from fedveil.values import Vector
 
 
 def powers(low: float, high: float) -> st.SearchStrategy[float]:

@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedveil.account.hidden import shift_mus
+from fedveil.algorithms.hidden.schedule import Problem, design
+from fedveil.algorithms.hidden.schedule.criterion import yardstick
+from fedveil.algorithms.hidden.schedule.families import Frame, law_risk, shaped, target_mu
+from fedveil.algorithms.hidden.schedule.noise import energies, spread_noise
+from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.mechanism import LastIterate
-from fedveil.schedule import Problem, Wishes, design
-from fedveil.schedule.criterion import yardstick
-from fedveil.schedule.families import Frame, law_risk, shaped, target_mu
-from fedveil.schedule.noise import energies, spread_noise
 
 counts = st.integers(1, 6)
 
@@ -92,7 +93,7 @@ def test_units_of_measurement_do_not_matter(unit: float, clip: float) -> None:
         delta=1e-4,
         order="public",
     )
-    first, second = (design(p, Wishes(passes=4)) for p in (plain, other))
+    first, second = (design(p, ScheduleRequest(passes=4)) for p in (plain, other))
     assert (first.kind, first.mechanism.rounds) == (second.kind, second.mechanism.rounds)
     assert second.chosen.risk == pytest.approx(first.chosen.risk * clip**2 / unit, rel=1e-3)
 
@@ -126,7 +127,7 @@ def test_more_privacy_is_more_noise_and_more_units_are_less(kind: str) -> None:
             delta=1e-4,
             order="public",
         )
-        wishes = Wishes(kind=kind, rounds=4, passes=3, step_size=2.0)  # type: ignore[arg-type]
-        return design(problem, wishes).chosen.arriving
+        schedule = ScheduleRequest(kind=kind, rounds=4, passes=3, step_size=2.0)  # type: ignore[arg-type]
+        return design(problem, schedule).chosen.arriving
 
     assert arriving(400, 0.5) > arriving(400, 1.0) > arriving(800, 1.0)

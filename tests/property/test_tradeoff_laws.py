@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedveil.theory.divergence import hockey_stick
-from fedveil.theory.numerics import Vector
 from fedveil.theory.tradeoff import (
     Curve,
     GaussianTradeOff,
@@ -35,6 +34,7 @@ from fedveil.theory.tradeoff_ops import (
     zcdp,
 )
 from fedveil.theory.tradeoff_thin import discretise, thin
+from fedveil.values import Vector
 
 ALPHAS = np.concatenate((np.logspace(-12, -2, 15), np.linspace(0, 1, 101)))
 EPSILONS = np.linspace(0, 6, 25)

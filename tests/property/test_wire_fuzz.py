@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedveil.federation.site.guard import Terms
 from fedveil.plan import read_plan, write_plan
 from fedveil.promises import ADVERSARIES, promise
-from fedveil.run.site_guard import Terms
 from fedveil.wire import frames
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Refused, peek, seal, unseal

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from fedveil.account.grid import choose_grid
+from fedveil.algorithms.dpsgd.client_settings import ClientSettings
+from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.hidden.method import Hidden
 from fedveil.data.records import DataShape
 from fedveil.mechanism import LastIterate
-from fedveil.method.dpsgd import DpSgd
-from fedveil.method.fedavg import FedAvg
-from fedveil.method.hidden import Hidden
-from fedveil.method.posture import Posture
 from fedveil.model.spec import ModelPlan
 from fedveil.plan import Plan
 from fedveil.target import Target
@@ -55,10 +55,10 @@ def game_plan(
 
 def dpsgd_game_plan(sampling: Any = "poisson", *, noise: float = 1.0, rounds: int = 5, records: int = 5) -> Plan:
     """One client, one record in five a round."""
-    one = Posture(rate=0.2, rounds=rounds, clip=0.25, noise=noise, step_size=0.5)
+    one = ClientSettings(rate=0.2, rounds=rounds, clip=0.25, noise=noise, step_size=0.5)
     return Plan(
         name="game",
-        method=DpSgd(postures=(one,), sampling=sampling),
+        method=DpSgd(client_settings=(one,), sampling=sampling),
         data=shape(records, 1),
         model=ModelPlan(kind="logistic", classes=2, clip=0.25),
         target=Target(epsilon=1.0, delta=1e-2, neighbours="zero-out"),

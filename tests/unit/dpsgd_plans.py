@@ -2,23 +2,25 @@
 
 from typing import Any
 
+from fedveil.algorithms.dpsgd.client_settings import ClientSettings
+from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.data.records import Records
-from fedveil.method.dpsgd import DpSgd
-from fedveil.method.posture import Posture
 from fedveil.model.spec import ModelPlan
 from fedveil.plan import Plan
 from fedveil.target import Target
 
 
-def posture(**changes: Any) -> Posture:
+def settings(**changes: Any) -> ClientSettings:
     """Ten rounds of a tenth of the records."""
     values: dict[str, Any] = {"rate": 0.1, "rounds": 10, "clip": 0.5, "noise": 2.0, "step_size": 0.5}
-    return Posture(**(values | changes))
+    return ClientSettings(**(values | changes))
 
 
-def dpsgd_plan(records: Records, *postures: Posture, neighbours: Any = "zero-out", **changes: Any) -> Plan:
+def dpsgd_plan(
+    records: Records, *client_settings: ClientSettings, neighbours: Any = "zero-out", **changes: Any
+) -> Plan:
     """A plan for these records; logistic."""
-    method = DpSgd(postures=postures or (posture(),), **changes)
+    method = DpSgd(client_settings=client_settings or (settings(),), **changes)
     return Plan(
         name="trial",
         method=method,

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.certify import certify
+from fedveil.certificate.certify import certify
 from fedveil.data.records import Records
+from fedveil.federation.aggregator.federate import Federation, Held, begin
+from fedveil.federation.aggregator.post import Clock, Post
+from fedveil.federation.site.data import read_site_data, write_dealt
+from fedveil.federation.site.guard import Guard, Site, Terms
+from fedveil.federation.site.key_holder import KeyHolder
+from fedveil.federation.site.record import World
 from fedveil.plan import Plan
 from fedveil.promises import promise
 from fedveil.run.conduct import Progress, System
-from fedveil.run.federate import Federation, Held, begin
-from fedveil.run.key_holder import KeyHolder
-from fedveil.run.post import Clock, Post
-from fedveil.run.site_data import read_site_data, write_dealt
-from fedveil.run.site_guard import Guard, Site, Terms
-from fedveil.run.site_record import World
 from fedveil.study import Study, study_of
 from fedveil.wire.keys import Card, Identity
 

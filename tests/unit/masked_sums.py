@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedveil.secure.client import ClientRound
-from fedveil.secure.messages import Kind
-from fedveil.secure.rounds import STAGES
-from fedveil.secure.server import ServerRound
-from fedveil.secure.setting import Setting
-from fedveil.summing import Whole
+from fedveil.sums.masks.client import ClientRound
+from fedveil.sums.masks.messages import Kind
+from fedveil.sums.masks.rounds import STAGES
+from fedveil.sums.masks.server import ServerRound
+from fedveil.sums.masks.setting import Setting
+from fedveil.sums.seam import Whole
 
 RUN = bytes(range(32))
 SENT = dict(zip(STAGES, (Kind.ADVERT, Kind.SHARES, Kind.MASKED, Kind.AGREE, Kind.REVEAL), strict=True))

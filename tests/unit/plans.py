@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from fedveil.algorithms.hidden.method import Deal, Hidden
 from fedveil.data.records import Records
 from fedveil.mechanism import LastIterate
-from fedveil.method.hidden import Deal, Hidden
 from fedveil.model.spec import ModelPlan
 from fedveil.plan import Plan
 from fedveil.target import Target

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.certify import certify, differences
+from fedveil.certificate.certify import certify, differences
 from fedveil.cli.studies import _fresh, report
 from fedveil.data.records import Records
 from fedveil.errors import FedveilError
-from fedveil.job import Result, open_study, run_study
+from fedveil.jobs.local import Result, open_study, run_study
 from fedveil.ledger.entry import GENESIS, Entry
 from fedveil.ledger.export import parse_export, write_export
 from fedveil.promises import promise

@@ -8,22 +8,23 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from fedveil.algorithms.dpsgd.client_settings import ClientSettings
+from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.hidden.method import Hidden
+from fedveil.algorithms.observation import Observations
+from fedveil.algorithms.simfl.method import SimFL
 from fedveil.attack.leakage import constant_of, leakage
-from fedveil.attack.sightings import Sightings, first_round, sightings, with_noise
-from fedveil.attack.stand_ins import stand_ins
+from fedveil.attack.observing import first_round, observe, with_noise
+from fedveil.attack.synthetic import stand_ins
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import DataShape, Records
 from fedveil.errors import BadValue
 from fedveil.mechanism import LastIterate
-from fedveil.method.dpsgd import DpSgd
-from fedveil.method.fedavg import FedAvg
-from fedveil.method.hidden import Hidden
-from fedveil.method.posture import Posture
-from fedveil.method.simfl import SimFL
 from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.target import Target
-from fedveil.train.entropy import Entropy
 from fedveil.trust import Trust
 
 PIXELS, LABELS = load_digits(return_X_y=True)
@@ -69,8 +70,8 @@ def hidden_plan(records: Records, *, batch: int = 20, noise: float = 2.0, model:
 
 
 def dpsgd_plan(records: Records, **changes: Any) -> Plan:
-    own = Posture(rate=0.5, rounds=4, clip=1.0, noise=2.0, step_size=0.5)
-    return plan_of(records, DpSgd(postures=(own,), **changes))
+    own = ClientSettings(rate=0.5, rounds=4, clip=1.0, noise=2.0, step_size=0.5)
+    return plan_of(records, DpSgd(client_settings=(own,), **changes))
 
 
 def fedavg_plan(records: Records) -> Plan:
@@ -86,9 +87,9 @@ def fedavg_plan(records: Records) -> Plan:
     return plan_of(records, method, unit="client")
 
 
-def seen(plan: Plan, records: Records, factor: float, seed: int = 1) -> Sightings:
+def seen(plan: Plan, records: Records, factor: float, seed: int = 1) -> Observations:
     clients = list(range(records.clients))
-    return sightings(with_noise(plan, factor), records, Entropy.from_seed(seed), clients, noiseless=factor == 0)
+    return observe(with_noise(plan, factor), records, Entropy.from_seed(seed), clients, noiseless=factor == 0)
 
 
 def made(kind: str) -> tuple[Records, Plan]:
@@ -202,7 +203,7 @@ def test_what_may_not_be_shown_or_is_not_known_is_refused() -> None:
     with pytest.raises(BadValue, match=r"plan\.trust must be absent"):
         leakage(replace(plan, grid=plan.grid + 4, trust=Trust()), records, entropy, public=True)
     without = replace(plan, method=SimFL(rounds=3, step_size=0.5, clip=3.0, noise_multiplier=6.0))
-    with pytest.raises(BadValue, match="must be given a hidden, dpsgd or fedavg plan, and this one is for simfl"):
+    with pytest.raises(BadValue, match="does not know it of simfl"):
         leakage(without, records, entropy, public=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from fedveil.run.flower.beating import beating
+from fedveil.federation.flower.beating import beating
 
 
 class Client:

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from contract.method_examples import EXAMPLES, trained
-from fedveil.assumptions import assumptions
+from fedveil.certificate.assumptions import assumptions
 from fedveil.data.canaries import Canaries
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
-from fedveil.job import open_study, plan_study, run_study
+from fedveil.jobs.local import open_study, plan_study, run_study
 from fedveil.model.loss import Loss
 from fedveil.model.margin import Huber, Logistic, SmoothedHinge
 from fedveil.model.softmax import Softmax
+from fedveil.noise.entropy import Entropy
 from fedveil.study import parse_study
-from fedveil.train.entropy import Entropy
 
 GENERATOR = np.random.default_rng(3)
 X = GENERATOR.normal(size=(9, 3)) / 4

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from contract.method_examples import EXAMPLES
-from fedveil.communication import WAYS, bytes_of, coded_gap, masking_bytes, traffic_of, way_of
 from fedveil.errors import BadValue
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
+from fedveil.report.communication import WAYS, bytes_of, coded_gap, masking_bytes, traffic_of, way_of
 from fedveil.report.traffic_section import traffic
-from fedveil.run.in_memory import train
-from fedveil.secure.he_library import has_tenseal
-from fedveil.secure.he_messages import typical_bytes, typical_key_bytes
-from fedveil.secure.homomorphic import HomomorphicSumming
-from fedveil.train.entropy import Entropy
+from fedveil.run.train import train
+from fedveil.sums.homomorphic.library import has_tenseal
+from fedveil.sums.homomorphic.messages import typical_bytes, typical_key_bytes
+from fedveil.sums.homomorphic.rounds import HomomorphicSumming
 from unit.plans import some_plan, some_records
 
 
@@ -71,7 +71,7 @@ def trusting(plan: Plan, server: str) -> Any:
     own: dict[str, Any] = {name: getattr(plan, name) for name in names}
     if plan.method.kind == "hidden":
         own |= {"run": plan.run, "deal": plan.deal}
-    return SimpleNamespace(**own, trust=SimpleNamespace(server=server))
+    return SimpleNamespace(**own, trust=SimpleNamespace(server=server, shared=True))
 
 
 @pytest.mark.parametrize(

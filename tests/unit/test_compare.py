@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedveil.algorithms.hidden.train import _messages as messages
+from fedveil.algorithms.registry import KINDS
 from fedveil.compare import TRUST, Comparison, compare
-from fedveil.compare.noise import noise_on_average
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
-from fedveil.job import plan_study
+from fedveil.jobs.local import plan_study
 from fedveil.ledger import CapExceeded, Ledger
-from fedveil.planning import WISHES
+from fedveil.plan import Plan
 from fedveil.report.compare_page import compare_page
 from fedveil.report.words import bytes_text
-from fedveil.run.in_memory import messages
 
 GENERATOR = np.random.default_rng(8)
 TABLES = {
@@ -27,6 +27,10 @@ TABLES = {
     "privacy": {"epsilon": 3.0, "delta": 1e-4},
     "schedule": {"kind": "constant", "rounds": 1, "passes": 4},
 }
+
+
+def noise_on_average(plan: Plan, records: Records) -> float | None:
+    return plan.method.average_noise(records.sizes, plan.data, plan.target, plan.trust)
 
 
 def some(count: int, clients: int = 6) -> Records:
@@ -83,7 +87,7 @@ def test_without_a_seed_every_model_is_added_up() -> None:
 
 def test_every_registered_algorithm_is_tried_or_says_why_not() -> None:
     found = compare(tables(privacy={"epsilon": 3.0, "delta": 1e-4, "unit": "client"}), DATA, runs=1)
-    assert [entry.algorithm for entry in found.entries] == list(WISHES)
+    assert [entry.algorithm for entry in found.entries] == list(KINDS)
     for entry in found.entries:
         assert (entry.refused is None) == (len(entry.scores) == 1)
         assert entry.refused is None or entry.refused.strip()
@@ -191,8 +195,8 @@ def test_noise_is_stated_in_one_currency() -> None:
     plan = plan_study(
         {**wanted, "algorithm": {"kind": "dpsgd", "sampling": "poisson", "rate": 0.25}}, some(200, 1)
     ).plan
-    posture = plan.method.postures[0]  # type: ignore[attr-defined]
-    assert first.noise_on_average == pytest.approx(posture.noise * posture.clip / 50)
+    settings = plan.method.client_settings[0]  # type: ignore[attr-defined]
+    assert first.noise_on_average == pytest.approx(settings.noise * settings.clip / 50)
 
 
 def test_mixing_the_noise_of_equal_clients_averages_it() -> None:

@@ -10,8 +10,16 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedveil.run.deploy_check import check_place
-from fedveil.run.deployment import Wanted, read_deployment, read_holder, read_peers, read_site, rekey, write_deployment
+from fedveil.federation.deploy.check import check_place
+from fedveil.federation.deploy.files import (
+    Wanted,
+    read_deployment,
+    read_holder,
+    read_peers,
+    read_site,
+    rekey,
+    write_deployment,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedveil.errors import BadValue
-from fedveil.run.consortium import consortium
-from fedveil.run.federate import begin
+from fedveil.federation.aggregator.consortium import consortium
+from fedveil.federation.aggregator.federate import begin
+from fedveil.federation.site.socket import listening
 from fedveil.run.files import FolderInUse, sole_use
-from fedveil.run.site_socket import listening
 from fedveil.wire import frames
 from fedveil.wire.content import Content
 from unit.federations import made_up

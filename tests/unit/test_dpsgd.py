@@ -8,21 +8,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedveil.algorithms.dpsgd.batch import Sampler, coins, subset
+from fedveil.algorithms.dpsgd.client import Client
+from fedveil.algorithms.dpsgd.compress import compressed, message_bytes
+from fedveil.algorithms.dpsgd.messages import Journal
+from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.dpsgd.network import Network
+from fedveil.algorithms.dpsgd.steps import train_dpsgd
 from fedveil.errors import BadValue
 from fedveil.mechanism import Gaussian, Repeat, SampledGaussian, shuffled
-from fedveil.method.dpsgd import DpSgd
-from fedveil.method.network import Network
+from fedveil.noise.entropy import Entropy
+from fedveil.noise.grid import rounded_normal
 from fedveil.plan import read_plan, write_plan
 from fedveil.study import study_of
 from fedveil.target import Target
-from fedveil.train.dpsgd import train_dpsgd
-from fedveil.train.dpsgd_batch import Sampler, coins, subset
-from fedveil.train.dpsgd_client import Client
-from fedveil.train.dpsgd_compress import compressed, message_bytes
-from fedveil.train.entropy import Entropy
-from fedveil.train.messages import Journal
-from fedveil.train.noise import rounded_normal
-from unit.dpsgd_plans import dpsgd_plan, posture
+from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.plans import some_records
 
 KEY = Entropy.from_seed(1)
@@ -34,7 +34,7 @@ def client_of(plan, records, key=KEY) -> Client:
 
 def by_hand(plan, records, chosen, model) -> np.ndarray:
     """Sum of clipped logistic gradients, record by record."""
-    total, clip = np.zeros(model.size), plan.method.postures[0].clip
+    total, clip = np.zeros(model.size), plan.method.client_settings[0].clip
     for row, label in zip(records.features[chosen], records.targets[chosen], strict=True):
         gradient = (1 / (1 + np.exp(-row @ model)) - label) * row
         total += gradient * min(1.0, clip / np.linalg.norm(gradient))
@@ -44,7 +44,7 @@ def by_hand(plan, records, chosen, model) -> np.ndarray:
 @pytest.mark.parametrize("sampling", ["poisson", "fixed-size", "shuffled"])
 def test_a_release_is_the_clipped_sum_plus_noise_over_the_planned_batch(sampling) -> None:
     records = some_records(200, clients=1)
-    plan = dpsgd_plan(records, posture(clip=0.2), sampling=sampling)
+    plan = dpsgd_plan(records, settings(clip=0.2), sampling=sampling)
     client, model = client_of(plan, records), np.array([1.0, -2.0, 0.5])
     sizes = set()
     for turn in range(5):
@@ -58,7 +58,7 @@ def test_a_release_is_the_clipped_sum_plus_noise_over_the_planned_batch(sampling
 
 def test_an_empty_batch_sends_noise() -> None:
     records = some_records(60, clients=1)
-    plan = dpsgd_plan(records, posture(rate=1e-6, rounds=3))
+    plan = dpsgd_plan(records, settings(rate=1e-6, rounds=3))
     client = client_of(plan, records)
     for turn in range(3):
         assert client._sampler.batch(turn).size == 0
@@ -70,19 +70,19 @@ def test_an_empty_batch_sends_noise() -> None:
 
 def test_batch_clipping_bounds_the_mean() -> None:
     records = some_records(200, clients=1)
-    plan = dpsgd_plan(records, posture(clip=0.01), clipping="batch")
+    plan = dpsgd_plan(records, settings(clip=0.01), clipping="batch")
     client = client_of(plan, records)
     chosen = client._sampler.batch(0)
-    exact = client_of(dpsgd_plan(records, posture(clip=99.0), clipping="batch"), records).total(np.zeros(3), chosen)
+    exact = client_of(dpsgd_plan(records, settings(clip=99.0), clipping="batch"), records).total(np.zeros(3), chosen)
     total = client.total(np.zeros(3), chosen)
     assert np.linalg.norm(total) == pytest.approx(0.01)
     np.testing.assert_allclose(total, exact * (0.01 / np.linalg.norm(exact)))
-    quiet = by_hand(dpsgd_plan(records, posture(clip=9.0)), records, chosen, np.zeros(3)) / 20
+    quiet = by_hand(dpsgd_plan(records, settings(clip=9.0)), records, chosen, np.zeros(3)) / 20
     np.testing.assert_allclose(exact, quiet, atol=1e-12)
 
 
 def test_charges() -> None:
-    one = posture(rate=0.3, rounds=7)
+    one = settings(rate=0.3, rounds=7)
     poisson = SampledGaussian(sampling="poisson", rate=0.3, noise_multiplier=2.0)
     assert one.charged("poisson", "individual", "zero-out") == Repeat(of=poisson, times=7)
     half = dataclasses.replace(poisson, noise_multiplier=1.0)
@@ -93,7 +93,7 @@ def test_charges() -> None:
         assert one.charged("shuffled", "individual", neighbours) == wanted
         assert wanted == Repeat(of=Gaussian(noise_multiplier=2.0, neighbours=neighbours), times=3)
         # a clipped batch moves by 2 * clip, exchange or not; also when it holds every record
-        full = posture(rate=1.0).charged("fixed-size", "batch", neighbours)
+        full = settings(rate=1.0).charged("fixed-size", "batch", neighbours)
         assert full.of.neighbours == "replace-one"
         assert full.of.noise_multiplier == 2.0
         assert one.charged("shuffled", "batch", neighbours).of.mu == 2 / 2.0
@@ -102,7 +102,7 @@ def test_charges() -> None:
 @pytest.mark.parametrize("rate", [0.1, 1 / 3, 0.5, 1.0, 0.24])
 @pytest.mark.parametrize("records", [10, 30, 97])
 def test_a_shuffled_record_is_used_at_most_once_in_each_pass_that_is_charged(rate, records) -> None:
-    one = posture(rate=rate, rounds=25)
+    one = settings(rate=rate, rounds=25)
     sampler = Sampler(one, "shuffled", records, KEY, 0)
     uses = np.zeros(records, dtype=int)
     for turn in range(25):
@@ -123,7 +123,7 @@ def test_one_client_alone_is_the_clock_with_an_instant_network() -> None:
 
 @pytest.mark.parametrize("compression", ["random-k", "top-k", "quantised"])
 def test_compression_sees_noised_values_only_and_shrinks_messages(compression) -> None:
-    method = DpSgd(postures=(posture(),), compression=compression, keep=0.25, levels=3)
+    method = DpSgd(client_settings=(settings(),), compression=compression, keep=0.25, levels=3)
     update = np.random.default_rng(0).normal(size=40)
     sent = compressed(method, update, KEY.stream("x", 0))
     assert message_bytes(method, 40) < 8 * 40
@@ -148,9 +148,9 @@ def test_coins_and_subsets() -> None:
 
 def test_a_plan_reads_back() -> None:
     records = some_records(60, clients=2)
-    postures = (posture(rounds=2, step_size=(0.5, 0.25)), posture(noise=3.0))
+    client_settings = (settings(rounds=2, step_size=(0.5, 0.25)), settings(noise=3.0))
     network = Network(speeds=(1.0, 2.0), delay=0.5, loss=0.1)
-    plan = dpsgd_plan(records, *postures, weights=(0.25, 0.75), network=network, momentum=0.5)
+    plan = dpsgd_plan(records, *client_settings, weights=(0.25, 0.75), network=network, momentum=0.5)
     assert read_plan(write_plan(plan)) == plan
 
 
@@ -170,18 +170,18 @@ def test_impossible_plans_are_refused(change, sentence) -> None:
         dpsgd_plan(some_records(60, clients=2), **change)
 
 
-def test_missing_and_impossible_postures_are_refused() -> None:
+def test_missing_and_impossible_settings_are_refused() -> None:
     records = some_records(60, clients=3)
-    with pytest.raises(BadValue, match=r"algorithm\.postures must have one entry for each of 3 clients, got 2"):
-        dpsgd_plan(records, posture(), posture())
-    with pytest.raises(BadValue, match="must name at least one posture"):
-        DpSgd(postures=())
+    with pytest.raises(BadValue, match=r"algorithm\.client_settings must have one entry for each of 3 clients, got 2"):
+        dpsgd_plan(records, settings(), settings())
+    with pytest.raises(BadValue, match="must hold the settings of at least one client"):
+        DpSgd(client_settings=())
     with pytest.raises(BadValue, match="batch of at least one record"):
-        dpsgd_plan(records, posture(rate=0.01), sampling="shuffled")
+        dpsgd_plan(records, settings(rate=0.01), sampling="shuffled")
     bad = [("rate", 32), ("noise", 0.0), ("clip", float("nan")), ("rounds", 0), ("step_size", (1.0, 2.0))]
     for name, value in bad:
-        with pytest.raises(BadValue, match=rf"Posture\.{name} must"):
-            posture(**{name: value})
+        with pytest.raises(BadValue, match=rf"ClientSettings\.{name} must"):
+            settings(**{name: value})
     for name, value in (("loss", 1.0), ("delay", -1.0), ("window", 0.0), ("max_lag", 0), ("speeds", (0.0,))):
         with pytest.raises(BadValue, match=rf"algorithm\.{name} must"):
             Network(**{name: value})
@@ -219,11 +219,11 @@ def test_a_study_is_planned_and_each_client_meets_the_target(sampling, clipping)
 
 def test_what_the_schedule_says_is_done() -> None:
     records = some_records(400, clients=1)
-    wishes = {"batch": 40, "passes": 3, "step_size": 0.25, "noise_std": 4.0}
-    made = study({}, wishes).planned(records.shape).plan.method.postures[0]
+    schedule = {"batch": 40, "passes": 3, "step_size": 0.25, "noise_std": 4.0}
+    made = study({}, schedule).planned(records.shape).plan.method.client_settings[0]
     assert (made.rate, made.rounds, made.step_size, made.noise * made.clip) == (0.1, 30, 0.25, 4.0)
     with pytest.raises(BadValue, match=r"schedule\.noise_std must be enough"):
-        study({}, wishes | {"noise_std": 0.1}).planned(records.shape)
+        study({}, schedule | {"noise_std": 0.1}).planned(records.shape)
     with pytest.raises(BadValue, match=r"algorithm\.rate must have one entry for each of 1 clients"):
         study({"rate": [0.1, 0.2]}).planned(records.shape)
     with pytest.raises(BadValue, match=r"privacy\.unit must be record"):

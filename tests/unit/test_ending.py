@@ -19,8 +19,8 @@ from plans import some_records
 from fedveil import run_study
 from fedveil.data.arrays import records_from_arrays
 from fedveil.errors import BadValue
-from fedveil.run.upkeep import clear_records
-from fedveil.train.entropy import KEY_BYTES
+from fedveil.federation.site.upkeep import clear_records
+from fedveil.noise.entropy import KEY_BYTES
 
 TABLES: dict[str, dict[str, Any]] = {
     "model": {"kind": "logistic", "radius": 5.0},

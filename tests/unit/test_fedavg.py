@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2
 
+from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.fedavg.steps import clipped, cohort_of, noise_of, train_fedavg, weights_of
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
-from fedveil.method.fedavg import FedAvg
 from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.target import Target
-from fedveil.train.entropy import Entropy
-from fedveil.train.fedavg import clipped, cohort_of, noise_of, train_fedavg, weights_of
 from unit.plans import some_records
 
 KEY = Entropy.from_seed(11)

@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.certify import certify
+from fedveil.certificate.certify import certify
 from fedveil.errors import TooFewSurvivors
+from fedveil.federation.agreements.terms import fits
+from fedveil.federation.site.data import read_site_data
+from fedveil.federation.site.guard import Guard
 from fedveil.ledger import Ledger
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import read_plan
-from fedveil.run.in_memory import train
-from fedveil.run.simulate import simulate
-from fedveil.run.site_data import read_site_data
-from fedveil.run.site_guard import Guard
-from fedveil.run.site_terms import fits
-from fedveil.run.trainers import train_plan
+from fedveil.run.train import train
 from fedveil.study import Study
-from fedveil.train.entropy import Entropy
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Refused, peek, seal, unseal
 from unit.federations import SITES, Killed, Trial, made_up, study
@@ -71,9 +69,7 @@ def missing(*pairs: tuple[int, str]) -> Callable[[int, int], bool]:
 
 def simulated(trial: Trial, fails: Callable[[int, int], bool] = lambda turn, client: False) -> Any:
     plan = read_plan((trial.folder / "out" / "plan.toml").read_text())
-    if plan.method.kind == "hidden":
-        return simulate(plan, trial.records, Entropy.from_seed(3), fails=fails)[0]
-    return train_plan(plan, trial.records, Entropy.from_seed(3), lambda _: None, fails=fails).model
+    return train(plan, trial.records, Entropy.from_seed(3), fails=fails).model
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES))
@@ -276,7 +272,6 @@ def test_numbers_rise_over_restarts(trial: Trial) -> None:
 
 def test_the_plan_names_the_most_clients_of_a_site_and_a_site_with_more_refuses_it(trial: Trial) -> None:
     plan = read_plan((trial.run(study()) / "plan.toml").read_text())
-    assert plan.trust is not None
     assert plan.trust.together == 3
     mine = read_site_data(trial.folder / "east.npz").records
     fits(plan, mine)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fedveil.errors import TooFewSurvivors
+from fedveil.federation.aggregator.refusals import SiteRefused
+from fedveil.federation.agreements.encrypted import KEY_FILE, parameters_of
+from fedveil.federation.agreements.vouched_key import vouched
 from fedveil.plan import read_plan, write_plan
-from fedveil.run.encrypted_setting import KEY_FILE, parameters_of
-from fedveil.run.everybody import SiteRefused
-from fedveil.run.vouched_key import vouched
-from fedveil.secure.he_library import has_tenseal
-from fedveil.secure.he_roles import make_keys
+from fedveil.sums.homomorphic.library import has_tenseal
+from fedveil.sums.homomorphic.roles import make_keys
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused, peek, unseal
 from fedveil.wire.keys import Identity

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import window_replay
-from fedveil.certify import certify
+from fedveil.certificate.certify import certify
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, TooFewSurvivors
+from fedveil.federation.site.data import read_site_data
+from fedveil.federation.site.work import check_proposal
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import read_plan, write_plan
-from fedveil.run.site_data import read_site_data
-from fedveil.run.site_work import check_proposal
-from fedveil.run.trainers import train_plan
+from fedveil.run.train import train
 from fedveil.study import Study
-from fedveil.train.entropy import Entropy
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused, unseal
 from unit.federations import SITES, Direct, Killed, Trial, study
@@ -83,7 +83,7 @@ def test_where_nobody_is_late_it_is_the_simulation(tmp_path: Path, records: Reco
     trial = Trial(tmp_path, records)
     out = trial.run(late_study())
     plan = read_plan((out / "plan.toml").read_text())
-    expected = train_plan(plan, records, Entropy.from_seed(3), lambda _: None).model
+    expected = train(plan, records, Entropy.from_seed(3)).model
     assert trial.model().tobytes() == np.asarray(expected).tobytes() == replayed(trial).tobytes()
     assert windows_of(trial) == [list(SITES)] * (ROUNDS // WIDTH)
     assert certify(out, "0").plan == plan
@@ -208,7 +208,6 @@ def test_only_updates_with_all_of_their_noise_may_be_late(records: Records) -> N
 
 def test_a_plan_without_patience_keeps_its_text(records: Records) -> None:
     plan = study().planned(records.shape).plan
-    assert plan.trust is not None
     assert "patience" not in write_plan(plan)
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedveil.algorithms.shares import plain_sum
 from fedveil.errors import TooFewSurvivors
+from fedveil.federation.agreements.masked import STAGES
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import read_plan
-from fedveil.run.masked_setting import STAGES
-from fedveil.run.simulate import simulate
-from fedveil.train.entropy import Entropy
-from fedveil.train.parts import plain_sum
+from fedveil.run.train import train
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import peek, unseal
 from unit.federations import SITES, Killed, Trial, study
@@ -27,14 +27,14 @@ def trial(tmp_path: Path) -> Trial:
 def expected(trial: Trial, lost: tuple[int, str] | None = None) -> bytes:
     """The open sum in one process."""
     plan = read_plan((trial.folder / "out" / "plan.toml").read_text())
-    found, _ = simulate(
+    found = train(
         plan,
         trial.records,
         Entropy.from_seed(3),
         add_up=plain_sum,
         fails=lambda turn, client: (turn, SITES[client % 3]) == lost,
     )
-    return bytes(found.tobytes())
+    return bytes(found.model.tobytes())
 
 
 def stage_of(trial: Trial, site: str, envelope: bytes) -> str | None:
@@ -104,7 +104,7 @@ def test_no_answer_holds_an_update_in_the_open(trial: Trial) -> None:
         seen.append({client: part.tobytes() for client, part in parts.items()})
         return plain_sum(turn, parts)
 
-    simulate(plan, trial.records, Entropy.from_seed(3), add_up=spy)  # type: ignore[arg-type]
+    train(plan, trial.records, Entropy.from_seed(3), add_up=spy)  # type: ignore[arg-type]
     told = b"".join(unseal(e, trial.aggregator, trial.cards[site]).body for site, e in trial.carrier.back)
     assert len(seen) == 3
     for parts in seen:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from fedveil.assumptions import assumptions
+from fedveil.algorithms.shares import plain_sum
+from fedveil.certificate.assumptions import assumptions
+from fedveil.federation.aggregator.refusals import SiteRefused
+from fedveil.federation.agreements.enrolment import enrolled, enrolment, roster_of, signer_of
+from fedveil.federation.agreements.masked import setting_of
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import read_plan, write_plan
-from fedveil.run.enrolment import enrolled, enrolment, roster_of, signer_of
-from fedveil.run.everybody import SiteRefused
-from fedveil.run.masked_setting import setting_of
-from fedveil.run.simulate import simulate
+from fedveil.run.train import train
 from fedveil.theory.neighbours import graph_failure, recovery_failure
-from fedveil.train.entropy import Entropy
-from fedveil.train.parts import plain_sum
 from fedveil.trust import Trust
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused, peek, unseal
@@ -36,7 +36,7 @@ def trial(tmp_path: Path) -> Trial:
 
 def expected(trial: Trial, *lost: tuple[int, str]) -> bytes:
     plan = read_plan((trial.folder / "out" / "plan.toml").read_text())
-    found, _ = simulate(plan, trial.records, Entropy.from_seed(3), add_up=plain_sum, fails=missing(*lost))
+    found = train(plan, trial.records, Entropy.from_seed(3), add_up=plain_sum, fails=missing(*lost)).model
     return bytes(found.tobytes())
 
 
@@ -63,7 +63,7 @@ def test_signed_rounds_give_the_same_bits_after_a_restart_and_without_a_site(tri
 def test_the_simulation_signs_too(trial: Trial) -> None:
     trial.run(study(trust=SIGNED))
     plan = read_plan((trial.folder / "out" / "plan.toml").read_text())
-    assert simulate(plan, trial.records, Entropy.from_seed(3))[0].tobytes() == trial.model().tobytes()
+    assert train(plan, trial.records, Entropy.from_seed(3)).model.tobytes() == trial.model().tobytes()
 
 
 @pytest.mark.parametrize("signed", [True, False])

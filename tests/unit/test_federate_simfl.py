@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.certify import certify
+from fedveil.algorithms.simfl.steps import Message, train_simfl
+from fedveil.certificate.certify import certify
+from fedveil.federation.aggregator.refusals import SiteRefused
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import read_plan
-from fedveil.run.everybody import SiteRefused
 from fedveil.study import Study, study_of
-from fedveil.train.entropy import Entropy
-from fedveil.train.simfl import Message, train_simfl
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import peek, seal, unseal
 from unit.federations import SITES, Killed, Trial, made_up, tables

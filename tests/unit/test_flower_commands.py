@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedveil.errors import NotAvailable
-from fedveil.run.flower.network import FlowerFailed, Link, register, start_link, write_connection
-from fedveil.run.flower.node import run_node
-from fedveil.run.flower.processes import Processes, free_port
+from fedveil.federation.flower.network import FlowerFailed, Link, register, start_link, write_connection
+from fedveil.federation.flower.node import run_node
+from fedveil.federation.flower.processes import Processes, free_port
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from fedveil.errors import BadValue
-from fedveil.secure import he_library
-from fedveil.secure.he_parameters import (
+from fedveil.sums.homomorphic import library as he_library
+from fedveil.sums.homomorphic.parameters import (
     DEGREE,
     FRESH_NOISE,
     KEY_PRIMES,
@@ -17,7 +17,7 @@ from fedveil.secure.he_parameters import (
     largest_prime_allowed,
     parameters_for,
 )
-from fedveil.secure.homomorphic import HomomorphicSumming
+from fedveil.sums.homomorphic.rounds import HomomorphicSumming
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 50, 1000, MOST_CLIENTS])

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from fedveil.algorithms.hidden.deal import Batch, deal
+from fedveil.algorithms.hidden.steps import Rule, State, draw, last_round, model_of, project, start, step
 from fedveil.data.records import Records
 from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.run.simulate import simulate
-from fedveil.train.deal import Batch, deal
-from fedveil.train.entropy import Entropy
-from fedveil.train.hidden import Rule, State, draw, last_round, model_of, project, start, step
+from fedveil.run.train import train
 from unit.plans import some_plan, some_records
 
 
@@ -49,8 +49,9 @@ def test_the_run_is_the_one_that_the_plan_describes(unit: str, settings: dict[st
     records = some_records(clients=60 if unit == "record" else 12)
     plan = some_plan(records, unit=unit, deal="clients" if unit == "client" else "records", **settings)
     key = Entropy.from_seed(11)
-    found, state = simulate(plan, records, key)
-    assert state.round == plan.run.total
+    trained = train(plan, records, key)
+    found = trained.model
+    assert trained.state.round == plan.run.total
     assert found == pytest.approx(by_hand(plan, records, key), abs=1e-9)
 
 
@@ -58,7 +59,7 @@ def test_the_state_lies_on_the_grid_and_the_model_in_the_ball() -> None:
     records = some_records()
     plan = some_plan(records, noise_std=50.0)
     seen: list[State] = []
-    model, _ = simulate(plan, records, Entropy.from_seed(0), watch=seen.append)
+    model = train(plan, records, Entropy.from_seed(0), watch=seen.append).model
     assert all(np.array_equal(state.position, np.rint(state.position)) for state in seen)
     assert np.linalg.norm(model) <= plan.radius * (1 + 1e-15)
 
@@ -80,7 +81,7 @@ def test_noise_is_what_the_accountant_is_told() -> None:
 def test_the_same_key_gives_the_same_bytes_and_another_key_does_not() -> None:
     records = some_records()
     plan = some_plan(records)
-    first, again, other = (simulate(plan, records, Entropy.from_seed(seed))[0] for seed in (1, 1, 2))
+    first, again, other = (train(plan, records, Entropy.from_seed(seed)).model for seed in (1, 1, 2))
     assert first.tobytes() == again.tobytes() != other.tobytes()
 
 
@@ -88,9 +89,9 @@ def test_a_run_continued_anywhere_ends_in_the_same_bytes() -> None:
     records = some_records()
     plan = some_plan(records, passes=2)
     seen: list[State] = []
-    whole, _ = simulate(plan, records, Entropy.from_seed(1), watch=seen.append)
+    whole = train(plan, records, Entropy.from_seed(1), watch=seen.append).model
     for state in [*seen, start(plan)]:
-        assert simulate(plan, records, Entropy.from_seed(1), resume=state)[0].tobytes() == whole.tobytes()
+        assert train(plan, records, Entropy.from_seed(1), begun=state).model.tobytes() == whole.tobytes()
 
 
 def test_an_update_that_is_no_number_is_a_dropout() -> None:

@@ -10,8 +10,9 @@ from fedveil.model.loss import Constants, Loss, with_l2
 from fedveil.model.margin import Huber, Logistic, SmoothedHinge
 from fedveil.model.metrics import accuracy, mean_absolute_error, r2, scores
 from fedveil.model.named import KINDS, loss_named
-from fedveil.model.rows import Vector, row_norms
+from fedveil.model.rows import row_norms
 from fedveil.model.softmax import Softmax
+from fedveil.values import Vector
 
 LOSSES: list[Loss] = [Logistic(), SmoothedHinge(0.5), Huber(2.0), Softmax(3)]
 every = pytest.mark.parametrize("loss", LOSSES, ids=repr)

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import chi2
 
 from fedveil.errors import BadValue
-from fedveil.train.entropy import Entropy, permutation, ranked, uniform_below
+from fedveil.noise.entropy import Entropy, permutation, ranked, uniform_below
 
 KEY = bytes(range(32))
 ALARM = 1e-7  # chance that a chi-square test here rejects what is right

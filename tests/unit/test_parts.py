@@ -12,24 +12,24 @@ from dpsgd_plans import dpsgd_plan
 from plans import some_plan, some_records
 from scipy.stats import chi2
 
+from fedveil.algorithms.dpsgd.network import Network
+from fedveil.algorithms.dpsgd.steps import train_dpsgd
+from fedveil.algorithms.fedavg import shares as fedavg_parts
+from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.fedavg.steps import Held, Local, summed, weights_of
+from fedveil.algorithms.hidden.deal import deal
+from fedveil.algorithms.hidden.shares import advance, contribution, laid_out
+from fedveil.algorithms.hidden.steps import Rule, State, model_of, start, step
+from fedveil.algorithms.shares import LARGEST_PART, bounded, gathered, message, nobody_fails, plain_sum
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, TooFewSurvivors
-from fedveil.method.fedavg import FedAvg
-from fedveil.method.network import Network
 from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.run.simulate import simulate
-from fedveil.run.trainers import TRAINERS, train_plan
-from fedveil.summing import Summed, Whole
+from fedveil.run.train import train
+from fedveil.sums.seam import Summed, Whole
 from fedveil.target import Target
-from fedveil.train import fedavg_parts
-from fedveil.train.deal import deal
-from fedveil.train.entropy import Entropy
-from fedveil.train.fedavg import Held, Local, summed, weights_of
-from fedveil.train.hidden import Rule, State, model_of, start, step
-from fedveil.train.hidden_parts import advance, contribution, laid_out
-from fedveil.train.parts import LARGEST_PART, bounded, gathered, message, nobody_fails, plain_sum
-from fedveil.trust import Trust
+from fedveil.trust import CENTRAL, Trust
 
 Vector = np.ndarray
 KEY = bytes(range(32))
@@ -110,31 +110,31 @@ class TestHidden:
         plan, entropy = plan_of(changes, Trust(dropouts=1)), Entropy.from_key(KEY)
         fails = lambda turn, client: (turn + client) % 7 == 3 and changes.get("deal") is None and client == 3  # noqa: E731
         open_, hidden = (
-            simulate(plan, records_of(), entropy, add_up=add_up, fails=fails)[0] for add_up in (plain_sum, masked_sum)
+            train(plan, records_of(), entropy, add_up=add_up, fails=fails).model for add_up in (plain_sum, masked_sum)
         )
         assert open_.tobytes() == hidden.tobytes()
 
     def test_it_goes_on_from_any_state_to_the_same_bytes(self) -> None:
         plan, entropy, states = plan_of({}, Trust(dropouts=2)), Entropy.from_key(KEY), list[State]()
         fails = lambda turn, client: client in (turn, turn + 4)  # noqa: E731
-        last = simulate(plan, records_of(), entropy, watch=states.append, fails=fails)[0]
+        last = train(plan, records_of(), entropy, watch=states.append, fails=fails).model
         for state in (states[0], states[3]):
-            again = simulate(plan, records_of(), Entropy.from_key(KEY), resume=state, fails=fails)[0]
+            again = train(plan, records_of(), Entropy.from_key(KEY), begun=state, fails=fails).model
             assert again.tobytes() == last.tobytes()
 
     def test_too_few_answers_are_refused(self) -> None:
         plan, seen = plan_of({}, Trust(dropouts=2)), list[State]()
         fails = lambda turn, client: turn == 2 and client < 3  # noqa: E731
         with pytest.raises(TooFewSurvivors, match="Round 3 has the answers of 9 clients and needs 10"):
-            simulate(plan, records_of(), Entropy.from_key(KEY), watch=seen.append, fails=fails)
+            train(plan, records_of(), Entropy.from_key(KEY), watch=seen.append, fails=fails)
         assert [state.round for state in seen] == [1, 2]
 
     def test_by_parts_and_in_one_piece_models_are_alike(self) -> None:
         """Same data, same variance: means of 60 models differ by less than 6 deviations (false alarm below 1e-8)."""
         plan = plan_of({"noise_std": 2.0}, Trust())
         runs = [
-            np.stack([simulate(p, records_of(), Entropy.from_seed(k))[0] for k in range(60)])
-            for p in (plan, replace(plan, trust=None))
+            np.stack([train(p, records_of(), Entropy.from_seed(k)).model for k in range(60)])
+            for p in (plan, replace(plan, trust=CENTRAL))
         ]
         means, spread = [r.mean(axis=0) for r in runs], [r.std(axis=0) for r in runs]
         assert (np.abs(means[0] - means[1]) < 6 * np.hypot(*spread) / math.sqrt(60)).all()
@@ -190,17 +190,18 @@ class TestFedAvg:
     def test_any_way_of_adding_up_gives_the_same_model(self) -> None:
         plan, entropy = self.plan(Trust(dropouts=2, colluders=1)), Entropy.from_key(KEY)
         fails = lambda turn, client: client in (2, 5)  # noqa: E731
-        found = [
-            train_plan(plan, records_of(), entropy, lambda done: None, add_up=way, fails=fails).model
-            for way in (plain_sum, masked_sum)
-        ]
+        found = [train(plan, records_of(), entropy, add_up=way, fails=fails).model for way in (plain_sum, masked_sum)]
         assert found[0].tobytes() == found[1].tobytes()
 
     def test_too_few_answers_are_refused(self) -> None:
         plan, ticks = self.plan(Trust(dropouts=1)), list[int]()
         with pytest.raises(TooFewSurvivors, match="needs 5"):
-            train_plan(
-                plan, records_of(), Entropy.from_key(KEY), ticks.append, fails=lambda t, c: t == 1 and c % 2 == 0
+            train(
+                plan,
+                records_of(),
+                Entropy.from_key(KEY),
+                watch=lambda done: ticks.append(done.round),
+                fails=lambda t, c: t == 1 and c % 2 == 0,
             )
         assert ticks == [1]
 
@@ -211,8 +212,8 @@ class TestDpSgd:
         """The same rounds and the same noise, but for the rounding of each window's sum."""
         records = records_of()
         plan = dpsgd_plan(records, network=Network(window=window))
-        here = train_plan(replace(plan, trust=Trust()), records, Entropy.from_key(KEY), lambda done: None).model
-        there = TRAINERS["dpsgd"](plan, records, Entropy.from_key(KEY), lambda done: None).model
+        here = train(replace(plan, trust=Trust()), records, Entropy.from_key(KEY)).model
+        there = train_dpsgd(plan, records, Entropy.from_key(KEY), lambda done: None).model
         assert np.abs(here).max() > 1e-3
         assert np.abs(here - there).max() < 1e-9
 
@@ -221,18 +222,18 @@ class TestDpSgd:
         plan = replace(dpsgd_plan(records), trust=Trust(dropouts=4))
         fails = lambda turn, client: client % 4 == turn % 4  # noqa: E731
         found = [
-            train_plan(plan, records, Entropy.from_key(KEY), lambda done: None, add_up=way, fails=fails).model
+            train(plan, records, Entropy.from_key(KEY), add_up=way, fails=fails).model
             for way in (plain_sum, masked_sum)
         ]
         assert found[0].tobytes() == found[1].tobytes()
         with pytest.raises(TooFewSurvivors):
-            train_plan(plan, records, Entropy.from_key(KEY), lambda done: None, fails=lambda t, c: c < 5)
+            train(plan, records, Entropy.from_key(KEY), fails=lambda t, c: c < 5)
 
     def test_clients_that_do_not_wait_run_as_without_trust(self) -> None:
         records = records_of()
         plan = dpsgd_plan(records, network=Network(delay=0.5))
-        here = train_plan(replace(plan, trust=Trust()), records, Entropy.from_key(KEY), lambda done: None).model
-        there = TRAINERS["dpsgd"](plan, records, Entropy.from_key(KEY), lambda done: None).model
+        here = train(replace(plan, trust=Trust()), records, Entropy.from_key(KEY)).model
+        there = train_dpsgd(plan, records, Entropy.from_key(KEY), lambda done: None).model
         assert here.tobytes() == there.tobytes()
 
 
@@ -293,7 +294,6 @@ def noise_of(plan: Plan, fails: Callable[[int, int], bool]) -> tuple[Vector, Vec
     """The noise in every round's sum in grid steps, and the variance it should have."""
     records = some_records(40, features=300, clients=10)
     entropy, totals = Entropy.from_key(bytes(range(32))), dict[int, Summed]()
-    assert plan.trust is not None
 
     def kept(turn: int, parts: dict[int, Whole]) -> Summed:
         totals[turn] = plain_sum(turn, parts)
@@ -301,7 +301,7 @@ def noise_of(plan: Plan, fails: Callable[[int, int], bool]) -> tuple[Vector, Vec
 
     rule, laid, state, rest, due = Rule.of(plan), laid_out(plan, records, entropy), start(plan), [], []
     states = [state]
-    simulate(plan, records, entropy, add_up=kept, fails=fails, watch=states.append)  # type: ignore[arg-type]
+    train(plan, records, entropy, add_up=kept, fails=fails, watch=states.append)  # type: ignore[arg-type]
     for turn, found in totals.items():
         model = model_of(rule, states[turn])
         parts = [contribution(rule, turn, model, laid.part(turn, client)) for client in found.survivors]

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from fedveil.run.flower.processes import Processes
+from fedveil.federation.flower.processes import Processes
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
 

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedveil.errors import FedveilError
-from fedveil.run.flower.network import FlowerFailed, flwr
-from fedveil.run.relay_carrier import READY, RelayCarrier, RelayLost
-from fedveil.run.site_socket import listening
+from fedveil.federation.aggregator.relay import READY, RelayCarrier, RelayLost
+from fedveil.federation.flower.network import FlowerFailed, flwr
+from fedveil.federation.site.socket import listening
 from fedveil.wire import frames
 
 Speaker = Callable[[socket.socket, list[tuple[str, bytes]]], None]

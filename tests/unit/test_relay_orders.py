@@ -9,7 +9,7 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
 from flwr.app.message import make_message
 
-from fedveil.run.flower.orders import Orders
+from fedveil.federation.flower.orders import Orders
 
 
 def reply(name: str, content: RecordDict | None = None, error: Error | None = None) -> Message:

@@ -8,12 +8,13 @@ import pytest
 
 from fedveil.account.compare import account_for
 from fedveil.account.hidden import unhidden_mus
+from fedveil.algorithms.hidden.schedule import Problem, design
+from fedveil.algorithms.hidden.schedule.criterion import yardstick
+from fedveil.algorithms.hidden.schedule.families import Frame, growing, injected, law_risk, shaped, target_mu
+from fedveil.algorithms.hidden.schedule.noise import energies, spread_noise
+from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.mechanism import Gaussian, LastIterate, Mechanism
-from fedveil.schedule import Problem, Wishes, design
-from fedveil.schedule.criterion import yardstick
-from fedveil.schedule.families import Frame, growing, injected, law_risk, shaped, target_mu
-from fedveil.schedule.noise import energies, spread_noise
 
 SMALL = Problem(units=600, dimension=8, lipschitz=1.0, smoothness=0.25, epsilon=1.0, delta=1e-4)
 PUBLIC = replace(SMALL, order="public")
@@ -27,7 +28,7 @@ def epsilon_of(run: LastIterate, delta: float) -> float:
 @pytest.mark.parametrize("neighbours", ["replace-one", "zero-out"])
 def test_what_is_designed_meets_the_target_and_hardly_more(order: str, neighbours: str) -> None:
     problem = replace(SMALL, order=order, neighbours=neighbours)  # type: ignore[arg-type]
-    designed = design(problem, Wishes(passes=3, rounds=8))
+    designed = design(problem, ScheduleRequest(passes=3, rounds=8))
     assert 0.99 < epsilon_of(designed.mechanism, problem.delta) <= problem.epsilon
     assert designed.mechanism.records == 600
     assert designed.mechanism.order == order
@@ -38,8 +39,8 @@ def test_what_is_designed_meets_the_target_and_hardly_more(order: str, neighbour
 
 
 def test_every_number_may_be_wished() -> None:
-    wishes = Wishes(rounds=4, passes=2, batch=100, step_size=(1.0, 0.5, 0.5, 0.25), noise_std=40.0)
-    run = design(PUBLIC, wishes).mechanism
+    schedule = ScheduleRequest(rounds=4, passes=2, batch=100, step_size=(1.0, 0.5, 0.5, 0.25), noise_std=40.0)
+    run = design(PUBLIC, schedule).mechanism
     assert (run.rounds, run.passes, run.batch) == (4, 2, 100)
     assert run.step_size == (1.0, 0.5, 0.5, 0.25)
     assert run.noise_std == 40.0
@@ -47,7 +48,7 @@ def test_every_number_may_be_wished() -> None:
 
 @pytest.mark.parametrize("kind", ["constant", "decaying", "growing-batches"])
 def test_a_wished_kind_is_kept(kind: str) -> None:
-    designed = design(PUBLIC, Wishes(kind=kind, rounds=5, passes=2))  # type: ignore[arg-type]
+    designed = design(PUBLIC, ScheduleRequest(kind=kind, rounds=5, passes=2))  # type: ignore[arg-type]
     run = designed.mechanism
     assert designed.kind == kind
     assert run.rounds == 5
@@ -59,7 +60,7 @@ def test_a_wished_kind_is_kept(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("schedule", "message"),
     [
         ({"batch": 601}, r"schedule\.batch must be at most the number of units, 600"),
         ({"rounds": 10, "batch": 61}, r"schedule\.batch must leave every unit in one batch of a pass"),
@@ -87,9 +88,9 @@ def test_a_wished_kind_is_kept(kind: str) -> None:
         ({"kind": "clever"}, r"schedule\.kind must be one of"),
     ],
 )
-def test_wishes_that_cannot_be_met_are_refused(wishes: dict[str, object], message: str) -> None:
+def test_wishes_that_cannot_be_met_are_refused(schedule: dict[str, object], message: str) -> None:
     with pytest.raises(BadValue, match=message):
-        design(PUBLIC, Wishes(**wishes))  # type: ignore[arg-type]
+        design(PUBLIC, ScheduleRequest(**schedule))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -113,19 +114,19 @@ def test_senseless_problems_are_refused_at_birth(change: dict[str, object], mess
 
 def test_a_converged_run_stands_still() -> None:
     problem = replace(SMALL, smoothness=0.27, strong_convexity=0.02)
-    designed = design(problem, Wishes(rounds="converged"))
+    designed = design(problem, ScheduleRequest(rounds="converged"))
     run = designed.mechanism
     assert run.rounds == 1
     assert run.batch == 600
     longer = replace(run, passes=2 * run.passes)
     assert epsilon_of(longer, problem.delta) <= epsilon_of(run, problem.delta) * 1.002
     with pytest.raises(BadValue, match="take at most 10000 passes"):
-        design(replace(SMALL, strong_convexity=1e-6), Wishes(rounds="converged"))
+        design(replace(SMALL, strong_convexity=1e-6), ScheduleRequest(rounds="converged"))
 
 
 def test_a_bounded_domain_converges_too() -> None:
     problem = replace(SMALL, diameter=2.0, units=60)
-    designed = design(problem, Wishes(rounds="converged"))
+    designed = design(problem, ScheduleRequest(rounds="converged"))
     longer = replace(designed.mechanism, passes=3 * designed.mechanism.passes)
     assert epsilon_of(longer, problem.delta) <= problem.epsilon * 1.02
 
@@ -138,11 +139,11 @@ def test_laplace_and_random_stopping_get_constant_rounds() -> None:
     assert run.batch == 1
     assert epsilon_of(run, 1e-3) <= 1.0
     stopped = replace(SMALL, stopping="random")
-    run = design(stopped, Wishes(passes=1, rounds=6)).mechanism
+    run = design(stopped, ScheduleRequest(passes=1, rounds=6)).mechanism
     assert run.stopping == "random"
     assert epsilon_of(run, SMALL.delta) <= 1.0
     with pytest.raises(BadValue, match="with random stopping"):
-        design(stopped, Wishes(kind="decaying"))
+        design(stopped, ScheduleRequest(kind="decaying"))
 
 
 def test_another_calibrator_decides_the_noise() -> None:
@@ -151,19 +152,19 @@ def test_another_calibrator_decides_the_noise() -> None:
         assert (epsilon, delta) == (1.0, 1e-4)
         return 7.0, replace(mechanism, noise_std=123.0)
 
-    wishes = Wishes(kind="constant", rounds=2, passes=2)
-    assert design(SMALL, wishes, calibrate=timid).mechanism.noise_std == 123.0
+    schedule = ScheduleRequest(kind="constant", rounds=2, passes=2)
+    assert design(SMALL, schedule, calibrate=timid).mechanism.noise_std == 123.0
 
     def confused(mechanism: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
         return 1.0, Gaussian(noise_multiplier=1.0)
 
     with pytest.raises(CannotCertify):
-        design(SMALL, wishes, calibrate=confused)
+        design(SMALL, schedule, calibrate=confused)
 
 
 def test_poisson_at_full_batches_is_the_same_mechanism() -> None:
     problem = replace(SMALL, neighbours="zero-out")
-    designed = design(problem, Wishes(kind="constant", rounds=1, passes=10, step_size=2.0))
+    designed = design(problem, ScheduleRequest(kind="constant", rounds=1, passes=10, step_size=2.0))
     assert designed.poisson is not None
     assert designed.poisson.noise_on_average == pytest.approx(designed.chosen.noise_on_average, rel=5e-3)
 
@@ -172,7 +173,7 @@ def test_the_law_of_least_noise_is_reached_by_full_batches() -> None:
     frame = Frame("decaying", 30, 1, 600, 4.0)
     shape = shaped(PUBLIC, frame)
     assert shape.risk == pytest.approx(law_risk(PUBLIC, 4.0, 1, 30), rel=1e-9)
-    designed = design(PUBLIC, Wishes(kind="decaying", rounds=1, passes=30, step_size=4.0))
+    designed = design(PUBLIC, ScheduleRequest(kind="decaying", rounds=1, passes=30, step_size=4.0))
     assert designed.chosen.arriving == pytest.approx(shape.injected, rel=1e-3)  # certified
 
 

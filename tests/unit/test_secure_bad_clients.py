@@ -8,12 +8,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from fedveil.errors import BadValue, FedveilError
-from fedveil.secure import client as module
-from fedveil.secure import refusals
-from fedveil.secure.client import ClientRound
-from fedveil.secure.keys import LOW_ORDER, agreed
-from fedveil.secure.messages import HEAD_BYTES, Kind, pack
-from fedveil.secure.refusals import (
+from fedveil.sums.masks import client as module
+from fedveil.sums.masks import refusals
+from fedveil.sums.masks.client import ClientRound
+from fedveil.sums.masks.keys import LOW_ORDER, agreed
+from fedveil.sums.masks.messages import HEAD_BYTES, Kind, pack
+from fedveil.sums.masks.refusals import (
     BadKey,
     BadMessage,
     BadShare,
@@ -29,10 +29,10 @@ from fedveil.secure.refusals import (
     RoundReused,
     TooFew,
 )
-from fedveil.secure.rounds import SecureSumming
-from fedveil.secure.server import ServerRound
-from fedveil.secure.setting import Setting
-from fedveil.secure.shamir import SHARE_BYTES
+from fedveil.sums.masks.rounds import SecureSumming
+from fedveil.sums.masks.server import ServerRound
+from fedveil.sums.masks.setting import Setting
+from fedveil.sums.masks.shamir import SHARE_BYTES
 from unit.masked_sums import RUN, Played, machines, play, signer, some_setting, some_values
 
 SETTING = some_setting()

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedveil.errors import BadValue
-from fedveil.secure.bounds import Bounds, admit, largest, require_headroom, squared_norm, widest
-from fedveil.secure.graph import graph_of
-from fedveil.secure.masks import add_masks
-from fedveil.secure.refusals import OutOfBounds
-from fedveil.secure.shamir import PRIME, deal, recover
+from fedveil.sums.masks.bounds import Bounds, admit, largest, require_headroom, squared_norm, widest
+from fedveil.sums.masks.graph import graph_of
+from fedveil.sums.masks.refusals import OutOfBounds
+from fedveil.sums.masks.shamir import PRIME, deal, recover
+from fedveil.sums.masks.streams import add_masks
 from unit.masked_sums import some_setting
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedveil.secure.client import ClientRound, Member
-from fedveil.secure.keys import LOW_ORDER
-from fedveil.secure.messages import HEAD_BYTES, Kind, pack, unpack
-from fedveil.secure.refusals import (
+from fedveil.sums.masks.client import ClientRound, Member
+from fedveil.sums.masks.keys import LOW_ORDER
+from fedveil.sums.masks.messages import HEAD_BYTES, Kind, pack, unpack
+from fedveil.sums.masks.refusals import (
     AliveAndGone,
     BadEnvelope,
     BadKey,
@@ -22,8 +22,8 @@ from fedveil.secure.refusals import (
     ShareSpent,
     TooFew,
 )
-from fedveil.secure.sealed import ENVELOPE_BYTES
-from fedveil.secure.setting import Setting
+from fedveil.sums.masks.sealed import ENVELOPE_BYTES
+from fedveil.sums.masks.setting import Setting
 from unit.masked_sums import RUN, Played, machines, play, some_setting, some_values
 
 SETTING = some_setting()

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.certify import certify, differences
+from fedveil.certificate.certify import certify, differences
+from fedveil.federation.aggregator.refusals import SiteRefused
+from fedveil.federation.site.guard import Terms
 from fedveil.ledger import Ledger
 from fedveil.plan import write_plan
-from fedveil.run.everybody import SiteRefused
-from fedveil.run.site_guard import Terms
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Refused, peek, seal, unseal
 from fedveil.wire.keys import Identity

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fedveil.run.flower.supernode import Naps
+from fedveil.federation.flower.supernode import Naps
 
 
 @dataclass

@@ -13,11 +13,11 @@ import pytest
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
 from fedveil.model.torch import TorchLoss
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import grid_of, promise
-from fedveil.run.simulate import simulate
+from fedveil.run.train import train
 from fedveil.study import study_of
-from fedveil.train.entropy import Entropy
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 torch.set_num_threads(1)  # small layers: threads would only wait for each other
@@ -232,9 +232,10 @@ def test_a_hidden_run_uses_neither_convexity_nor_smoothness_and_the_grid_costs_n
     assert 1.99 < found.epsilon <= 2.0
     assert {bound.name for bound in found.bounds if bound.status == "certified"} == {"unhidden", "block"}
     assert grid_of(plan, "final-model").distance < 1e-6
-    model, state = simulate(plan, records, Entropy.from_seed(0))
+    trained = train(plan, records, Entropy.from_seed(0))
+    model = trained.model
     assert 0 < np.linalg.norm(model) <= 2.0 * (1 + 1e-12)
-    assert state.dropped == 0
+    assert trained.dropped == 0
 
 
 def test_projection_hides_the_rounds_of_long_runs_with_small_balls() -> None:

@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dpsgd_plans import dpsgd_plan, posture
+from dpsgd_plans import dpsgd_plan, settings
 from plans import some_plan, some_records
 
-from fedveil.assumptions import assumptions
+from fedveil.algorithms.dpsgd.network import Network
+from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.noise_shares import extra_noise, share_deviation
+from fedveil.algorithms.shares import plain_sum
+from fedveil.algorithms.simfl.method import SimFL
+from fedveil.certificate.assumptions import assumptions
 from fedveil.errors import BadValue, CannotCertify, NotAvailable
 from fedveil.guarantee import Adversary
-from fedveil.method.fedavg import FedAvg
-from fedveil.method.network import Network
-from fedveil.method.parts import cohorts, extra_noise, share_deviation
-from fedveil.method.simfl import SimFL
 from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import ADVERSARIES, grid_of, hidden_views, ideal, promise
-from fedveil.run import summing
+from fedveil.run import sums as summing
 from fedveil.study import study_of
 from fedveil.target import Target
-from fedveil.train.entropy import Entropy
-from fedveil.train.parts import plain_sum
-from fedveil.trust import Trust
+from fedveil.trust import CENTRAL, Trust
 
 RECORDS = some_records(60, features=3, clients=12)
 WHOLE = {"deal": "clients", "unit": "client", "batch": 4, "rounds": 3}
@@ -87,7 +87,7 @@ class TestBirth:
         study = study_of(TABLES | {"trust": {"dropouts": 1}}, base=Path(), data_given=True)
         assert study.trust == Trust(dropouts=1)
         assert study_of(TABLES | {"trust": {}}, base=Path(), data_given=True).trust == Trust()
-        assert study_of(TABLES, base=Path(), data_given=True).trust is None
+        assert study_of(TABLES, base=Path(), data_given=True).trust is CENTRAL
         with pytest.raises(BadValue, match="Did you mean dropouts"):
             study_of(TABLES | {"trust": {"dropout": 1}}, base=Path(), data_given=True)
 
@@ -121,14 +121,14 @@ class TestPlan:
             Target(epsilon=1.0, delta=1e-5),
             Target(epsilon=1.0, delta=1e-5, unit="client"),
         )
-        assert cohorts(some_plan(RECORDS).method, shape, record) == [12] * 6
-        assert cohorts(some_plan(RECORDS, **WHOLE, passes=2).method, shape, client) == [4] * 6
-        assert cohorts(some_plan(RECORDS, deal="clients", batch=15, rounds=4).method, shape, record) == [3] * 4
+        assert some_plan(RECORDS).method.cohorts(shape, record) == [12] * 6
+        assert some_plan(RECORDS, **WHOLE, passes=2).method.cohorts(shape, client) == [4] * 6
+        assert some_plan(RECORDS, deal="clients", batch=15, rounds=4).method.cohorts(shape, record) == [3] * 4
         uneven = some_plan(RECORDS, deal="clients", unit="client", batch=(5, 4, 3), rounds=3).method
-        assert cohorts(uneven, shape, client) == [5, 4, 3]
-        assert extra_noise(uneven, Trust(dropouts=1), shape, client) == pytest.approx(1.5)
-        each = tuple(posture(rounds=10 if k % 2 else 5) for k in range(12))
-        assert cohorts(dpsgd_plan(RECORDS, *each).method, shape, record) == [12] * 5 + [6] * 5
+        assert uneven.cohorts(shape, client) == [5, 4, 3]
+        assert extra_noise(uneven.cohorts(shape, client), Trust(dropouts=1)) == pytest.approx(1.5)
+        each = tuple(settings(rounds=10 if k % 2 else 5) for k in range(12))
+        assert dpsgd_plan(RECORDS, *each).method.cohorts(shape, record) == [12] * 5 + [6] * 5
 
     @pytest.mark.parametrize(
         ("plan", "trust", "says"),
@@ -331,13 +331,13 @@ class TestSumming:
         uneven = some_plan(RECORDS, deal="clients", unit="client", batch=(5, 4, 3), rounds=3, passes=2)
         floors = summing.floors_of(replace(uneven, trust=Trust(dropouts=1)))
         assert floors == [(5, 4), (4, 3), (3, 2)] * 2
-        windows = dpsgd_plan(RECORDS, *(posture(rounds=8 if k else 3) for k in range(12)), network=Network(window=3.0))
+        windows = dpsgd_plan(RECORDS, *(settings(rounds=8 if k else 3) for k in range(12)), network=Network(window=3.0))
         assert summing.floors_of(replace(windows, trust=Trust(dropouts=2))) == [(12, 10), (11, 9), (11, 9)]
 
     def test_what_is_not_here_is_said(self) -> None:
         plan = replace(some_plan(RECORDS), trust=Trust(server="secure-aggregation"))
         with pytest.raises(NotAvailable, match="secure-aggregation"):
-            summing._part("fedveil.secure.nowhere", plan)
+            summing._part("fedveil.sums.nowhere", plan)
 
     def test_every_word_has_a_way(self) -> None:
         assert set(summing.SERVERS) == {"trusted", "secure-aggregation", "homomorphic"}
@@ -346,7 +346,7 @@ class TestSumming:
 class TestAcrossSites:
     """A site's own certificate says what the site enforces, and what it takes from the aggregator and other sites."""
 
-    @pytest.mark.parametrize("trust", [None, Trust(dropouts=1)])
+    @pytest.mark.parametrize("trust", [CENTRAL, Trust(dropouts=1)])
     def test_a_secret_order_that_a_guarantee_uses_is_among_its_assumptions(self, trust: Trust | None) -> None:
         noise = (8.0, 8.0, 8.0, 8.0, 8.0, 16.0)
         plan = replace(some_plan(RECORDS, noise_std=noise, seeded=False), trust=trust)
@@ -375,7 +375,7 @@ class TestAcrossSites:
 
 def test_ranges_are_proved_for_every_sample() -> None:
     """The largest sample that the sampler can give is below the 13 deviations that the plan allows for."""
-    from fedveil.train.noise import _NORMAL, Sampler
+    from fedveil.noise.grid import _NORMAL, Sampler
 
     for steps in (256.0, 300.0, 511.9, 2.0**30, 2.0**45):
         sampler = Sampler.of(_NORMAL, steps)

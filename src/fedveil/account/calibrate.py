@@ -10,8 +10,9 @@ from fedveil.account.loss_distribution import LossDistributionAccountant
 from fedveil.account.sampled import certified_epsilon
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
-from fedveil.mechanism import ApproximateDP, Compose, LastIterate, Mechanism, Numbers, Repeat, alike, number
+from fedveil.mechanism import ApproximateDP, Compose, LastIterate, Mechanism, Numbers, Repeat, alike
 from fedveil.theory.numerics import check_delta
+from fedveil.values import number
 
 _SMALLEST, _LARGEST = 1e-4, 1e8
 

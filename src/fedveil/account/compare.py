@@ -17,7 +17,7 @@ from fedveil.account.sampled import best_pairs
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Answer, Bound, Moves, Status
-from fedveil.mechanism import Gaussian, LastIterate, Mechanism, SampledGaussian, alike, flatten, number, whole
+from fedveil.mechanism import Gaussian, LastIterate, Mechanism, SampledGaussian, alike, flatten
 from fedveil.theory.concentrated import group_epsilon_delta
 from fedveil.theory.loss import FiniteLaw, law_of_profile
 from fedveil.theory.numerics import (
@@ -27,6 +27,7 @@ from fedveil.theory.numerics import (
     check_epsilon,
     smallest_epsilon,
 )
+from fedveil.values import number, whole
 
 _PROFILE_POINTS = 40  # epsilons at which a hidden run's certified curve is taken into a composition
 

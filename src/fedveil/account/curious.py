@@ -17,10 +17,9 @@ from fedveil.account.last_iterate import evaluators
 from fedveil.account.participation import Participation, units_of
 from fedveil.checks import require
 from fedveil.mechanism import LastIterate
-from fedveil.theory.numerics import Vector
-from fedveil.theory.rounds import Indices
 from fedveil.theory.view_position import Dealt, SeenStars, seen_stars
 from fedveil.theory.views import Look, Stretches, looked_at_mu, looks_of_many_rounds, looks_of_one_round
+from fedveil.values import Indices, Vector
 
 _MOST_ROUNDS = 200_000  # rounds in all up to which stretches between looks are followed
 _MOST_MUS = 4_000_000  # numbers worked out at most

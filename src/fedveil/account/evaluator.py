@@ -10,7 +10,8 @@ from fedveil.errors import FedveilError
 from fedveil.guarantee import Answer, Bound, Moves, Status
 from fedveil.mechanism import LastIterate
 from fedveil.theory.divergence import log_theta
-from fedveil.theory.numerics import REPORTED_DELTA, ROUNDING, Vector, log_sum, smallest_epsilon
+from fedveil.theory.numerics import REPORTED_DELTA, ROUNDING, log_sum, smallest_epsilon
+from fedveil.values import Vector
 
 _TOLD_APART = 32  # different moves of a run that are kept
 

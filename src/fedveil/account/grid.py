@@ -29,7 +29,8 @@ from fedveil.theory.grid import (
     log_delta_on_grid,
     slack_of,
 )
-from fedveil.theory.numerics import REPORTED_DELTA, SMALLEST_DELTA, Vector, check_delta, check_epsilon
+from fedveil.theory.numerics import REPORTED_DELTA, SMALLEST_DELTA, check_delta, check_epsilon
+from fedveil.values import Vector
 
 _SHARES: Final = (1e-6, 1e-2, 0.5)  # of delta, kept for the grid: first what costs nothing, then what is bearable
 _USUAL: Final = 40.0  # epsilons below this are raised as they always were
@@ -145,7 +146,7 @@ def on_grid(grid: Grid, answer_at: Callable[[float], Answer], delta: float) -> A
 def _raised(grid: Grid, ideal: Answer, inner: float, delta: float) -> Answer:
     bounds = tuple(_raised_bound(grid, bound, inner, delta) for bound in ideal.bounds)
     epsilon = _raised_epsilon(grid, ideal.epsilon, inner, delta)
-    if epsilon == math.inf:
+    if epsilon == math.inf and ideal.certified_by is not None:
         return least_of(bounds, delta, None)
     return Answer(epsilon=epsilon, delta=delta, certified_by=ideal.certified_by, bounds=bounds)
 

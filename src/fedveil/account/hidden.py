@@ -13,9 +13,9 @@ import numpy as np
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import LastIterate, Numbers, sensitivity
 from fedveil.theory.blocks import block_distances
-from fedveil.theory.numerics import Vector
 from fedveil.theory.rounds import Rounds
-from fedveil.theory.shift import Indices, unhidden_mu, uses_mu
+from fedveil.theory.shift import unhidden_mu, uses_mu
+from fedveil.values import Indices, Vector
 
 _EXACT = 48  # up to so many rounds (of changing kind) nothing is merged or thinned
 _DENSE = 72  # checkpoints that stay dense next to the last use, for rounds of one kind

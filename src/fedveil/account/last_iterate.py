@@ -20,7 +20,8 @@ from fedveil.theory.blocks import LogDivergence, block_contraction, linear_contr
 from fedveil.theory.composition import delta_bracket
 from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.loss import LaplaceLaw
-from fedveil.theory.numerics import ROUNDING, Vector, log_sum
+from fedveil.theory.numerics import ROUNDING, log_sum
+from fedveil.values import Vector
 
 _MOST_STEPS = 5000  # rounds up to which one-round contraction is followed round by round
 

@@ -19,8 +19,9 @@ from fedveil.account.participation import Participation as Participation
 from fedveil.account.sampled_observers import sampled_views
 from fedveil.checks import require
 from fedveil.guarantee import Adversary, Answer
-from fedveil.mechanism import LastIterate, number
-from fedveil.theory.numerics import Vector, check_delta, check_epsilon
+from fedveil.mechanism import LastIterate
+from fedveil.theory.numerics import check_delta, check_epsilon
+from fedveil.values import Vector, number
 
 
 def observe(

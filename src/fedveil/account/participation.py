@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from fedveil.account.hidden import per_round
 from fedveil.checks import require
-from fedveil.mechanism import LastIterate, whole
+from fedveil.mechanism import LastIterate
+from fedveil.values import whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

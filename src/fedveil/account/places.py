@@ -7,8 +7,9 @@ import numpy as np
 
 from fedveil.account.last_iterate import evaluators
 from fedveil.checks import require
-from fedveil.mechanism import LastIterate, number, whole
+from fedveil.mechanism import LastIterate
 from fedveil.theory.numerics import check_delta, smallest_epsilon
+from fedveil.values import number, whole
 
 _TOLERANCE = 1e-7
 _SLOW = ("linear-contraction", "nonlinear-contraction")  # they walk through all rounds for every epsilon

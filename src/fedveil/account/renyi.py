@@ -7,7 +7,7 @@ import numpy as np
 
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import Gaussian, Laplace, Primitive, SampledGaussian, ShuffledGaussian
-from fedveil.theory.numerics import Vector, check_delta, check_epsilon
+from fedveil.theory.numerics import check_delta, check_epsilon
 from fedveil.theory.renyi import (
     delta_over_orders,
     epsilon_over_orders,
@@ -15,6 +15,7 @@ from fedveil.theory.renyi import (
     renyi_laplace,
     renyi_sampled_gaussian,
 )
+from fedveil.values import Vector
 
 _ORDERS = (*range(2, 33), *range(34, 65, 2), 72, 80, 96, 112, 128, 160, 192, 256, 384, 512, 1024)
 

@@ -20,10 +20,10 @@ from fedveil.theory.composition import Uses, worst_upper
 from fedveil.theory.hops import log_delta_upper, profile, two_hops
 from fedveil.theory.loss import GaussianLaw, LossLaw
 from fedveil.theory.mixture_law import Way
-from fedveil.theory.numerics import Vector
 from fedveil.theory.plan_search import PoissonCost, best_plan, scattered_cost
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.sampled_poisson import LARGEST_PART, part_law
+from fedveil.values import Vector
 
 _KINDS = 48  # different rounds that are told apart when every model is seen
 _CLASSES = 12  # different shifts inside one part of a pass

@@ -16,7 +16,7 @@ from fedveil.account.participation import Participation
 from fedveil.account.sampled import sampled_evaluators
 from fedveil.guarantee import Adversary
 from fedveil.mechanism import LastIterate
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 
 def sampled_views(run: LastIterate, adversary: Adversary, who: Participation) -> Sequence[Evaluator]:

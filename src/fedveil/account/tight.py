@@ -14,8 +14,8 @@ from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import ROUNDING, log_sum
 from fedveil.theory.position import star
 from fedveil.theory.position_program import program
-from fedveil.theory.shift import Indices
 from fedveil.theory.transport import Transport, transport
+from fedveil.values import Indices
 
 _MOST_TABLES = 8  # rounds after the use that transport follows
 _WIDEST = 5.0  # diameters over noise at which transport is tried

@@ -10,25 +10,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedveil.algorithms.registry import attack_view
 from fedveil.attack.cost import most_runs
 from fedveil.attack.game import game, what_hiding_buys
 from fedveil.attack.leakage import LINEAR, leakage
 from fedveil.attack.membership import attacked, watched
 from fedveil.attack.one_run import one_run
-from fedveil.attack.releases import SEEN_BY
+from fedveil.attack.releases import view_of
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import FEWEST, MOST, runs_needed
 from fedveil.audit.record import Audit
-from fedveil.certify import Certificate, certify_written
+from fedveil.certificate.certify import Certificate, certify_written
 from fedveil.checks import require
 from fedveil.data.canaries import Canaries
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.guarantee import finite_or_none
-from fedveil.job import Given, Wanted, open_study
+from fedveil.jobs.local import Given, Wanted, open_study
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.train.entropy import Entropy
 from fedveil.version import EARLIER, __version__
 
 Watch = Callable[[str], None]
@@ -89,7 +90,7 @@ def audit_run(
     if runs:
         tell(f"playing the distinguishing game, {runs:,} runs on each of two data sets")
         findings += game(plan, runs, entropy, alarm=effort.alarm)
-        if plan.method.kind == "hidden":
+        if plan.method.hides:
             tell("measuring what hiding buys")
             hidden_state = _hiding(plan, runs, effort.alarm, entropy)
     findings += canaries
@@ -126,12 +127,12 @@ def checked(folder: Path) -> Certificate:
 def playable(plan: Plan, effort: Effort) -> tuple[int, str]:
     """How many runs of the game to make, none where it is not known or does not fit; and why not as many as wished.
 
-    Refuses a wish for so few that not even a perfect attack could contradict what the plan promises.
+    Refuses a request for so few that not even a perfect attack could contradict what the plan promises.
     """
     unknown = _unknown(plan)
     if unknown:
         return 0, unknown
-    who = plan.target.adversary if plan.method.kind == "hidden" else SEEN_BY[plan.method.kind]
+    who = plan.target.adversary if plan.method.hides else view_of(plan).seen_by
     needed = runs_needed(claim_of_plan(plan, who), effort.alarm)
     if needed > MOST:  # also where nothing is promised: there is nothing to contradict, only to measure
         needed = FEWEST
@@ -148,13 +149,13 @@ def playable(plan: Plan, effort: Effort) -> tuple[int, str]:
 def _unknown(plan: Plan) -> str:
     """Why the game is not known for a plan; nothing where it is."""
     kind, method = plan.method.kind, plan.method
-    if kind != "hidden" and kind not in SEEN_BY:
+    if attack_view(kind) is None:
         return f"it is not known for {kind} training"
     if plan.model.kind == "torch":
         return "it knows losses of linear scores, not torch models"
-    if kind == "hidden":
+    if method.hides:
         return "" if plan.run.stopping == "end" else "it is not known for random stopping"
-    if getattr(method, "noiseless", False):
+    if method.noiseless:
         return "nothing is hidden where no noise is added"
     if plan.model.loss.outputs != 1:
         return f"for {kind} it knows losses of one score, not {plan.model.kind}"

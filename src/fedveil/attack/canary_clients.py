@@ -7,22 +7,21 @@ How far the model leans towards them, against fresh directions that nobody held,
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedveil.algorithms.fedavg.method import FedAvg
 from fedveil.audit.canary_estimate import cosines, estimate
 from fedveil.audit.finding import Finding
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.guarantee import Adversary, finite_or_none
-from fedveil.job import Given, Wanted, open_study
+from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.ledger.costs import cost_of
-from fedveil.method.fedavg import FedAvg
 from fedveil.model.loss import Loss
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.run.in_memory import train
-from fedveil.train.entropy import Entropy
+from fedveil.run.train import train
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 _INSIDE = 1 - 2.0**-40
 
 

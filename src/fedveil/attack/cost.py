@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from fedveil.attack.releases import WIDTH, rows_each
+from fedveil.attack.releases import WIDTH, rows_each, view_of
 from fedveil.audit.game import MOST
-from fedveil.method.fedavg import FedAvg
 from fedveil.plan import Plan
 
 BYTES = 2 * 10**9
@@ -14,7 +13,7 @@ _WORD = 8
 
 def most_runs(plan: Plan) -> int:
     """Runs on each of two data sets, of a plan that can be played; 0: not even its data sets fit."""
-    return _hidden(plan) if plan.method.kind == "hidden" else _releases(plan)
+    return _hidden(plan) if plan.method.hides else _releases(plan)
 
 
 def _hidden(plan: Plan) -> int:
@@ -31,8 +30,10 @@ def _hidden(plan: Plan) -> int:
 def _releases(plan: Plan) -> int:
     """A wide problem is laid out whole, and copied; of each run every release is kept."""
     method, rows = plan.method, WIDTH * rows_each(plan)
-    again = method.local_epochs if isinstance(method, FedAvg) else 1
+    again = view_of(plan).work(plan)
     room = BYTES - 3 * _WORD * rows * WIDTH
-    rounds = int(np.max([p.rounds for p in method.postures])) if hasattr(method, "postures") else method.total
+    rounds = (
+        int(np.max([p.rounds for p in method.client_settings])) if hasattr(method, "client_settings") else method.total
+    )
     problems = NUMBERS // (2 * rounds * rows * WIDTH * again)
     return int(min(MOST, max(0, room) // (6 * _WORD * rounds), problems * WIDTH))

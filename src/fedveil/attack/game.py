@@ -2,26 +2,25 @@
 
 from collections.abc import Callable, Sequence
 
+from fedveil.attack.batched_runs import Parts, many_runs
 from fedveil.attack.neighbours import worst_pair
-from fedveil.attack.releases import SEEN_BY, releases
-from fedveil.attack.stack import Parts, many_runs
-from fedveil.attack.views import Scene, look, some_models
+from fedveil.attack.observed_runs import Scene, look, some_models
+from fedveil.attack.releases import releases, view_of
 from fedveil.audit.claim import Claim, claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Seen, play
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.promises import ADVERSARIES
-from fedveil.train.entropy import Entropy
 
 Claims = Callable[[Adversary], Claim]
 
 
 def scenes(plan: Plan, runs: int, entropy: Entropy, parts: Parts | None = None) -> tuple[Scene, Scene]:
     """The same plan run ``runs`` times on each of two neighbouring data sets."""
-    known = plan.method.kind == "hidden"
-    require(known, "algorithm.kind", "be hidden for the distinguishing game", plan.method.kind)
+    require(plan.method.hides, "algorithm.kind", "be hidden for the distinguishing game", plan.method.kind)
     pair, parts = worst_pair(plan), parts or Parts()
     keys = [Entropy(entropy.words("scene", k, 4).tobytes(), private=entropy.private) for k in range(2)]
     found = [
@@ -45,9 +44,9 @@ def game(
 
     Methods that hide nothing are looked at release by release, as one observer sees them (attack/releases.py).
     """
-    if plan.method.kind != "hidden":
+    if not plan.method.hides:
         seen = releases(plan, runs, entropy)
-        who = SEEN_BY[plan.method.kind]
+        who = view_of(plan).seen_by
         claim = claim_of_plan(plan, who) if claims is None else claims(who)
         return [play(*seen, claim, adversary=who, delta=plan.target.delta, alarm=alarm)]
     first, second = scenes(plan, runs, entropy, parts)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.attack.sightings import Sighting, first_round, sightings, with_noise
+from fedveil.algorithms.observation import Observation
+from fedveil.attack.observing import first_round, observe, with_noise
 from fedveil.audit.leakage import read_classes, read_linear
 from fedveil.audit.pictures import Greys, at_best_scale, cosine, greys, psnr, square
 from fedveil.checks import require
@@ -19,11 +20,11 @@ from fedveil.data.records import Records
 from fedveil.errors import BadValue
 from fedveil.guarantee import finite_or_none
 from fedveil.model.torch import TorchLoss
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.promises import promise
-from fedveil.train.entropy import Entropy
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 LINEAR = ("softmax", "logistic", "smoothed-hinge", "huber")
 FACTORS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 _SHOWN = 10  # victims whose pictures are kept
@@ -57,7 +58,7 @@ def leakage(
     hint = "The result shows records as they are: attack stand-ins of the same shape."
     require(public is True, "public", "be true for records that the attack may show", public, hint)
     hint = "It knows what a record's share of the noise is, not a client's: attack the study without [trust]."
-    require(plan.trust is None, "plan.trust", "be absent for the leakage attack", plan.trust, hint)
+    require(not plan.trust.shared, "plan.trust", "be absent for the leakage attack", plan.trust, hint)
     known = plan.model.kind in LINEAR or plan.model.kind == "torch"
     if not known:
         raise BadValue(f"The leakage attack must know the model, and it knows {', '.join(LINEAR)}, torch.")
@@ -71,12 +72,12 @@ def leakage(
     for factor in sorted(set(factors)):
         noised = with_noise(plan, factor)
         clients = sorted({int(records.owner[victim]) for victim in chosen})
-        seen = sightings(noised, records, entropy, clients, noiseless=factor == 0)
-        found: dict[tuple[str, str], list[tuple[Sighting, Guess]]] = {}
+        seen = observe(noised, records, entropy, clients, noiseless=factor == 0)
+        found: dict[tuple[str, str], list[tuple[Observation, Guess]]] = {}
         for victim in chosen:
-            for sighting in seen.of_client(int(records.owner[victim])):
-                for guess in _guesses(plan, sighting, records, victim, constant, steps):
-                    found.setdefault((sighting.adversary, guess.attack), []).append((sighting, guess))
+            for observation in seen.of_client(int(records.owner[victim])):
+                for guess in _guesses(plan, observation, records, victim, constant, steps):
+                    found.setdefault((observation.adversary, guess.attack), []).append((observation, guess))
         rows += [
             _row(noised, factor, who, attack, [pictures[v] for v in chosen], hits, shape)
             for (who, attack), hits in found.items()
@@ -124,16 +125,18 @@ def _victims(records: Records, taking_part: NDArray[np.int64], most: int) -> lis
     return [int(index) for index in taking_part[order][:most]]
 
 
-def _guesses(plan: Plan, sighting: Sighting, records: Records, victim: int, constant: float, steps: int) -> list[Guess]:
+def _guesses(
+    plan: Plan, observation: Observation, records: Records, victim: int, constant: float, steps: int
+) -> list[Guess]:
     row, label = records.features[victim], int(records.targets[victim]) if records.classes else 0
     truth = row if constant == 0 else row[:-1]
     loss = plan.model.loss
     if isinstance(loss, TorchLoss):
-        return _by_matching(plan, loss, sighting, truth, row.size, label, (records.features, steps))
+        return _by_matching(plan, loss, observation, truth, row.size, label, (records.features, steps))
     outputs, width = loss.outputs, row.size
-    by_class = read_classes(sighting.gradient, width, outputs, sighting.records or np.inf, constant)
-    told = read_linear(sighting.gradient, width, outputs, constant).label
-    alone = sighting.records == 1 and loss.classes > 0
+    by_class = read_classes(observation.gradient, width, outputs, observation.records or np.inf, constant)
+    told = read_linear(observation.gradient, width, outputs, constant).label
+    alone = observation.records == 1 and loss.classes > 0
     guess = by_class[label if outputs > 1 else min(label, 1)]
     return [_judged("analytic", truth, guess, told == label if alone else None)]
 
@@ -141,7 +144,7 @@ def _guesses(plan: Plan, sighting: Sighting, records: Records, victim: int, cons
 def _by_matching(
     plan: Plan,
     loss: TorchLoss,
-    sighting: Sighting,
+    observation: Observation,
     truth: Vector,
     width: int,
     label: int,
@@ -155,7 +158,7 @@ def _by_matching(
     module = loss.module_at(np.zeros(plan.dimension), width)
     span = float(features.min()), float(features.max())
     shape = square(truth.size) if truth.size == width else None
-    gradient = sighting.gradient / max(sighting.records, 1.0)
+    gradient = observation.gradient / max(observation.records, 1.0)
     plain = Search(steps=steps, span=span, clip=plan.constants.lipschitz)
     smooth = Search(steps=2 * steps, restarts=1, span=span, shape=shape, smooth=0.0 if shape is None else 1e-4)
     found: list[Guess] = []
@@ -165,7 +168,7 @@ def _by_matching(
     except BadValue:
         pass  # the first layer is no linear one: only matching is left
     attacks = [("idlg", idlg, plain), ("cosine", cosine_matching, smooth)]
-    for name, attack, search in attacks if sighting.records == 1 else attacks[1:]:  # iDLG is about one record
+    for name, attack, search in attacks if observation.records == 1 else attacks[1:]:  # iDLG is about one record
         match = attack(module, gradient, width, search)
         found.append(_judged(name, truth, match.row[: truth.size], match.label == label))
     return found
@@ -181,7 +184,7 @@ def _row(
     who: Any,
     attack: str,
     truths: list[Vector],
-    hits: list[tuple[Sighting, Guess]],
+    hits: list[tuple[Observation, Guess]],
     shape: tuple[int, int] | None,
 ) -> dict[str, Any]:
     guesses = [guess for _, guess in hits]
@@ -192,7 +195,7 @@ def _row(
         "attack": attack,
         "noise": factor,
         "epsilon": None if factor == 0 else finite_or_none(promise(plan, who).epsilon),
-        "records": float(np.mean([sighting.records for sighting, _ in hits])),
+        "records": float(np.mean([observation.records for observation, _ in hits])),
         "cosine": _mean([guess.cosine for guess in guesses]),
         "psnr": _mean([guess.psnr for guess in guesses]),
         "psnr_least": min(guess.psnr for guess in guesses),

@@ -16,12 +16,12 @@ from fedveil.audit.finding import Finding
 from fedveil.audit.membership import Shadows, lira_offline, lira_online, membership_finding
 from fedveil.checks import require
 from fedveil.data.records import Records
-from fedveil.job import Given, Wanted, open_study
+from fedveil.jobs.local import Given, Wanted, open_study
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.run.in_memory import train
-from fedveil.train.entropy import Entropy
+from fedveil.run.train import train
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 Coins = NDArray[np.bool_]
 DELTAS = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.2, 0.4)
 

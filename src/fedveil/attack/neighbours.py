@@ -7,16 +7,12 @@ bound and whose labels differ on the two data sets (or who is silent on the seco
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.records import Records
-from fedveil.method.hidden import Hidden
 from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan
-
-Vector = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from fedveil.values import Indices, Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +63,7 @@ def _owners(plan: Plan) -> Indices:
 def _victim(plan: Plan, owner: Indices) -> Indices:
     """The first unit; with a public order the first of the last round, after which least noise comes."""
     unit = 0
-    if isinstance(plan.method, Hidden) and plan.run.order == "public":
+    if plan.method.hides and plan.run.order == "public":
         ends = np.cumsum(np.broadcast_to(np.asarray(plan.run.batch), (plan.run.rounds,)))
         unit = int(ends[-1] - (plan.run.batch if isinstance(plan.run.batch, int) else plan.run.batch[-1]))
     if plan.target.unit == "client":

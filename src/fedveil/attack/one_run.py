@@ -9,21 +9,20 @@ import io
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.one_run import finding_of_scores
-from fedveil.certify import certify, read_records
+from fedveil.certificate.certify import certify, read_records
 from fedveil.checks import require
 from fedveil.data.canaries import canary_rows
 from fedveil.errors import BadValue
 from fedveil.plan import Plan
 from fedveil.run import coins
 from fedveil.run.coins import check_commitment, read_coins
+from fedveil.values import Vector
 from fedveil.version import __version__
 
-Vector = NDArray[np.float64]
 DELTAS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)  # of the claim, beside the plan's own: for p-values below it
 
 

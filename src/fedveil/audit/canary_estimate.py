@@ -8,14 +8,13 @@ Reference:
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from fedveil.audit.finding import Finding
 from fedveil.checks import require
 from fedveil.guarantee import Adversary, finite_or_none
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 _LARGEST = 700.0
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 Noise = Literal["gaussian", "laplace"]
 

@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedveil.account.compare import account_for
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
 from fedveil.ledger.costs import covered
 from fedveil.mechanism import Mechanism
-from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan
 from fedveil.promises import promise, promised_delta
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 POINTS = 48  # of a plan's curve
 _SMALL = (1e-9, 1e-7, 1e-5, 1e-4, 1e-3, 3e-3)
 
@@ -82,7 +80,7 @@ def _claim_of_plan(plan: Plan, adversary: Adversary, deltas: tuple[float, ...] |
     if not covered(plan):
         return Claim(())
     own = plan.target.delta, promise(plan, adversary).epsilon
-    if deltas is None and isinstance(plan.method, Hidden) and math.isfinite(own[1]):
+    if deltas is None and plan.method.hides and math.isfinite(own[1]):
         far = promise(plan, adversary, min(1e-6, own[0])).epsilon
         epsilons = np.linspace(1e-5 * far, far, POINTS).tolist() if math.isfinite(far) else []
         return Claim(((own[1], own[0]), *((e, promised_delta(plan, adversary, e)) for e in epsilons)))

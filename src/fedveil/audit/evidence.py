@@ -15,8 +15,8 @@ from scipy.optimize import nnls
 from scipy.special import logsumexp, ndtri
 
 from fedveil.audit.claim import Claim
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 _THRESHOLDS = 40
 _HOPELESS = 40.0  # an epsilon that no number of runs refutes; its powers would leave the range of floats

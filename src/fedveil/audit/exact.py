@@ -15,7 +15,8 @@ from fedveil.audit.chain import Instance
 from fedveil.audit.gaussian_law import GaussianLaws
 from fedveil.audit.laplace_law import LaplaceLaws
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector, check_delta, smallest_epsilon
+from fedveil.theory.numerics import check_delta, smallest_epsilon
+from fedveil.values import Vector
 
 FINE = 256  # cells a noise deviation in an answer; a search uses fewer
 COARSE = 24

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedveil.audit.claim import Claim
 from fedveil.audit.confidence import least_epsilon
@@ -18,8 +17,8 @@ from fedveil.audit.evidence import choose, log_fortune, runs_to_refute
 from fedveil.audit.finding import Finding
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 FEWEST, MOST = 40, 10_000_000
 CHOOSING = 0.1  # share of the runs that only choose
 _RIDGE = 1e-12  # keeps the discriminant defined where features repeat each other: there it finds all there is to find

@@ -19,7 +19,8 @@ from scipy.special import ndtr
 
 from fedveil.checks import require
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.theory.numerics import Vector, check_delta, check_epsilon, smallest_epsilon
+from fedveil.theory.numerics import check_delta, check_epsilon, smallest_epsilon
+from fedveil.values import Vector
 
 _ROUNDING = 1e-11  # relative, of a difference of normal probabilities
 _ALIKE = 1e-12  # relative difference of covariances up to which they are equal

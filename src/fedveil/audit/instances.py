@@ -14,7 +14,7 @@ from fedveil.audit.chain import Chain, Instance, Line, Mixture, Step
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import LastIterate
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 MOST_ROUNDS = 2000  # that are followed
 MOST_CHAINS = 4000  # rounds of all chains of a mixture together

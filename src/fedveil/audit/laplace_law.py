@@ -12,7 +12,7 @@ import numpy as np
 from fedveil.audit.cells import CellLaw, add
 from fedveil.audit.chain import Chain, Mixture
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 _ROUNDING = 1e-11  # relative, a round: positive terms only
 _WIDEST = 600.0  # of the interval and the images, in scales: exponentials must be numbers

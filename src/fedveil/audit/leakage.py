@@ -16,11 +16,9 @@ References:
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedveil.checks import require
-
-Vector = NDArray[np.float64]
+from fedveil.values import Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

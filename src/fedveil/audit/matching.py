@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedveil.audit.leakage import Reading, label_of, read_layer, read_outer
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.model.torch_library import need_torch, torch
-
-Vector = NDArray[np.float64]
+from fedveil.values import Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

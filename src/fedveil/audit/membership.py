@@ -16,8 +16,8 @@ from fedveil.audit.finding import Finding
 from fedveil.audit.one_run import finding_of_scores
 from fedveil.audit.roc import roc
 from fedveil.checks import require
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 Coins = NDArray[np.bool_]
 OWN_VARIANCE = 64  # shadow runs from which each record has a variance of its own; all share one before [C22]
 _LEAST = 1e-12

@@ -19,8 +19,8 @@ from scipy.stats import binom
 from fedveil.audit.claim import Claim
 from fedveil.audit.finding import Finding, Verdict
 from fedveil.checks import require
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 Coins = NDArray[np.bool_]
 Guesses = NDArray[np.int64]
 BROKEN = 1e-6  # the chance of calling a certificate broken that is not

@@ -7,11 +7,10 @@ noise levels can then be compared, and no attack is made to look weaker than it 
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 Greys = list[list[int]]
 _CEILING = 120.0  # decibels: what float64 leaves of an exact answer differs from machine to machine
 

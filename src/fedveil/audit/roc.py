@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedveil.audit.claim import Claim
 from fedveil.audit.confidence import least_rate, most_rate
 from fedveil.checks import require
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 LEVELS = (0.01, 0.001)  # of false positives
 _SHOWN = 200  # points of a curve that is written down
 

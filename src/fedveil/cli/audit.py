@@ -16,8 +16,8 @@ from fedveil.audit.record import FILE, write_audit
 from fedveil.checks import require
 from fedveil.cli.show import Json, out, rounded_up, show
 from fedveil.errors import BadValue
+from fedveil.noise.entropy import Entropy
 from fedveil.run.files import PRIVATE, PUBLIC, private_folder, write_atomically
-from fedveil.train.entropy import Entropy
 
 Target = Annotated[Path, typer.Argument(help="The folder a run left, or a mechanism file (TOML).")]
 

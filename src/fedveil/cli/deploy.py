@@ -9,9 +9,9 @@ import typer
 from fedveil.cli.show import Json, out, show
 from fedveil.cli.studies import Quiet, StudyFile, progress, show_result, told
 from fedveil.errors import BadValue
-from fedveil.remote import run_local
-from fedveil.run.deploy_check import check_place
-from fedveil.run.deployment import Wanted, rekey, write_deployment
+from fedveil.federation.deploy.check import check_place
+from fedveil.federation.deploy.files import Wanted, rekey, write_deployment
+from fedveil.jobs.remote import run_local
 
 deploy = typer.Typer(
     help="Many machines: write a deployment, check it, try it on this machine.",

@@ -9,14 +9,14 @@ import typer
 
 from fedveil.cli.show import Json, show
 from fedveil.cli.site import page, say, until_signalled
+from fedveil.federation.agreements.encrypted import KEY_FILE
+from fedveil.federation.deploy.files import read_site
+from fedveil.federation.site.key_holder import KeyHolder
+from fedveil.federation.site.record import World
+from fedveil.federation.site.socket import listening, serve
+from fedveil.federation.site.upkeep import clear_records
 from fedveil.files import owners_folder
-from fedveil.run.deployment import read_site
-from fedveil.run.encrypted_setting import KEY_FILE
 from fedveil.run.files import private_folder, sole_use
-from fedveil.run.key_holder import KeyHolder
-from fedveil.run.site_record import World
-from fedveil.run.site_socket import listening, serve
-from fedveil.run.upkeep import clear_records
 
 
 def keyholder(

@@ -8,8 +8,8 @@ import typer
 from fedveil.checks import require
 from fedveil.cli.show import Json, show
 from fedveil.cli.site import say, until_signalled
-from fedveil.run.flower.network import Link, check_installed
-from fedveil.run.site_socket import listening
+from fedveil.federation.flower.network import Link, check_installed
+from fedveil.federation.site.socket import listening
 
 
 def relay(
@@ -27,7 +27,7 @@ def relay(
     for path in (secret, link.authority):
         require(path.exists(), "The relay", f"find {path.name}", str(path))
     check_installed()
-    from fedveil.run.flower.relay import Relay  # Flower is loaded here and nowhere before
+    from fedveil.federation.flower.relay import Relay  # Flower is loaded here and nowhere before
 
     stopped = until_signalled()
     with listening(socket, group) as door:

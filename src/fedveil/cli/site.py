@@ -9,24 +9,24 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from fedveil.certify import certify
+from fedveil.certificate.certify import certify
 from fedveil.checks import require
 from fedveil.cli.show import Json, rounded_up, show
+from fedveil.federation.deploy.files import read_holder, read_peers, read_site
+from fedveil.federation.flower.network import Link
+from fedveil.federation.flower.node import run_node
+from fedveil.federation.site.data import SiteData, read_site_data
+from fedveil.federation.site.guard import Guard, Site, Terms
+from fedveil.federation.site.record import World
+from fedveil.federation.site.socket import listening, serve
+from fedveil.federation.site.upkeep import clear_records
 from fedveil.files import owners_folder
 from fedveil.guarantee import Neighbours, Unit, finite_or_none
 from fedveil.ledger import Ledger
 from fedveil.ledger.costs import cost_of
 from fedveil.plan import Plan
 from fedveil.promises import ADVERSARIES
-from fedveil.run.deployment import read_holder, read_peers, read_site
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
-from fedveil.run.flower.network import Link
-from fedveil.run.flower.node import run_node
-from fedveil.run.site_data import SiteData, read_site_data
-from fedveil.run.site_guard import Guard, Site, Terms
-from fedveil.run.site_record import World
-from fedveil.run.site_socket import listening, serve
-from fedveil.run.upkeep import clear_records
 from fedveil.version import __version__
 
 
@@ -123,14 +123,16 @@ def page(plan: Plan) -> str:
     data, target = plan.data, plan.target
     facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(data, target))
     trust = plan.trust
-    apart = ", a third party holds the key" if trust and trust.key_holder == "third-party" else ""
+    apart = ", a third party holds the key" if trust.key_holder == "third-party" else ""
     lines = [
         f"plan {plan.hash}",
         f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
         f"  its model is made here by {plan.model.module}" if plan.model.module else "",
         f"  {data.records} records of {data.clients} clients",
         f"  {plan.method.kind}: {facts}",
-        f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders{apart}" if trust else "",
+        f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders{apart}"
+        if trust.shared
+        else "",
         f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:",
     ]
     for adversary in ADVERSARIES:

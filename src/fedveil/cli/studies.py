@@ -14,18 +14,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedveil.certify import SEES, Certificate, certify_written
+from fedveil.algorithms.hidden.schedule import Row
+from fedveil.certificate.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
 from fedveil.cli.show import Json, Out, digits, out, plain_table, rounded_up, show
+from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Adversary, Answer, finite_or_none
-from fedveil.job import Result, plan_study, run_study
+from fedveil.jobs.local import Result, plan_study, run_study
+from fedveil.jobs.remote import run_on
 from fedveil.plan import Plan, read_plan
-from fedveil.planning import Planned
 from fedveil.promises import ADVERSARIES, promise
-from fedveil.remote import run_on
 from fedveil.run.conduct import Progress as Step
-from fedveil.schedule import Row
 from fedveil.signature import FILE as SIGNATURE
 from fedveil.signature import Signature, check_signature
 from fedveil.signing_keys import read_signer

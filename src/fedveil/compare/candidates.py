@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedveil.algorithms.fedavg.design import FedAvgRequest
+from fedveil.algorithms.registry import KINDS
+from fedveil.algorithms.request import AlgorithmRequest
+from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
-from fedveil.compare.noise import noise_on_average
 from fedveil.compare.result import Entry, View
 from fedveil.data.load import Loaded
+from fedveil.design import read_request
 from fedveil.errors import FedveilError
 from fedveil.guarantee import Adversary
 from fedveil.plan import Plan
-from fedveil.planning import WISHES, read_wish
-from fedveil.planning.base import Wish
-from fedveil.planning.fedavg import FedAvgWish
 from fedveil.promises import promise
-from fedveil.schedule import Wishes
 from fedveil.study import Study
 
 # Who adds the noise follows from who may look: the target's observer is the one it must hold against.
@@ -32,34 +32,37 @@ TRUST: tuple[tuple[str, Adversary, str], ...] = (
 def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tuple[Entry, Study]]:
     """Every study to try, with its label."""
     mine = study.algorithm.kind
-    wanted = list(algorithms) or (list(WISHES) if view == "algorithms" else [mine])
+    wanted = list(algorithms) or (list(KINDS) if view == "algorithms" else [mine])
     twice = next((name for name in wanted if wanted.count(name) > 1), None)
     require(twice is None, "algorithms", "be named once each", twice)
     rows = []
     for text in wanted:
-        wish, target = _wish(text, study), study.target
-        kind, wishes = wish.kind, study.wishes if wish.kind == mine else Wishes()  # a schedule is of its own kind
-        one = replace(study, algorithm=wish, wishes=wishes, baselines=False)
+        request, target = _wish(text, study), study.target
+        kind, schedule = (
+            request.kind,
+            study.schedule if request.kind == mine else ScheduleRequest(),
+        )  # a schedule is of its own kind
+        one = replace(study, algorithm=request, schedule=schedule, baselines=False)
         if view == "algorithms":
             rows.append((Entry(label=text, algorithm=kind, adversary=target.adversary), one))
             continue
         for word, adversary, explained in TRUST:
             label = word if len(wanted) == 1 else f"{text}, {word}"
             entry = Entry(label=label, algorithm=kind, adversary=adversary, explained=explained)
-            noised = _noised_by(wish, adversary)
+            noised = _noised_by(request, adversary)
             rows.append((entry, replace(one, algorithm=noised, target=replace(target, adversary=adversary))))
     return rows
 
 
-def _noised_by(wish: Wish, adversary: Adversary) -> Wish:
+def _noised_by(request: AlgorithmRequest, adversary: Adversary) -> AlgorithmRequest:
     """Against the server itself, noise that the server would add is added by the clients."""
-    central = isinstance(wish, FedAvgWish) and wish.noise == "central"
+    central = isinstance(request, FedAvgRequest) and request.noise == "central"
     if central and adversary in ("server", "server-with-secure-aggregation"):
-        return replace(wish, noise="shared")  # type: ignore[type-var]
-    return wish
+        return replace(request, noise="shared")  # type: ignore[type-var]
+    return request
 
 
-def _wish(text: str, study: Study) -> Wish:
+def _wish(text: str, study: Study) -> AlgorithmRequest:
     """``kind``, as the study states it or as it comes; or ``kind:key=value:...`` with settings of its own."""
     kind, *settings = text.split(":")
     if not settings and kind == study.algorithm.kind:
@@ -69,7 +72,7 @@ def _wish(text: str, study: Study) -> Wish:
         key, equals, value = setting.partition("=")
         require(bool(key and equals and value), "algorithms", "have settings like key=value", setting)
         values[key] = _value(value)
-    return read_wish(values)
+    return read_request(values)
 
 
 def _value(text: str) -> Any:
@@ -90,5 +93,5 @@ def planned_entry(entry: Entry, study: Study, loaded: Loaded) -> tuple[Entry, Pl
         return replace(entry, refused=" ".join(str(error).split())), None
     facts = plan.method.facts(plan.data, plan.target)
     noise = "; ".join(f"{name} {value}" for name, value in facts if name.startswith("noise"))
-    average = noise_on_average(plan, loaded.train)
+    average = plan.method.average_noise(loaded.train.sizes, plan.data, plan.target, plan.trust)
     return replace(entry, epsilon=found, rounds=plan.method.total, noise=noise, noise_on_average=average), plan

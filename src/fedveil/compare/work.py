@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedveil.algorithms.trained import Trained
 from fedveil.checks import require
 from fedveil.compare.candidates import candidates, planned_entry
 from fedveil.compare.charges import charge, record
@@ -15,18 +15,16 @@ from fedveil.compare.result import Comparison, Entry, View
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.errors import FedveilError
-from fedveil.job import Given, Wanted, open_study
+from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.ledger.place import books_of
 from fedveil.ledger.transaction import costs_of
 from fedveil.model.metrics import scores
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.run.in_memory import train
+from fedveil.run.baselines import centralised
+from fedveil.run.train import train
 from fedveil.study import Study
-from fedveil.train.baselines import centralised
-from fedveil.train.entropy import Entropy
-from fedveil.train.trained import Trained
-
-Vector = NDArray[np.float64]
+from fedveil.values import Vector
 
 
 def compare(

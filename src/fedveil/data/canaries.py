@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.guarantee import Neighbours, Unit
-from fedveil.mechanism import whole
+from fedveil.values import Vector, whole
 
-Vector = NDArray[np.float64]
 Coins = NDArray[np.bool_]
 FEWEST, MOST = 20, 10_000  # fewer prove nothing, whatever is guessed; more than that is a model of canaries
 _INSIDE = 1 - 2.0**-40  # of the bound: a row's computed norm must not pass it

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.data.rows import Matrix, Vector, cut_rows
+from fedveil.data.rows import cut_rows
 from fedveil.data.spec import Source
 from fedveil.data.table import Table
+from fedveil.values import Matrix, Vector
 
 CHUNK = 2**17  # numbers at a time: fits in cache, and spares a second copy of everything
 

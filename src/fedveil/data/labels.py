@@ -6,9 +6,9 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.cells import canonical
-from fedveil.data.rows import Vector
 from fedveil.data.spec import Span
 from fedveil.data.table import Array
+from fedveil.values import Vector
 
 Classes = tuple[str, ...] | int
 

@@ -12,11 +12,12 @@ from fedveil.data.fingerprint import RawRows
 from fedveil.data.labels import above, class_indices, scaled
 from fedveil.data.missing import Mask, settle_missing, without_client
 from fedveil.data.records import Records
-from fedveil.data.rows import Matrix, Vector, total_bound
+from fedveil.data.rows import total_bound
 from fedveil.data.sources import client_names, read
 from fedveil.data.spec import HeldOut, Source, Split
 from fedveil.data.split import held_out_clients, held_out_rows, natural_owners, owners
 from fedveil.data.table import Array, Table
+from fedveil.values import Matrix, Vector
 
 Generators = Callable[[int], np.random.Generator]  # a seed of the study to a generator
 MOST_NAMES = 10_000  # beyond this, clients that we dealt are called by their number alone

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
-from fedveil.data.rows import Matrix, Vector, row_norms
-from fedveil.mechanism import number, whole
+from fedveil.data.rows import row_norms
+from fedveil.values import Indices, Matrix, Vector, number, whole
 
-Indices = NDArray[np.int64]
 _MOST = 2**53  # counts stay exact as floats
 
 

@@ -8,10 +8,8 @@ below the slack: afterwards the true norm and every way to compute it in float64
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
+from fedveil.values import Matrix, Vector
 
 
 def row_norms(rows: Matrix) -> Vector:

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.cells import canonical
-from fedveil.data.records import Indices
-from fedveil.data.rows import Vector
 from fedveil.data.spec import Split
 from fedveil.data.table import Array
+from fedveil.values import Indices, Vector
 
 Generator = np.random.Generator
 

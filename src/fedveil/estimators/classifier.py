@@ -9,14 +9,14 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from fedveil.assumptions import Assumption
+from fedveil.certificate.assumptions import Assumption
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.estimators.linear import PrivateLinear
 from fedveil.model.spec import ModelPlan
+from fedveil.values import Vector
 
 Array = NDArray[Any]
-Vector = NDArray[np.float64]
 
 
 class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore[misc]

@@ -5,23 +5,19 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedveil.assumptions import Assumption, assumptions
-from fedveil.certify import Certificate, Guarantee
+from fedveil.algorithms.request import AlgorithmRequest, Task
+from fedveil.certificate.assumptions import Assumption, assumptions
+from fedveil.certificate.certify import Certificate, Guarantee
 from fedveil.data.records import Records
+from fedveil.design import make_plan
 from fedveil.estimators.budget import Budget
 from fedveil.ledger.costs import covered
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.planning import make_plan
-from fedveil.planning.base import Task, Wish
 from fedveil.promises import ADVERSARIES, promise
-from fedveil.run.in_memory import train
-from fedveil.train.entropy import Entropy
+from fedveil.run.train import train
+from fedveil.values import Vector
 from fedveil.version import __version__
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,7 +52,7 @@ class Fitted:
 
 def fit(
     records: Records,
-    wish: Wish,
+    request: AlgorithmRequest,
     task: Task,
     *,
     seed: int | None,
@@ -64,7 +60,7 @@ def fit(
     declared: tuple[Assumption, ...],
 ) -> Fitted:
     """Train; with a ``budget`` the whole cost is charged before the first record is looked at."""
-    plan = plan_of(wish, task, seed is not None)  # type: ignore[arg-type]  # wishes are frozen, so they hash
+    plan = plan_of(request, task, seed is not None)  # type: ignore[arg-type]  # schedule are frozen, so they hash
     run = os.urandom(16).hex()
     if budget is not None:
         budget.charge(run, plan)
@@ -76,9 +72,9 @@ def fit(
 
 
 @lru_cache(maxsize=128)
-def plan_of(wish: Wish, task: Task, seeded: bool) -> Plan:
+def plan_of(request: AlgorithmRequest, task: Task, seeded: bool) -> Plan:
     """Designing takes most of a fit's time and depends on public quantities alone, so folds of one size share it."""
-    return make_plan("estimator", wish, task, seeded=seeded).plan
+    return make_plan("estimator", request, task, seeded=seeded).plan
 
 
 def _bytes(model: Vector) -> bytes:

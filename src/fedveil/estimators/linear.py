@@ -10,24 +10,23 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedveil.assumptions import Assumption
-from fedveil.certify import Certificate
+from fedveil.algorithms.request import Task
+from fedveil.algorithms.schedule_request import ScheduleRequest
+from fedveil.certificate.assumptions import Assumption
+from fedveil.certificate.certify import Certificate
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.data.split import natural_owners
+from fedveil.design import read_request
 from fedveil.errors import BadValue
 from fedveil.estimators.budget import Budget
 from fedveil.estimators.fitting import Fitted, fit
 from fedveil.estimators.rows import RowRule
 from fedveil.ledger.costs import cost_of
 from fedveil.model.spec import ModelPlan
-from fedveil.planning import read_wish
-from fedveil.planning.base import Task
-from fedveil.schedule import Wishes
 from fedveil.tables import filled
 from fedveil.target import Target
-
-Vector = NDArray[np.float64]
+from fedveil.values import Vector
 
 
 class PrivateLinear(BaseEstimator):  # type: ignore[misc]
@@ -60,12 +59,12 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         require(right, "budget", "be a fedveil.estimators.Budget", type(budget).__name__)
         found = fit(
             records,
-            read_wish(_table("algorithm", self.algorithm)),
+            read_request(_table("algorithm", self.algorithm)),
             Task(
                 data=records.shape,
                 model=model,
                 target=target,
-                wishes=filled(Wishes, _table("schedule", self.schedule), "schedule"),
+                schedule=filled(ScheduleRequest, _table("schedule", self.schedule), "schedule"),
             ),
             seed=self._seed(),
             budget=budget,

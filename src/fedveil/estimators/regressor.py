@@ -3,18 +3,15 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from fedveil.assumptions import Assumption
+from fedveil.certificate.assumptions import Assumption
 from fedveil.checks import require
 from fedveil.data.labels import scaled
 from fedveil.estimators.linear import PrivateLinear
-from fedveil.mechanism import number
 from fedveil.model.spec import ModelPlan
-
-Vector = NDArray[np.float64]
+from fedveil.values import Vector, number
 
 
 class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
-from fedveil.data.rows import Matrix, cut_rows, total_bound
-from fedveil.mechanism import number
+from fedveil.data.rows import cut_rows, total_bound
+from fedveil.values import Matrix, number
 
 Array = NDArray[Any]
 

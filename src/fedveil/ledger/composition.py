@@ -25,7 +25,6 @@ from fedveil.ledger.budget import Cost, total
 from fedveil.ledger.costs import covered
 from fedveil.ledger.entry import Entry
 from fedveil.mechanism import ApproximateDP
-from fedveil.method.hidden import Hidden
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import promise, promise_at
 from fedveil.theory.composition import worst_upper
@@ -173,7 +172,7 @@ def _certified(plan: Plan, adversary: Adversary) -> LossLaw | None:
 def _points(plan: Plan, adversary: Adversary) -> list[tuple[float, float]]:
     """Certified (epsilon, delta), deltas falling; of hidden runs delta is several times cheaper than its inverse."""
     own = promise(plan, adversary)
-    if not isinstance(plan.method, Hidden):
+    if not plan.method.hides:
         deltas = sorted({*_DELTAS, own.delta}, reverse=True)
         return [(promise(plan, adversary, delta).epsilon, delta) for delta in deltas]
     far = promise(plan, adversary, min(_LAST, own.delta))

@@ -6,8 +6,7 @@ from typing import Protocol
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.mechanism import number
-from fedveil.model.rows import Vector
+from fedveil.values import Vector, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ import numpy as np
 from scipy.special import expit
 
 from fedveil.checks import require
-from fedveil.mechanism import number
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
-from fedveil.model.rows import Vector, row_norms, weighted_sum
+from fedveil.model.rows import row_norms, weighted_sum
+from fedveil.values import Vector, number
 
 
 class MarginLoss(ABC):

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.model.loss import Loss
-from fedveil.model.rows import Vector
+from fedveil.values import Vector
 
 
 def accuracy(loss: Loss, w: Vector, X: Vector, y: Vector) -> float:

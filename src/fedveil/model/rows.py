@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]  # of any shape
+from fedveil.values import Vector
 
 
 def row_norms(X: Vector) -> Vector:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 
 from fedveil.checks import require
-from fedveil.mechanism import number, whole
 from fedveil.model.loss import Constants, Loss, with_l2
 from fedveil.model.named import KINDS as NAMED
 from fedveil.model.named import loss_named
 from fedveil.model.torch import TorchLoss
+from fedveil.values import number, whole
 
 KINDS = (*NAMED, "torch")
 _NORM_ROUNDING = 1e-9  # a computed norm of up to a million numbers is that exact

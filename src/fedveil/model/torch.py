@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.mechanism import whole
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip
-from fedveil.model.rows import Vector
+from fedveil.values import Vector, whole
 
 if TYPE_CHECKING:
     from fedveil.model.torch_engine import Engine

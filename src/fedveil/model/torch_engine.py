@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from fedveil.errors import BadValue
-from fedveil.model.rows import Vector
 from fedveil.model.torch_criteria import criterion_of, outputs_of
 from fedveil.model.torch_library import torch
 from fedveil.model.torch_module import make_module, probe
 from fedveil.model.torch_records import Records, parts
 from fedveil.model.torch_stack import Stack, layers_of
+from fedveil.values import Vector
 
 _AT_ONCE = 4096  # rows of a plain forward pass
 

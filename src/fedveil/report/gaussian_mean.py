@@ -8,7 +8,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.theory.generalization import GaussianMean, Network
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 _BLOCK = 1_000_000  # normal variates held at a time
 

@@ -41,7 +41,7 @@ class Places:
 
 def curve_of(plan: Plan, adversary: Adversary, bounds: Sequence[Bound], known: tuple[float, float | None]) -> Curve:
     """Epsilon over delta; ``known`` is the certificate's point (its epsilon is absent if the noise was no secret)."""
-    if plan.method.kind != "hidden":
+    if not plan.method.hides:
         return _asked(plan, adversary, known)
     proved = {b.name: b.epsilon for b in bounds if b.status == "certified" and b.epsilon is not None}
     name = min(proved, key=lambda key: proved[key], default="")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedveil.assumptions import Assumption
+from fedveil.certificate.assumptions import Assumption
 from fedveil.plan import Plan
 from fedveil.report import words
 from fedveil.report.blocks import badge, code, figure, note, paragraph, section, table
@@ -147,7 +147,7 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
         ("features", f"{data.features:,}, every row of norm {words.plain(data.bound)} at most"),
         ("model", f"{plan.model.kind}, {plan.dimension:,} parameters"),
         ("l2 term", _given(plan.model.l2)),
-        *([] if plan.trust is None else [("who adds up", _trusted(plan.trust))]),
+        *([("who adds up", _trusted(plan.trust))] if plan.trust.shared else []),
     ]
 
 

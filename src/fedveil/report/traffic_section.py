@@ -1,9 +1,9 @@
 """The part of the page about communication: bytes for each way to add updates up, and the bound that few bits give."""
 
-from fedveil.communication import CodedGap, Traffic, Way, coded_gap, traffic_of, way_of
 from fedveil.plan import Plan
 from fedveil.report import words
 from fedveil.report.blocks import note, paragraph, section, table
+from fedveil.report.communication import CodedGap, Traffic, Way, coded_gap, traffic_of, way_of
 from fedveil.report.markup import Markup
 from fedveil.report.view import View
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from fedveil.account.hidden import per_round
-from fedveil.assumptions import Assumption
 from fedveil.audit.record import FILE as AUDIT
 from fedveil.audit.record import read_audit
+from fedveil.certificate.assumptions import Assumption
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Bound
@@ -114,7 +114,7 @@ class View:
     @property
     def hidden(self) -> bool:
         """Whether only the last of many models leaves, and the promise rests on that."""
-        return self.plan.method.kind == "hidden"
+        return self.plan.method.hides
 
     def observer(self, adversary: str) -> Observer | None:
         """What is promised against this observer, if the certificate names it."""
@@ -148,7 +148,7 @@ def view_of(folder: Path) -> View:
     require(stated == plan.hash, "plan.toml", f"be the plan that was certified, {stated}", plan.hash, hint)
     _check_model(folder / "model.npz", released)
     signature = signature_in(folder)
-    hidden = plan.method.kind == "hidden"
+    hidden = plan.method.hides
     final = any(found.adversary == "final-model" for found in observers)
     return View(
         plan=plan,
@@ -180,7 +180,7 @@ def _audit(path: Path, plan: str, run: str) -> AuditView | None:
 
 def _drawn(plan: Plan, observers: Sequence[Observer]) -> list[Observer]:
     """Whose curves are shown: what hiding is about; for other methods the plan's observer, and whoever learns most."""
-    if plan.method.kind == "hidden":
+    if plan.method.hides:
         return [seen for seen in observers if seen.adversary in ("final-model", "every-model")]
     able = [(seen.least, seen) for seen in observers if seen.least is not None]
     most = max((least for least, _ in able), default=0.0)

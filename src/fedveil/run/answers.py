@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedveil.algorithms.shares import Fails
 from fedveil.errors import BadValue, FedveilError
 from fedveil.run.files import write_atomically
-from fedveil.summing import Summed, Summing, Whole
-from fedveil.train.parts import Fails
+from fedveil.sums.seam import Summed, Summing, Whole
 
 NAME = "answers"  # in the private folder: who is missing may tell the order of the rounds
 

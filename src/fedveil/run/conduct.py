@@ -17,38 +17,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedveil.algorithms.acting import Done
+from fedveil.algorithms.registry import acts_of
+from fedveil.algorithms.shares import Fails, nobody_fails
 from fedveil.checks import require
 from fedveil.data.canaries import Canaries
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
+from fedveil.design import settled_model
 from fedveil.errors import BadValue, FedveilError
 from fedveil.files import public_folder
 from fedveil.ledger import Ledger
 from fedveil.ledger.costs import cost_of
 from fedveil.ledger.place import POINTER, settled_place
 from fedveil.ledger.transaction import Transaction, caps_of, moment
-from fedveil.method.hidden import Hidden
 from fedveil.model.torch import TorchLoss
+from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.planning import settled_model
 from fedveil.run import answers, coins
 from fedveil.run.answers import Answers
-from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.run.coins import Kept, check_commitment, settle_coins
 from fedveil.run.ending import LAST, destroy_secrets, ended, has_released
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
+from fedveil.run.keeper import Keeper
 from fedveil.run.measure import measure, published
-from fedveil.run.simulate import simulate
-from fedveil.run.summing import check_ready, summing_of
-from fedveil.run.trainers import train_plan
+from fedveil.run.sums import check_ready, summing_of
+from fedveil.run.train import train
 from fedveil.study import Books, Study
-from fedveil.train.entropy import KEY_BYTES, Entropy
-from fedveil.train.hidden import Rule, State, model_of
-from fedveil.train.parts import Fails, nobody_fails
-
-Vector = NDArray[np.float64]
+from fedveil.values import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +141,7 @@ def _settle_plan(study: Study, loaded: Loaded, shape: DataShape, folder: Path, r
 def _wished(study: Study) -> bytes:
     """All that a study says, but for where its books and its files are."""
     text = repr(replace(study, base=Path(), books=Books()))
-    # As it was written before there were such wishes.
-    return text.replace(", trust=None)", ")").replace(", public=False)", ")").encode()
+    return text.encode()
 
 
 def _settle_coins(study: Study, slots: Canaries, folder: Path, system: System) -> Kept:
@@ -216,89 +212,46 @@ def _charged(
 
 def _train(
     plan: Plan,
-    train: Records,
+    records: Records,
     name: str,
     entropy: Entropy,
     folder: Path,
     system: System,
     watch: Callable[[Progress], None] | None,
 ) -> Vector:
-    """The last model. Hidden training keeps private checkpoints; the others repeat themselves to the byte."""
+    """Return the last model. What can go on keeps private checkpoints; the rest repeats itself to the byte."""
     charged, began = cost_of(plan, plan.target.adversary).epsilon, system.seconds()
+    mark = sha256((plan.hash + records.fingerprint(name.encode())).encode()).hexdigest()  # of plan and data
+    kept = Keeper(folder / "private" / "checkpoint", mark, name, acts_of(plan.method.kind).resumed, system)
+    begun = kept.begun()
+    first = 0 if begun is None else begun.round
 
-    def tick(done: int, first: int = 0) -> None:
+    def after(state: Done) -> None:
+        kept.note(state)
         if watch is not None:
             passed = system.seconds() - began
-            watch(Progress(done, plan.method.total, (done - first) / passed if passed > 0 else 0.0, charged))
+            rate = (state.round - first) / passed if passed > 0 else 0.0
+            watch(Progress(state.round, plan.method.total, rate, charged))
 
     asked = _asked(plan, name, entropy, folder, system)
-    if isinstance(plan.method, Hidden):
-        state = _hidden(plan, train, name, entropy, folder / "private" / "checkpoint", system, tick, asked)
-        return model_of(Rule.of(plan), state)
+    add_up, fails = (None, nobody_fails) if asked is None else (asked.add_up, asked.fails)
     try:
-        add_up, fails = (None, nobody_fails) if asked is None else (asked.add_up, asked.fails)
-        return train_plan(plan, train, entropy, tick, add_up=add_up, fails=fails).model
+        trained = train(plan, records, entropy, begun=begun, watch=after, add_up=add_up, fails=fails)
+    except FedveilError:
+        kept.save()  # resuming asks for a refused round again, with the same noise
+        raise
     except KeyboardInterrupt as error:
-        raise Interrupted("Stopped; begin again with the same command and --resume.") from error
+        kept.save()
+        raise Interrupted(kept.advice(plan.method.total)) from error
+    kept.save()  # a crash during the release need not compute it again
+    return trained.model
 
 
 def _asked(plan: Plan, name: str, entropy: Entropy, folder: Path, system: System) -> Answers | None:
     """Who answers, and what adds up the answers, where the plan goes by parts."""
-    if plan.trust is None:
+    if not plan.trust.shared:
         return None
     return Answers.open(folder / "private" / answers.NAME, name, system.fails, summing_of(plan, entropy))
-
-
-def _hidden(
-    plan: Plan,
-    train: Records,
-    name: str,
-    entropy: Entropy,
-    path: Path,
-    system: System,
-    tick: Callable[[int, int], None],
-    asked: Answers | None,
-) -> State:
-    """The last state; on Ctrl-C the last finished round is kept, privately."""
-    mark = sha256((plan.hash + train.fingerprint(name.encode())).encode()).hexdigest()  # of plan and data
-    found = load_checkpoint(path, plan=mark, run=name)
-    begun = None if found is None else _state_of(found)
-    kept: list[State] = [] if begun is None else [begun]
-    first, saved = 0 if begun is None else begun.round, system.seconds()
-
-    def save(state: State) -> None:
-        counts = {"dropped": state.dropped}
-        found = Checkpoint(plan=mark, run=name, round=state.round, state=state.position, counts=counts)
-        save_checkpoint(path, found)
-
-    def after(state: State) -> None:
-        nonlocal saved
-        kept[:] = [state]
-        if system.seconds() - saved >= system.checkpoint_every:
-            save(state)
-            saved = system.seconds()
-        tick(state.round, first)
-
-    try:
-        add_up, fails = (None, nobody_fails) if asked is None else (asked.add_up, asked.fails)
-        last = simulate(plan, train, entropy, resume=begun, watch=after, add_up=add_up, fails=fails)[1]
-        save(last)  # a crash during the release need not compute it again
-        return last
-    except FedveilError:
-        if kept:
-            save(kept[0])  # resuming asks for a refused round again, with the same noise
-        raise
-    except KeyboardInterrupt as error:
-        if kept:
-            save(kept[0])
-        done = kept[0].round if kept else 0
-        raise Interrupted(
-            f"Stopped after round {done} of {plan.method.total}; go on with the same command and --resume."
-        ) from error
-
-
-def _state_of(checkpoint: Checkpoint) -> State:
-    return State(checkpoint.round, np.array(checkpoint.state, dtype=np.float64), checkpoint.counts.get("dropped", 0))
 
 
 def _release(

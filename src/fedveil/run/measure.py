@@ -4,19 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.guarantee import finite_or_none
 from fedveil.model.metrics import scores
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
+from fedveil.run.baselines import centralised, non_private
 from fedveil.run.files import write_atomically
-from fedveil.train.baselines import centralised, non_private
-from fedveil.train.entropy import Entropy
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 PER_CLIENT = "per_client.json"  # in the private folder
 
 

@@ -20,7 +20,7 @@ from scipy.special import ndtr, ndtri
 
 from fedveil.checks import require
 from fedveil.theory.loss import Tails
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 Summand = tuple[tuple[float, float], ...]  # (shift, probability) of the rounds of one part, few different shifts
 Summands = tuple[tuple[Summand, int], ...]  # with how many parts are alike

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.kernel import raised_epsilon
-from fedveil.theory.numerics import Vector
-from fedveil.theory.rounds import Indices, Rounds
+from fedveil.theory.rounds import Rounds
+from fedveil.values import Indices, Vector
 
 LogDivergence = Callable[[Vector, Vector], Vector]  # (epsilon, distance over noise) -> log E_epsilon
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector
-from fedveil.theory.rounds import Indices, Rounds
+from fedveil.theory.rounds import Rounds
+from fedveil.values import Indices, Vector
 
 _UP = 1 + 1e-12  # lengths are rounded up: a longer shift is never less safe
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
 from fedveil.theory.lattice import LatticeLaw
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 _UNIT = 2.0**-52
 _TRANSFORM_UNITS = 4.0  # ulps granted to each level of a Fourier transform, and to each use of a law

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 from scipy.special import erfcx, log_ndtr
 
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector, check_epsilon
+from fedveil.theory.numerics import check_epsilon
+from fedveil.values import Vector
 
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)

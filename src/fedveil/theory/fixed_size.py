@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 
 from fedveil.checks import require
 from fedveil.theory.loss import SampledLaw, Tails
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 
 @final

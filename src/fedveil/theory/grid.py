@@ -14,7 +14,8 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.theory.divergence import log_laplace, log_theta
-from fedveil.theory.numerics import ROUNDING, Vector
+from fedveil.theory.numerics import ROUNDING
+from fedveil.values import Vector
 
 NoiseLaw = Literal["gaussian", "laplace"]
 Moves = Sequence[tuple[float, int]]  # how far one unit moves a noisy release, over its noise; how many such releases

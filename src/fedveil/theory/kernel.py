@@ -3,8 +3,9 @@ r"""Markov kernels, and what survives one: linear and nonlinear contraction of $
 ``a``: the divergence before the kernel; ``eta``: the contraction coefficient. Theory page: contraction.md.
 
 References:
-    000 Theorem 1, 003 Theorem 2: $\eta_\varepsilon(K) = \sup_{y_1, y_2} E_\varepsilon(K(y_1)\|K(y_2))$.
-    000 Lemma 2 (Gaussian noise), 003 Lemma 1 (Laplace noise).
+    Asoodeh and Calmon 2020, Theorem 1; Asoodeh, Diaz and Calmon 2020, Theorem 2:
+        $\eta_\varepsilon(K) = \sup_{y_1, y_2} E_\varepsilon(K(y_1)\|K(y_2))$.
+    Asoodeh and Calmon 2020, Lemma 2 (Gaussian noise); Asoodeh, Diaz and Calmon 2020, Lemma 1 (Laplace noise).
 """
 
 import math
@@ -16,7 +17,8 @@ from numpy.typing import ArrayLike
 
 from fedveil.checks import require
 from fedveil.theory.divergence import log_laplace, log_theta
-from fedveil.theory.numerics import Vector, check_epsilon
+from fedveil.theory.numerics import check_epsilon
+from fedveil.values import Vector
 
 _SUM = 1e-9  # how far a row may be from summing to 1
 

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from fedveil.theory.loss import LossLaw
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 _UNIT = 2.0**-52
 _ERROR_UNITS = 4.0  # ulps granted to a normal tail of size t: this much times 2 - ln(t); measured: below half

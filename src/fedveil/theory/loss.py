@@ -18,7 +18,7 @@ from scipy.optimize import isotonic_regression
 from scipy.special import ndtr, ndtri, xlog1py, xlogy
 
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 LARGEST_GROUP = 200
 _RARE = math.log(1e-45)  # counts of a group below this probability are moved

@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 
 from fedveil.checks import require
 from fedveil.theory.loss import Tails
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 Way = Literal["present", "null", "exchange"]
 

@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.values import Vector
 
-Vector = NDArray[np.float64]
 Point = tuple[float, float]  # a place and the value there
 
 SMALLEST_DELTA = 1e-30  # below this a request is refused: nothing real is meant by it

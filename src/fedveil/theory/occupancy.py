@@ -14,7 +14,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.theory.loss import GaussianLaw, Tails
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 LARGEST_SHUFFLED = 40
 

@@ -14,9 +14,10 @@ from scipy.special import log_ndtr, ndtr
 
 from fedveil.checks import require
 from fedveil.theory.divergence import log_theta
-from fedveil.theory.numerics import ROUNDING, Vector, check_epsilon, log_sum
-from fedveil.theory.rounds import Indices, Rounds
+from fedveil.theory.numerics import ROUNDING, check_epsilon, log_sum
+from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import uses_mu
+from fedveil.values import Indices, Vector
 
 _LOWEST, _HIGHEST = (
     -37.5,

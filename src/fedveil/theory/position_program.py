@@ -14,10 +14,11 @@ from scipy.special import ndtr, ndtri
 
 from fedveil.checks import require
 from fedveil.theory.divergence import log_theta
-from fedveil.theory.numerics import ROUNDING, Vector, check_epsilon
+from fedveil.theory.numerics import ROUNDING, check_epsilon
 from fedveil.theory.position import Star, check_places, log_above, log_average, own_mu, pair_mu, symmetric
-from fedveil.theory.rounds import Indices, Rounds
+from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import uses_mu
+from fedveil.values import Indices, Vector
 
 _MOST = 16  # groups of places
 _BUDGET, _FEW = 400_000, 12  # numbers spent on each table of mu; uses up to which a mu is cheap

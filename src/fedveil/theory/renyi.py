@@ -26,7 +26,8 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, xlog1py
 
 from fedveil.checks import require
-from fedveil.theory.numerics import ROUNDING, Vector, check_delta, check_epsilon, log_sum
+from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, log_sum
+from fedveil.values import Vector
 
 LARGEST_SAMPLED_ORDER = 10_000  # beyond this the rounding of the binomial sum is no longer below ROUNDING
 _ULPS = 8 * 2.0**-52  # each logarithm below is a handful of roundings of the terms it names

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector
+from fedveil.values import Vector
 
 Indices = NDArray[np.intp]
 

@@ -14,8 +14,8 @@ from scipy.special import xlog1py, xlogy
 from fedveil.checks import require
 from fedveil.theory.closing import Part, joint_lengths, lengths, longest
 from fedveil.theory.mixture_law import MixtureLaw, Way
-from fedveil.theory.numerics import Vector
 from fedveil.theory.rounds import Rounds
+from fedveil.values import Vector
 
 Whole = NDArray[np.int64]
 

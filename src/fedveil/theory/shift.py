@@ -14,9 +14,9 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector
 from fedveil.theory.rounds import Indices as Indices
 from fedveil.theory.rounds import Rounds
+from fedveil.values import Vector
 
 _EXHAUSTIVE = 1500  # rounds up to which every starting round is tried
 _FEW = 12  # uses up to which many hulls are worked out at once

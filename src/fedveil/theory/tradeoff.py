@@ -6,7 +6,7 @@ means less privacy, so every approximation is from below. Theory page: trade-off
 
 References:
     [DRS22] Dong, Roth, Su. Gaussian Differential Privacy. J. R. Stat. Soc. B 84(1), 2022.
-    004 section 4, with the corrections of the theory page.
+    van Dijk and Nguyen 2023, section 4, with the corrections of the theory page.
 """
 
 import math
@@ -19,7 +19,8 @@ from scipy.special import expit, ndtr, ndtri
 
 from fedveil.checks import require
 from fedveil.theory.divergence import log_gaussian_delta, log_theta
-from fedveil.theory.numerics import LARGEST_EPSILON, Vector, check_delta, check_epsilon, smallest_epsilon
+from fedveil.theory.numerics import LARGEST_EPSILON, check_delta, check_epsilon, smallest_epsilon
+from fedveil.values import Vector
 
 _SUM = 1e-9  # how far masses may be from summing to 1
 
@@ -96,7 +97,8 @@ def log_ratio(p: Vector, q: Vector) -> Vector:
 
 
 def approximate_dp(epsilon: float, delta: float) -> TradeOff:
-    r"""$\max\{0, 1-\delta-e^\varepsilon\alpha, e^{-\varepsilon}(1-\delta-\alpha)\}$  [004 section 4].
+    r"""$\max\{0, 1-\delta-e^\varepsilon\alpha, e^{-\varepsilon}(1-\delta-\alpha)\}$
+    [van Dijk and Nguyen 2023, section 4].
 
     >>> approximate_dp(0.0, 0.25).beta
     array([0.75 , 0.375, 0.   , 0.   ])

@@ -4,8 +4,8 @@ They are values of their own type, so nothing that certifies can take one for a 
 
 References:
     [DRS22] Dong, Roth, Su. Gaussian Differential Privacy. J. R. Stat. Soc. B 84(1), 2022. Corollary 5.4, as
-        cited in 004 section 4.5.
-    004 section 4.7.
+        cited by van Dijk and Nguyen 2023, section 4.5.
+    van Dijk and Nguyen 2023, section 4.7.
 """
 
 import math

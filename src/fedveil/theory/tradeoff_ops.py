@@ -5,7 +5,7 @@ operation allows it; else they are first replaced by ``size`` tangents. Theory p
 
 References:
     [DRS22] Dong, Roth, Su. Gaussian Differential Privacy. J. R. Stat. Soc. B 84(1), 2022.
-    004 sections 4.2 (sampling), 4.3 (composition), 4.6 (groups), 4.7 (Renyi).
+    van Dijk and Nguyen 2023, sections 4.2 (sampling), 4.3 (composition), 4.6 (groups), 4.7 (Renyi).
 """
 
 import math
@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector
 from fedveil.theory.tradeoff import Curve, GaussianTradeOff, TradeOff, delta_of
 from fedveil.theory.tradeoff_thin import SIZE, discretise, thin
+from fedveil.values import Vector
 
 _LARGEST = 700.0  # exp of this is finite; steeper lines are left out, which is safe
 _LEAST = 1e-12  # a log ratio nearer to zero than this is rounding
@@ -71,7 +71,7 @@ def sharpen(curve: Curve, size: int = SIZE) -> Curve:
 
 
 def subsample(curve: Curve, rate: float, size: int = SIZE) -> Curve:
-    r"""$C_p(f) = \min\{f_p, f_p^{-1}\}^{**}$, $f_p = pf + (1-p)\mathrm{Id}$  [004 section 4.2].
+    r"""$C_p(f) = \min\{f_p, f_p^{-1}\}^{**}$, $f_p = pf + (1-p)\mathrm{Id}$  [van Dijk and Nguyen 2023, section 4.2].
 
     With Poisson batches and one record added or removed, compose :func:`sampled_one_way` and symmetrise last:
     that is tight, whereas a product of these lets the order of the data sets change from round to round.
@@ -94,7 +94,7 @@ def sampled_one_way(curve: Curve, rate: float, size: int = SIZE) -> Curve:
 
 
 def tensor(first: Curve, second: Curve, size: int = SIZE) -> Curve:
-    r"""$f \otimes g = T(P \times P', Q \times Q')$: both are observed  [004 section 4.3].
+    r"""$f \otimes g = T(P \times P', Q \times Q')$: both are observed  [van Dijk and Nguyen 2023, section 4.3].
 
     >>> tensor(GaussianTradeOff(3.0), GaussianTradeOff(4.0))
     GaussianTradeOff(mu=5.0)
@@ -133,7 +133,7 @@ def chain(first: Curve, second: Curve, size: int = SIZE) -> Curve:
 
 
 def group(curve: Curve, members: int, size: int = SIZE) -> Curve:
-    r"""$1 - (1-f)^{\circ g}$: data sets that differ in ``members`` records  [004 section 4.6].
+    r"""$1 - (1-f)^{\circ g}$: data sets that differ in ``members`` records  [van Dijk and Nguyen 2023, section 4.6].
 
     >>> group(GaussianTradeOff(0.5), 4)
     GaussianTradeOff(mu=2.0)
@@ -164,7 +164,7 @@ def from_profile(epsilon: Vector, delta: Vector) -> TradeOff:
 
 
 def zcdp(curve: GaussianTradeOff) -> float:
-    r"""$\mu^2/2$: the zero-concentrated privacy of $G_\mu$, exactly  [004 section 4.7]."""
+    r"""$\mu^2/2$: the zero-concentrated privacy of $G_\mu$, exactly  [van Dijk and Nguyen 2023, section 4.7]."""
     return curve.mu**2 / 2
 
 

@@ -19,7 +19,8 @@ from scipy.special import erfinv, ndtr
 from fedveil.checks import require
 from fedveil.theory.coupling import Shifts, Table, bound, paths, too_high
 from fedveil.theory.divergence import log_theta
-from fedveil.theory.numerics import ROUNDING, Vector, check_delta, check_epsilon, smallest_epsilon
+from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, smallest_epsilon
+from fedveil.values import Vector
 
 _CELLS = (32, 64)  # distances of a table: at least, at most
 _GRADING = 1.25  # they crowd towards zero, where V has a corner

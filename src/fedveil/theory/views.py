@@ -14,8 +14,8 @@ import numpy as np
 from scipy.special import xlog1py
 
 from fedveil.checks import require
-from fedveil.theory.numerics import Vector
-from fedveil.theory.rounds import Indices, Rounds
+from fedveil.theory.rounds import Rounds
+from fedveil.values import Indices, Vector
 
 _TINY = 1e-150  # products of Lipschitz constants are kept above this, so that their squares are numbers
 _SURELY = 1_000_000  # kinds of outcome up to which a hypergeometric law is worked out

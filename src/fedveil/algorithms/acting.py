@@ -1,0 +1,118 @@
+"""How an algorithm is carried out: in this process, at the aggregator, at a site.
+
+Randomness is drawn by address (label, index), so that a run that is begun again repeats itself to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fedveil.algorithms.across_sites import Consortium, Serving, SiteWork
+from fedveil.algorithms.shares import Fails, nobody_fails, plain_sum
+from fedveil.algorithms.trained import Trained
+from fedveil.data.records import Records
+from fedveil.noise.entropy import Entropy
+from fedveil.sums.seam import Summing
+from fedveil.values import Vector
+from fedveil.wire.content import Content
+from fedveil.wire.keys import Card, Identity
+
+if TYPE_CHECKING:
+    from fedveil.plan import Plan
+
+
+class Done(Protocol):
+    """Where a run stands; an algorithm that can go on from there keeps all it needs in it."""
+
+    @property
+    def round(self) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """So many rounds are done; the run cannot go on from here, and repeats itself if it is begun again."""
+
+    round: int
+
+
+def _unwatched(done: Done) -> None:
+    """Nobody looks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What a run in this process is given beside plan, records and key.
+
+    ``add_up`` adds up a round and ``fails`` says who does not answer, where clients share the noise. ``begun``: a state
+    of the same plan and key to go on from. ``watch`` is called after every round; it may keep the state only where
+    nobody else can read it.
+    """
+
+    add_up: Summing = plain_sum
+    fails: Fails = nobody_fails
+    begun: Any = None
+    watch: Callable[[Done], None] = _unwatched
+
+
+Train = Callable[["Plan", Records, Entropy, Session], Trained]
+Serve = Callable[["Plan", Consortium, Entropy], Serving]
+
+
+class Asks(Protocol):
+    """Asks sites one kind of thing about a round; every one of them answers as wanted, or the run stops."""
+
+    def __call__(self, kind: str, turn: int, asked: Mapping[str, Content], wanted: str, /) -> Mapping[str, Content]: ...  # noqa: D102
+
+
+class PartyWork(Protocol):
+    """One party of an algorithm without a server, for one run."""
+
+    def contribute(self, turn: int, asked: Content) -> Content:
+        """Return this round's message, sealed for the leader."""
+
+    def lead(self, turn: int, asked: Content) -> Content:
+        """Return the new model, sealed for each of the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relay:
+    """An algorithm without a server: the aggregator carries sealed messages between parties and reads none."""
+
+    check_parties: Callable[[Consortium], None]
+    model: Callable[[Plan, list[str], Asks, Path, Callable[[int], None]], Vector]
+    check_party: Callable[[Plan, Content, Records, str, Mapping[str, Card]], None]
+    party: Callable[
+        [
+            Plan,
+            str,
+            Records,
+            tuple[Identity, Mapping[str, Card]],
+            Entropy,
+            Path,
+            Callable[[int], bytes],
+        ],
+        PartyWork,
+    ]
+
+
+def _nothing_more(plan: Plan, records: Records, proposal: Content) -> None:
+    """The algorithm proposes nothing that a site would have to check."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acts:
+    """``serve`` and ``work``: the two sides of a run across sites; None where there is no server, but a ``relay``.
+
+    ``check_proposal`` refuses, at a site, what the plan does not allow. ``resumed``: a state (with a position and a
+    count of dropped updates) from a checkpoint's numbers; None where a stopped run begins again.
+    """
+
+    train: Train
+    serve: Serve | None = None
+    work: Callable[[Plan, Records, Content, Entropy, Path], SiteWork] | None = None
+    check_proposal: Callable[[Plan, Records, Content], None] = _nothing_more
+    relay: Relay | None = None
+    resumed: Callable[[int, Vector, int], Any] | None = None

@@ -1,0 +1,134 @@
+"""What an algorithm must know: a plan holds one as a frozen value, and trainer and accountant both read it."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fedveil.account.grid import Grid
+from fedveil.algorithms.share_words import Row
+from fedveil.data.records import DataShape
+from fedveil.guarantee import Adversary, Answer
+from fedveil.model.spec import ModelPlan
+from fedveil.target import Target
+from fedveil.trust import CENTRAL, Trust
+from fedveil.values import Indices
+
+
+class Method(Protocol):
+    """A way to learn together, bound by the laws in tests/contract/test_methods.py.
+
+    ``answer`` is for ideal, real-valued noise; ``grid`` says how far the run on whole multiples of 2**exponent strays
+    from that, in units of the noise this observer does not know. ``check`` refuses what the data, the model or the
+    target contradict, ``check_shares`` a trust under which clients cannot share the noise. ``facts`` are lines for
+    people; ``radius`` bounds the norm of the parameters.
+
+    ``hides``: whether the promises rest on nobody seeing a model before the last. ``noiseless``: no guarantee was asked
+    for. ``served``: whether there is a server that adds up. ``waits``: whether a round waits for all of its clients.
+    ``window``: how many rounds are added up at once.
+    """
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def total(self) -> int: ...  # noqa: D102
+    @property
+    def hides(self) -> bool: ...  # noqa: D102
+    @property
+    def noiseless(self) -> bool: ...  # noqa: D102
+    @property
+    def waits(self) -> bool: ...  # noqa: D102
+    @property
+    def served(self) -> bool: ...  # noqa: D102
+    @property
+    def window(self) -> int: ...  # noqa: D102
+
+    def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
+        """Refuse a method that does not fit."""
+
+    def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
+        """Refuse a trust under which the clients cannot share this method's noise on this grid."""
+
+    def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
+        """Return how many clients take part in each round of all passes."""
+
+    def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
+        """Return how many updates are sent in the run, how many by one client, and the clients of the largest round.
+
+        All are upper bounds; ``together``: all who are planned send in every round.
+        """
+
+    def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
+        """Return the noise on the averaged gradient (root mean square over rounds), for clients of these sizes.
+
+        None where no gradient is averaged.
+        """
+
+    def answer(
+        self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
+    ) -> Answer:
+        """Return the smallest epsilon that is proved against this observer."""
+
+    def grid(
+        self,
+        exponent: int,
+        adversary: Adversary,
+        data: DataShape,
+        model: ModelPlan,
+        target: Target,
+        trust: Trust = CENTRAL,
+    ) -> Grid:
+        """Return what the grid costs against this observer."""
+
+    def radius(self, data: DataShape, model: ModelPlan) -> float:
+        """Return the radius of the ball that the parameters are kept in."""
+
+    def table(self) -> dict[str, Any]:
+        """Return the [method] table that reads back to this value."""
+
+    def assumptions(
+        self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
+    ) -> Sequence[Row]:
+        """Return what the guarantee rests on beside feature bound, randomness and grid."""
+
+    def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
+        """Return what a reader of the report should know, as (name, value)."""
+
+
+class Served:
+    """What algorithms answer alike that add noise, have a server, and add up every round by itself."""
+
+    __slots__ = ()
+
+    @property
+    def noiseless(self) -> bool:
+        """There is always noise."""
+        return False
+
+    @property
+    def served(self) -> bool:
+        """There is a server that adds up."""
+        return True
+
+    @property
+    def waits(self) -> bool:
+        """A round is over when all of its clients have answered."""
+        return True
+
+    @property
+    def window(self) -> int:
+        """Every round is added up by itself."""
+        return 1
+
+
+class EveryModelSeen(Served):
+    """The same of algorithms that hide nothing."""
+
+    __slots__ = ()
+
+    @property
+    def hides(self) -> bool:
+        """Every model is counted as seen."""
+        return False
+
+    def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
+        """No gradient is averaged."""
+        return None

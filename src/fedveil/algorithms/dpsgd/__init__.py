@@ -1,0 +1,1 @@
+"""DP-SGD: every client sends noised sums of clipped gradients as it goes."""

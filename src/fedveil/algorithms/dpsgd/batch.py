@@ -1,0 +1,59 @@
+"""Which records of a client are in a round: by a coin each, a uniformly random set, or the next part of a shuffle."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Sampling
+from fedveil.noise.entropy import Entropy, ranked
+from fedveil.noise.grid import Source
+from fedveil.values import Indices
+
+
+class Sampler:
+    """The batches of one client, a function of the key, the client and the round alone."""
+
+    def __init__(
+        self, settings: ClientSettings, sampling: Sampling, records: int, entropy: Entropy, client: int
+    ) -> None:
+        self._settings, self._sampling, self._records = settings, sampling, records
+        self._entropy, self._label = entropy, f"dpsgd batch {client}"
+        self._shuffle = lru_cache(maxsize=1)(self._shuffled)
+
+    def batch(self, turn: int) -> Indices:
+        """The places of the records in this round, in rising order (a shuffled part: as shuffled)."""
+        if self._sampling == "shuffled":
+            per_pass, size = self._settings.batches_a_pass, self._settings.size(self._records)
+            which, part = divmod(turn, per_pass)
+            return self._shuffle(which)[part * size : (part + 1) * size]
+        source = self._entropy.stream(self._label, turn)
+        if self._sampling == "poisson":
+            return coins(source, self._settings.rate, self._records)
+        return subset(source, self._settings.size(self._records), self._records)
+
+    def _shuffled(self, which: int) -> Indices:
+        source = self._entropy.stream(self._label, which)
+        while True:
+            order = ranked(source.words(self._records))
+            if order is not None:
+                return order
+
+
+def coins(source: Source, rate: float, records: int) -> Indices:
+    """Every record joins on its own, with probability at most ``rate`` and at least ``rate - 2**-64``."""
+    if rate == 1:
+        return np.arange(records, dtype=np.int64)
+    limit = np.uint64(int(rate * 2.0**64))  # exact: a float times a power of two, cut to a whole number
+    return np.flatnonzero(source.words(records) < limit)
+
+
+def subset(source: Source, size: int, records: int) -> Indices:
+    """A uniformly random set of ``size`` places: the smallest words, redrawn if two tie for the last place."""
+    if size == records:
+        return np.arange(records, dtype=np.int64)
+    while True:
+        words = source.words(records)
+        last = np.partition(words, size - 1)[size - 1]
+        chosen = np.flatnonzero(words <= last)
+        if chosen.size == size:
+            return chosen

@@ -1,0 +1,160 @@
+"""Clients of different speed, a slow and lossy network, a server that mixes in windows: one queue of events.
+
+A client goes on with its own model until a newer global one reaches it, which replaces it; it waits when it has done
+``max_lag`` rounds without one. The network's luck comes from its own public seed and sees no data.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedveil.algorithms.dpsgd.messages import Broadcast, Journal, Message
+from fedveil.algorithms.dpsgd.network import Network
+from fedveil.values import Vector
+
+_FINISH, _ARRIVE, _CLOSE, _DELIVER, _BEGIN = range(5)  # order of what happens at one instant
+_ROUND_LUCK, _UP_LUCK, _DOWN_LUCK = range(3)
+
+
+class Worker(Protocol):
+    """What the clock needs of a client."""
+
+    def update(self, model: Vector, turn: int, /) -> Vector:
+        """What is subtracted from the model and sent in this round."""
+
+
+@dataclass(slots=True, eq=False)
+class _Desk:
+    """A client as the clock sees it."""
+
+    worker: Worker
+    rounds: int
+    model: Vector
+    turn: int = 0
+    version: int = 0
+    behind: int = 0
+    waiting: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Clock:
+    """One run: ``project`` keeps models in their ball; ``tick`` is told how many updates were sent."""
+
+    network: Network
+    weights: Sequence[float]
+    model: Vector
+    project: Callable[[Vector], Vector]
+    journal: Journal
+    tick: Callable[[int], None]
+    _desks: list[_Desk] = field(default_factory=list)
+    _queue: list[tuple[float, int, int, tuple[Any, ...]]] = field(default_factory=list)
+    _window: list[tuple[int, int, Vector]] = field(default_factory=list)
+    _pushed: int = 0
+    _travelling: int = 0
+    _left: int = 0
+
+    def run(self, workers: Sequence[Worker], rounds: Sequence[int]) -> Vector:
+        """The global model after every client has done all its rounds and every update that was not lost arrived."""
+        self._desks = [_Desk(worker, count, self.model) for worker, count in zip(workers, rounds, strict=True)]
+        self._left = sum(rounds)
+        for client in range(len(workers)):
+            self._push(0.0, _BEGIN, client)
+        self._push(self.network.window, _CLOSE, 1)
+        does: dict[int, Callable[..., None]] = {
+            _FINISH: self._finish,
+            _ARRIVE: self._arrive,
+            _DELIVER: self._deliver,
+            _BEGIN: self._begin,
+        }
+        while self._queue:
+            now, kind, _, what = heapq.heappop(self._queue)
+            if kind == _CLOSE:
+                if self._close(now, what[0]):
+                    break
+            else:
+                does[kind](now, *what)
+        return self.model
+
+    def _push(self, time: float, kind: int, *what: Any) -> None:
+        self._pushed += 1
+        heapq.heappush(self._queue, (time, kind, self._pushed, what))
+
+    def _begin(self, now: float, client: int) -> None:
+        """Start a round, unless there is none left or the client is too far behind."""
+        desk = self._desks[client]
+        desk.waiting = desk.turn < desk.rounds and desk.behind >= self.network.max_lag
+        if desk.waiting or desk.turn == desk.rounds:
+            return
+        update = desk.worker.update(desk.model, desk.turn)
+        self._push(now + self._duration(client, desk.turn), _FINISH, client, update)
+
+    def _finish(self, now: float, client: int, update: Vector) -> None:
+        """Step on the model that is held now, send the update, go on."""
+        desk = self._desks[client]
+        desk.model = self.project(desk.model - update)
+        at = self._arrival(now, _UP_LUCK, client, desk.turn)
+        self.journal.sent(Message(client=client, round=desk.turn, sent_at=now, arrives_at=at), update)
+        if at is not None:
+            self._travelling += 1
+            self._push(at, _ARRIVE, client, desk.turn, update)
+        desk.turn += 1
+        desk.behind += 1
+        self._left -= 1
+        self.tick(len(self.journal.messages))
+        self._push(now, _BEGIN, client)
+
+    def _arrive(self, now: float, client: int, turn: int, update: Vector) -> None:
+        self._travelling -= 1
+        self._window.append((client, turn, update))
+
+    def _close(self, now: float, window: int) -> bool:
+        """Mix what the window holds, in an order that does not depend on arrival, and broadcast; True at the end."""
+        step = np.zeros_like(self.model)
+        for client, turn, update in sorted(self._window, key=lambda item: item[:2]):
+            step += self.weights[client] * update
+            self.journal.windows[client, turn] = window
+        self._window.clear()
+        self.model = self.project(self.model - step)
+        if self.journal.keep:
+            self.journal.models[window] = self.model
+        if self._left == 0 and self._travelling == 0:
+            return True
+        for client, desk in enumerate(self._desks):
+            if desk.turn < desk.rounds:
+                at = self._arrival(now, _DOWN_LUCK, client, window)
+                self.journal.broadcasts.append(Broadcast(version=window, client=client, sent_at=now, arrives_at=at))
+                if at is not None:
+                    self._push(at, _DELIVER, client, window, self.model)
+        self._push((window + 1) * self.network.window, _CLOSE, window + 1)
+        return False
+
+    def _deliver(self, now: float, client: int, version: int, model: Vector) -> None:
+        """A newer global model interrupts the client; one that was overtaken on its way is ignored."""
+        desk = self._desks[client]
+        if version <= desk.version:
+            return
+        desk.model, desk.version, desk.behind = model, version, 0
+        if desk.waiting:
+            desk.waiting = False
+            self._push(now, _BEGIN, client)
+
+    def _luck(self, kind: int, client: int, turn: int) -> np.random.Generator:
+        """Luck by address, so that it does not depend on the order of events."""
+        return np.random.default_rng([self.network.network_seed, kind, client, turn])
+
+    def _duration(self, client: int, turn: int) -> float:
+        speed = self.network.speeds[client] if self.network.speeds else 1.0
+        if self.network.jitter == 0:
+            return 1 / speed
+        return (1 + self.network.jitter * (2 * self._luck(_ROUND_LUCK, client, turn).random() - 1)) / speed
+
+    def _arrival(self, now: float, kind: int, client: int, turn: int) -> float | None:
+        """When a message sent now arrives; None: never."""
+        if self.network.instant:
+            return now
+        luck = self._luck(kind, client, turn)
+        lost = luck.random() < self.network.loss
+        return None if lost else now + self.network.delay * luck.exponential()

@@ -1,0 +1,32 @@
+"""Smaller messages from updates that are noised already: whatever is done here is post-processing and costs nothing."""
+
+from fedveil.algorithms.dpsgd.batch import subset
+from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.noise.grid import Source
+from fedveil.sums.coding import packing
+from fedveil.sums.coding.rotation import rotated, rotated_back
+from fedveil.sums.coding.rounding import to_levels
+from fedveil.sums.coding.sparse import random_k, top_k
+from fedveil.values import Vector
+
+
+def compressed(method: DpSgd, update: Vector, source: Source) -> Vector:
+    """What arrives of a noised update. Random coordinates and random rounding keep its mean; the largest do not."""
+    kept = packing.kept_of(method.keep, update.size)
+    match method.compression:
+        case "random-k":
+            return random_k(update, subset(source, kept, update.size))
+        case "top-k":
+            return top_k(update, kept)
+        case "quantised":
+            return to_levels(update, method.levels, source.words(update.size))
+        case "rotated":
+            seed = source.words(1).tobytes()
+            return rotated_back(to_levels(rotated(update, seed), method.levels, source.words(update.size)), seed)
+        case _:
+            return update
+
+
+def message_bytes(method: DpSgd, size: int) -> int:
+    """Bytes of one update."""
+    return packing.message_bytes(method.compression, size, keep=method.keep, levels=method.levels)

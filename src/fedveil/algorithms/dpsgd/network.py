@@ -1,0 +1,55 @@
+"""The network of a simulated run: speeds of clients, delays and losses of messages. All of it is public."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fedveil.checks import require
+from fedveil.values import number, whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Times are in rounds of a client of speed 1.
+
+    ``speeds``: rounds a unit of time, one for each client (none: all 1); ``jitter``: spread of a round's time;
+    ``delay``: mean time of a message on its way (exponential, so messages overtake each other); ``loss``: chance that
+    it never arrives; ``window``: how long the server collects before it mixes and broadcasts; ``max_lag``: rounds a
+    client goes on without a newer model; ``network_seed``: of all this.
+    """
+
+    speeds: tuple[float, ...] = ()
+    jitter: float = 0.0
+    delay: float = 0.0
+    loss: float = 0.0
+    window: float = 1.0
+    max_lag: int = 10
+    network_seed: int = 0
+
+    def __post_init__(self) -> None:
+        given: Any = self.speeds
+        require(isinstance(given, list | tuple), "algorithm.speeds", "be a list of numbers", given)
+        object.__setattr__(self, "speeds", tuple(number("algorithm.speeds", value) for value in given))
+        fine = all(1e-6 <= speed <= 1e6 for speed in self.speeds)
+        require(fine, "algorithm.speeds", "be positive and lie in [1e-6, 1e6]", list(self.speeds))
+        for name in ("jitter", "delay", "loss", "window"):
+            object.__setattr__(self, name, number(f"algorithm.{name}", getattr(self, name)))
+        for name in ("max_lag", "network_seed"):
+            object.__setattr__(self, name, whole(f"algorithm.{name}", getattr(self, name)))
+        require(0 <= self.jitter < 1, "algorithm.jitter", "lie in [0, 1)", self.jitter)
+        require(0 <= self.delay < math.inf, "algorithm.delay", "be finite and non-negative", self.delay)
+        hint = "Where hardly anything arrives nothing is learned."
+        require(0 <= self.loss <= 0.9, "algorithm.loss", "lie in [0, 0.9]", self.loss, hint)
+        require(1e-2 <= self.window <= 1e6, "algorithm.window", "lie in [0.01, 1e6]", self.window)
+        require(1 <= self.max_lag <= 10**9, "algorithm.max_lag", "be at least 1", self.max_lag)
+        require(0 <= self.network_seed < 2**63, "algorithm.network_seed", "lie in [0, 2**63)", self.network_seed)
+
+    @property
+    def instant(self) -> bool:
+        """Whether every message arrives at once: then one client alone needs no clock."""
+        return self.delay == 0 and self.loss == 0
+
+    @property
+    def together(self) -> bool:
+        """Whether all clients do their rounds in step, and the server waits for whole ones."""
+        return self.instant and self.jitter == 0 and set(self.speeds) <= {1.0} and self.window == int(self.window)

@@ -1,0 +1,93 @@
+"""DP-SGD at clients that do not wait for each other; one data holder alone needs neither server nor clock.
+
+van Dijk and Nguyen 2023, Algorithm 1. Every update is noised at its client before anything else happens to it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedveil.algorithms.dpsgd.client import Client
+from fedveil.algorithms.dpsgd.clock import Clock
+from fedveil.algorithms.dpsgd.compress import message_bytes
+from fedveil.algorithms.dpsgd.messages import Journal
+from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.projection import project
+from fedveil.algorithms.trained import Tick, Trained
+from fedveil.checks import require
+from fedveil.data.records import Records
+from fedveil.errors import BadValue
+from fedveil.noise.entropy import Entropy
+from fedveil.values import Vector
+
+if TYPE_CHECKING:
+    from fedveil.plan import Plan
+
+
+def train_dpsgd(
+    plan: Plan, records: Records, entropy: Entropy, tick: Tick, /, *, journal: Journal | None = None
+) -> Trained:
+    """The whole run; ``journal`` is filled with what went over the network."""
+    method = dpsgd_of(plan)
+    require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
+    clients = clients_of(plan, method, records, entropy)
+    if len(clients) == 1 and method.network.instant and journal is None:
+        model = _alone(plan, method, clients[0], tick)
+        sent, received = method.total, method.total
+    else:
+        journal = Journal() if journal is None else journal
+        clock = Clock(
+            network=method.network,
+            weights=weights_of(method, records),
+            model=np.zeros(plan.dimension),
+            project=partial(project, radius=plan.radius),
+            journal=journal,
+            tick=lambda done: tick(done * method.total // total),
+        )
+        rounds = [client.settings.rounds for client in clients]
+        total = sum(rounds)
+        model = clock.run(clients, rounds)
+        sent, received = len(journal.messages), len(journal.broadcasts)
+    return Trained(
+        model=model,
+        dropped=sum(client.dropped for client in clients),
+        bytes_up=sent * message_bytes(method, plan.dimension),
+        bytes_down=received * 8 * plan.dimension,
+    )
+
+
+def weights_of(method: DpSgd, records: Records) -> tuple[float, ...]:
+    """As the plan states them, or in proportion to the clients' records."""
+    return method.weights or tuple((records.sizes / len(records)).tolist())
+
+
+def clients_of(plan: Plan, method: DpSgd, records: Records, entropy: Entropy) -> list[Client]:
+    """Every client with its own records."""
+    if records.clients == 1:
+        return [Client(plan, method, 0, records.features, records.targets, entropy)]
+    order, starts = records.by_client()
+    parts = [order[a:b] for a, b in pairwise(starts.tolist())]
+    return [
+        Client(plan, method, index, records.features[part], records.targets[part], entropy)
+        for index, part in enumerate(parts)
+    ]
+
+
+def _alone(plan: Plan, method: DpSgd, client: Client, tick: Tick) -> Vector:
+    """One client whose messages arrive at once: the global model is its own."""
+    model, radius = np.zeros(plan.dimension), plan.radius
+    for turn in range(client.settings.rounds):
+        model = project(model - client.update(model, turn), radius)
+        tick(turn + 1)
+    return model
+
+
+def dpsgd_of(plan: Plan) -> DpSgd:
+    """Return the method, which must be this one."""
+    if not isinstance(plan.method, DpSgd):
+        raise BadValue(f"The plan must be for dpsgd here, and it is for {plan.method.kind}.")
+    return plan.method

@@ -1,0 +1,1 @@
+"""Federated averaging with clients as the protected unit."""

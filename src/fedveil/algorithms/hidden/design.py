@@ -1,0 +1,169 @@
+"""Hidden training, designed: the schedule of least expected risk, its noise calibrated for the chosen observer."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, get_args
+
+from fedveil.account.evaluator import Evaluator
+from fedveil.account.grid import choose_grid
+from fedveil.account.hidden import per_round
+from fedveil.account.observers import calibrate_views
+from fedveil.algorithms.base import Method
+from fedveil.algorithms.hidden.method import Deal, Hidden
+from fedveil.algorithms.hidden.schedule import Calibrator, Designed, Problem, design
+from fedveil.algorithms.hidden.stated import stated_run
+from fedveil.algorithms.noise_shares import extra_noise
+from fedveil.algorithms.request import Draft, Task
+from fedveil.algorithms.schedule_request import ScheduleRequest
+from fedveil.checks import require
+from fedveil.data.records import DataShape
+from fedveil.mechanism import LastIterate, Mechanism
+
+_EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenRequest:
+    """Which order the units come in, when to stop, which noise; ``deal``: records or whole clients (None: decide)."""
+
+    order: Literal["secret", "public"] = "secret"
+    stopping: Literal["end", "random"] = "end"
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    deal: Deal | None = None
+
+    kind: ClassVar[str] = "hidden"
+
+    def __post_init__(self) -> None:
+        choices: dict[str, tuple[str | None, ...]] = {
+            "order": ("secret", "public"),
+            "stopping": ("end", "random"),
+            "noise": ("gaussian", "laplace"),
+            "deal": (None, *get_args(Deal)),
+        }
+        for name, words in choices.items():
+            given = getattr(self, name)
+            shown = ", ".join(word for word in words if word is not None)
+            require(given in words, f"algorithm.{name}", f"be one of {shown}", given)
+
+    def design(self, task: Task) -> Draft:
+        """By the schedule's stated criterion."""
+        if task.model.constants(task.data.bound).smoothness is None:
+            return self._stated(task)
+        deal, problem, calibrator = self._deal(task), self._problem(task), self._calibrator(task)
+        if deal == "clients" and task.target.unit == "record":
+            data = task.data
+            even, sizes = (
+                data.largest_client == data.smallest_client,
+                f"{data.smallest_client} to {data.largest_client}",
+            )
+            hint = 'Deal records, or protect clients (privacy.unit = "client").'
+            require(even, "Clients", "be of one size when they are dealt whole but records are protected", sizes, hint)
+        designed = design(problem, task.schedule, calibrate=calibrator)
+        if deal == "clients" and task.target.unit == "record":
+            schedule = _whole_clients(designed, task.schedule, task.data)
+            designed = designed if schedule is task.schedule else design(problem, schedule, calibrate=calibrator)
+        return Draft(method=Hidden(run=designed.mechanism, deal=deal), reason=designed.reason, designed=designed)
+
+    def _stated(self, task: Task) -> Draft:
+        """As the user states it: there is no criterion for a model of unknown smoothness."""
+        self._check_noise(task)
+        deal, target = self._deal(task), task.target
+        run = stated_run(
+            task,
+            order=self.order,
+            stopping=self.stopping,
+            noise=self.noise,
+            epsilon=target.epsilon * (1 - _EPSILON_SHARE),
+            delta=target.delta * (1 - _DELTA_SHARE),
+            calibrate=self._calibrator(task),
+        )
+        if deal == "clients" and target.unit == "record":
+            sizes, each = run.batch if isinstance(run.batch, tuple) else (run.batch,), task.data.largest_client
+            fits = all(size % each == 0 for size in sizes)
+            require(fits, "schedule.batch", f"be a multiple of a client's {each} records", run.batch)
+        reason = "steps and batches as stated: the model's smoothness is unknown, so only the noise was calibrated"
+        return Draft(method=Hidden(run=run, deal=deal), reason=reason)
+
+    def grid(self, method: Method, task: Task) -> int:
+        """The finest on which float64 holds the state exactly."""
+        hidden = _hidden(method)
+        noise = hidden.noise()
+        largest = float(noise.max()) * math.sqrt(extra_noise(hidden.cohorts(task.data, task.target), task.trust))
+        radius = hidden.radius(task.data, task.model)
+        if task.trust.shared:  # a client's contribution must be held too, and may be longer than the ball is wide
+            longest = float(per_round(hidden.run.step_size, hidden.run).max()) * hidden.run.lipschitz
+            radius = max(radius, longest * 1.001)
+        return choose_grid(radius, float(noise.min()), largest)
+
+    def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> Hidden:
+        """The same schedule, its noise scaled."""
+        hidden = _hidden(method)
+        _, run = self._calibrator(task)(hidden.run, epsilon=epsilon, delta=delta)
+        return replace(hidden, run=run) if isinstance(run, LastIterate) else hidden
+
+    def _deal(self, task: Task) -> Deal:
+        return self.deal or ("clients" if task.target.unit == "client" else "records")
+
+    def _calibrator(self, task: Task) -> Calibrator:
+        deal, target = self._deal(task), task.target
+
+        def seen(run: LastIterate) -> Sequence[Evaluator]:
+            return Hidden(run=run, deal=deal).views(target.adversary, task.data, target, task.trust)
+
+        def calibrator(run: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
+            require(isinstance(run, LastIterate), "run", "be a hidden run", type(run).__name__)
+            return calibrate_views(run, seen, epsilon=epsilon, delta=delta)  # type: ignore[arg-type]
+
+        return calibrator
+
+    def _check_noise(self, task: Task) -> int:
+        """The number of parameters, which goes with the noise."""
+        dimension = task.model.loss.size(task.data.features)
+        if self.noise == "laplace":
+            hint = "Use one feature without intercept, or Gaussian noise."
+            require(dimension == 1, "algorithm.noise", "be gaussian for more than one parameter", f"{dimension}", hint)
+        return dimension
+
+    def _problem(self, task: Task) -> Problem:
+        constants, target, shape = task.model.constants(task.data.bound), task.target, task.data
+        radius = task.model.radius
+        return Problem(
+            units=shape.clients if target.unit == "client" else shape.records,
+            dimension=self._check_noise(task) - task.model.loss.size(task.canaries or 0),  # no record meets a canary's
+            lipschitz=constants.lipschitz,
+            smoothness=constants.known_smoothness,
+            strong_convexity=constants.strong_convexity,
+            diameter=None if radius is None else 2 * radius,
+            order=self.order,
+            stopping=self.stopping,
+            noise=self.noise,
+            neighbours=target.neighbours,
+            epsilon=target.epsilon * (1 - _EPSILON_SHARE),
+            delta=target.delta * (1 - _DELTA_SHARE),
+            hidden=target.adversary in ("final-model", "curious-client"),
+        )
+
+
+def _hidden(method: Method) -> Hidden:
+    if not isinstance(method, Hidden):
+        raise TypeError("a hidden method was expected")
+    return method
+
+
+def _whole_clients(designed: Designed, schedule: ScheduleRequest, shape: DataShape) -> ScheduleRequest:
+    """ScheduleRequest whose batches hold whole clients."""
+    size, batch = shape.largest_client, designed.mechanism.batch
+    if isinstance(batch, tuple):
+        fits = all(count % size == 0 for count in batch)
+        require(fits, "schedule.batch", f"be multiples of a client's {size} records", batch)
+        return schedule
+    if batch % size == 0:
+        return schedule
+    require(schedule.batch is None, "schedule.batch", f"be a multiple of a client's {size} records", batch)
+    if isinstance(schedule.rounds, int):  # the rounds were wished for: as many whole clients as fit in each
+        return replace(schedule, batch=max(1, batch // size) * size)
+    return replace(schedule, batch=max(1, round(batch / size)) * size)
+
+
+REQUEST = HiddenRequest

@@ -1,0 +1,291 @@
+"""Noisy projected steps of which only the last model is released: the schedule, and what is dealt into rounds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from fedveil.account.evaluator import Evaluator, bound_of, least_of
+from fedveil.account.grid import Grid
+from fedveil.account.hidden import lipschitz_of_step, per_round
+from fedveil.account.observers import Participation, views
+from fedveil.account.shares import Shares, views_of_shares
+from fedveil.algorithms.base import Served
+from fedveil.algorithms.hidden.words import assumption_rows, fact_rows
+from fedveil.algorithms.noise_shares import (
+    check_cohorts,
+    check_punctual,
+    check_range,
+    extra_noise,
+    variation,
+    with_masks,
+)
+from fedveil.algorithms.share_words import Row
+from fedveil.checks import require
+from fedveil.data.records import DataShape
+from fedveil.guarantee import Adversary, Answer
+from fedveil.mechanism import LastIterate
+from fedveil.mechanism_file import last_iterate_table, mechanism_of
+from fedveil.model.rounding import rounding_bound
+from fedveil.model.spec import ModelPlan
+from fedveil.target import Target
+from fedveil.theory.grid import halves_of
+from fedveil.trust import CENTRAL, Trust
+from fedveil.values import Indices, Vector
+
+Deal = Literal["records", "clients"]
+_UNIT = 2.0**-53
+_STEP_ROUNDINGS = 40  # the projection (its norm is summed pairwise: algorithms/hidden/steps.py), scaling, stepping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden(Served):
+    """``deal``: whether records or whole clients are dealt into rounds; ``run``: the schedule, with its noise."""
+
+    run: LastIterate
+    deal: Deal = "records"
+
+    kind: ClassVar[str] = "hidden"
+
+    def __post_init__(self) -> None:
+        require(self.deal in get_args(Deal), "algorithm.deal", "be records or clients", self.deal)
+
+    @property
+    def total(self) -> int:
+        """Rounds of all passes."""
+        return self.run.total
+
+    def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
+        """What is accounted for is what the model's enforced constants say, never less."""
+        _check_units(self, data, target)
+        _check_constants(self.run, model, data)
+
+    @property
+    def hides(self) -> bool:
+        """Nobody sees a model before the last."""
+        return True
+
+    def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
+        """Noise must be normal to be shared, and the grid must hold all sums."""
+        sizes = self.cohorts(data, target)
+        check_cohorts(sizes, trust)
+        check_punctual(trust, self.kind)
+        hint = "A sum of Laplace shares is no Laplace noise."
+        require(self.run.noise == "gaussian", "algorithm.noise", "be gaussian with [trust]", "laplace", hint)
+        # All contributions to a round together: no more units than the planned batch, each bounded; it may be one's.
+        most = np.asarray(per_round(self.run.step_size, self.run) * self.run.lipschitz, dtype=np.float64)
+        check_range(self.noise(), sizes, trust, exponent, most, most)
+
+    def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
+        """A client answers once a round, for all of its units in the batch; sums of all include those without one."""
+        batches, clients = per_round(self.run.batch, self.run), data.clients
+        each = 1 if target.unit == "client" else data.largest_client
+        if self.deal == "records":
+            sizes, most = np.full_like(batches, clients) if together else np.minimum(batches, clients), self.run.total
+            return int(sizes.sum()), most, clients
+        sizes = np.minimum(np.ceil(batches / each), clients)
+        return int(sizes.sum()), self.run.passes, int(sizes.max())
+
+    def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
+        """Root mean square over rounds, which count by their squared step."""
+        steps = per_round(self.run.step_size, self.run)
+        law = math.sqrt(2) if self.run.noise == "laplace" else 1.0  # a Laplace scale is not yet a deviation
+        each = law * self.noise() / steps
+        whole = float(np.sqrt(np.average(each**2, weights=steps**2)))
+        return whole * math.sqrt(extra_noise(self.cohorts(data, target), trust))
+
+    def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
+        """All clients where records are dealt (some send noise alone); where clients are dealt, the round's own."""
+        if self.deal == "records":
+            return [data.clients] * self.total
+        each = 1 if target.unit == "client" else data.largest_client
+        return [round(size) // each for size in per_round(self.run.batch, self.run).tolist()]
+
+    def answer(
+        self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
+    ) -> Answer:
+        """The bounds on hidden runs, as this observer sees them."""
+        bounds = [bound_of(e, delta, None) for e in self.views(adversary, data, target, trust)]
+        return least_of(bounds, delta, None)
+
+    def views(
+        self, adversary: Adversary, data: DataShape, target: Target, trust: Trust = CENTRAL
+    ) -> Sequence[Evaluator]:
+        """Every bound on what this observer learns, with ideal noise."""
+        who = self.participation(data, target)
+        if trust.shared:
+            return views_of_shares(self.run, adversary, who, self.shares(data, target, trust))
+        return views(self.run, adversary, who)
+
+    def shares(self, data: DataShape, target: Target, trust: Trust) -> Shares:
+        """How the clients share the noise of a round."""
+        sizes = self.cohorts(data, target)[: self.run.rounds]
+        return Shares(
+            cohort=sizes[0] if len(set(sizes)) == 1 else tuple(sizes),
+            dropouts=trust.dropouts,
+            colluders=trust.colluders,
+            everyone=self.deal == "records",
+            opened=trust.key_holder == "clients",
+            named=trust.server != "trusted",
+            together=trust.hand,
+        )
+
+    def participation(self, data: DataShape, target: Target) -> Participation:
+        """How often clients take part, as the observers' accounting wants to know."""
+        held = 1 if target.unit == "client" else data.largest_client
+        return Participation(largest_client=held, clients=data.clients, every_round=self.deal == "records" and held > 1)
+
+    def radius(self, data: DataShape, model: ModelPlan) -> float:
+        """As stated, or too large to be reached by steps and noise in practice."""
+        if model.radius is not None:
+            return model.radius
+        step = per_round(self.run.step_size, self.run)
+        noise = float(np.sqrt(np.sum(self.noise() ** 2) * model.loss.size(data.features)))
+        return 2.0 ** math.ceil(math.log2(float(step.sum()) * self.run.lipschitz + 10 * noise))
+
+    def noise(self) -> Vector:
+        """The noise of every round: standard deviation per coordinate, or Laplace scale."""
+        run = self.run
+        step, batch, std = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
+        return np.asarray(step * std / (1.0 if run.noise == "laplace" else np.sqrt(batch)), dtype=np.float64)
+
+    def grid(
+        self,
+        exponent: int,
+        adversary: Adversary,
+        data: DataShape,
+        model: ModelPlan,
+        target: Target,
+        trust: Trust = CENTRAL,
+    ) -> Grid:
+        """State and noise on multiples of 2**exponent; floating-point errors of the step included."""
+        if trust.shared:
+            return self._grid_of_shares(exponent, adversary, data, model, target, trust)
+        grid = Grid.of(
+            exponent=exponent,
+            dimension=model.loss.size(data.features),
+            noise=self.noise(),
+            lipschitz=self.stretch(),
+            errors=self.float_errors(data, model, target),
+            law=self.run.noise,
+        )
+        if adversary in ("final-model", "every-model"):
+            return grid
+        # The others know part of a round's noise; some unit's share is left, or no guarantee is given at all.
+        left = 1 / float(per_round(self.run.batch, self.run).max())
+        return replace(grid, distance=grid.distance / math.sqrt(left))
+
+    def _grid_of_shares(
+        self, exponent: int, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust
+    ) -> Grid:
+        """Each contribution is rounded on its own, and a state is off by the rounding of all shares."""
+        cohorts, dimension = self.cohorts(data, target), model.loss.size(data.features)
+        sizes = np.array(cohorts, dtype=np.float64)
+        sent = np.minimum(sizes, per_round(self.run.batch, self.run))  # zeros are not rounded
+        noise, half = self.noise(), 2.0**exponent / 2 * math.sqrt(dimension)
+        stretch, errors = self.stretch(), self.float_errors(data, model, target)
+        shares = self.shares(data, target, trust)
+        honest = shares.honest(self.run)
+        if adversary == "server":  # it sees every message: each is rounded on its own, against its own share
+            noise, stretch = noise / np.sqrt(honest * sent), np.zeros_like(stretch)
+        else:
+            left = shares.beside(self.run) if adversary == "curious-client" else np.ones_like(noise)
+            halves = np.array([halves_of(count) for count in sizes.tolist()]) if sizes.size else sizes
+            errors = errors + half * (sent + stretch * (float(halves.max()) - 1))
+            noise = noise * np.sqrt(left)
+        found = Grid.of(exponent=exponent, dimension=dimension, noise=noise, lipschitz=stretch, errors=errors)
+        found = replace(found, total_variation=variation(self.noise(), cohorts, trust, found))
+        return with_masks(found, trust, adversary, self.total)
+
+    def stretch(self) -> Vector:
+        """How much a step of each round may enlarge the rounding of the state that it starts from.
+
+        Of unknown smoothness a record's gradient may be any function, so also that of the rounded state: what the
+        rounding moves is the state alone, and no step stretches that (docs/torch.md).
+        """
+        step = per_round(self.run.step_size, self.run)
+        return np.ones_like(step) if self.run.smoothness is None else lipschitz_of_step(self.run, step)
+
+    def float_errors(self, data: DataShape, model: ModelPlan, target: Target) -> Vector:
+        """How far a step computed in floats is from the exact one: the gradient's rounding, and the step's own.
+
+        In one piece or in parts: rounding errors of parts add up to no more than those of the whole.
+        """
+        step = per_round(self.run.step_size, self.run)
+        raw, radius = model.loss.constants(data.bound, model.clip), self.radius(data, model)
+        each = data.largest_client if target.unit == "client" else 1
+        gradient = rounding_bound(
+            rows=int(per_round(self.run.batch, self.run).max()) * each,
+            features=data.features,
+            lipschitz=max(raw.lipschitz, self.run.lipschitz),
+            smoothness=raw.smoothness,
+            radius=radius,
+            outputs=model.loss.outputs,
+        )
+        size = radius * (1 + step * model.l2) + step * max(raw.lipschitz, self.run.lipschitz)
+        return np.asarray(step * gradient + _STEP_ROUNDINGS * _UNIT * size, dtype=np.float64)
+
+    def assumptions(
+        self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
+    ) -> Sequence[Row]:
+        """Clipping, order, noise, steps, and what this observer is trusted with."""
+        return assumption_rows(self, adversary, data, target, trust)
+
+    def table(self) -> dict[str, Any]:
+        """As in a mechanism file, with what is dealt."""
+        return {"deal": self.deal, **last_iterate_table(self.run)}
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> "Hidden":
+        """From the table that :meth:`table` writes."""
+        values = dict(table)
+        deal: Any = values.pop("deal", None)
+        run = mechanism_of(values)
+        right = isinstance(run, LastIterate)
+        require(right, "The plan's mechanism", "be a last-iterate one", type(run).__name__)
+        return cls(run=run, deal=deal)  # type: ignore[arg-type]
+
+    def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
+        """Order, rounds and noise."""
+        return fact_rows(self, target)
+
+
+def _check_units(method: Hidden, data: DataShape, target: Target) -> None:
+    run, unit, deal = method.run, target.unit, method.deal
+    require(run.place is None, "plan.run.place", "be left out", run.place, "A certificate speaks for every unit.")
+    fits = unit == "record" or deal == "clients"
+    require(fits, "algorithm.deal", "be clients when clients are protected", deal)
+    if unit == "record" and deal == "clients":
+        even = data.largest_client == data.smallest_client
+        sizes = f"{data.smallest_client} to {data.largest_client}"
+        hint = 'Deal records, or protect clients (privacy.unit = "client").'
+        require(even, "Clients", "be of one size when they are dealt whole but records are protected", sizes, hint)
+        batches = run.batch if isinstance(run.batch, tuple) else (run.batch,)
+        filled = all(count % data.largest_client == 0 for count in batches)
+        require(filled, "plan.run.batch", f"hold whole clients of {data.largest_client}", run.batch)
+    units = data.clients if unit == "client" else data.records
+    require(run.records == units, "plan.run.records", f"be the number of units, {units}", run.records)
+    same = run.neighbours == target.neighbours
+    require(same, "plan.run.neighbours", "match the target", run.neighbours)
+
+
+def _check_constants(run: LastIterate, model: ModelPlan, data: DataShape) -> None:
+    real = model.constants(data.bound)
+    require(run.lipschitz >= real.lipschitz, "plan.run.lipschitz", f"be at least {real.lipschitz}", run.lipschitz)
+    require(run.convex <= real.convex, "plan.run.convex", "be true only for a convex loss", run.convex)
+    if run.smoothness is not None:
+        least = np.inf if real.smoothness is None else real.smoothness
+        require(run.smoothness >= least, "plan.run.smoothness", f"be at least {least}", run.smoothness)
+    most = real.strong_convexity
+    require(run.strong_convexity <= most, "plan.run.strong_convexity", f"be at most {most}", run.strong_convexity)
+    largest = float(np.max(per_round(run.step_size, run)))
+    hint = "Larger steps throw the model out by the penalty alone, which the bounds do not cover."
+    require(largest * model.l2 <= 2, "schedule.step_size", f"be at most 2/l2, with l2 {model.l2}", largest, hint)
+    radius = model.radius
+    kept = run.diameter is None or (radius is not None and run.diameter >= 2 * radius)
+    require(kept, "plan.run.diameter", "be at least twice the radius", run.diameter)
+
+
+METHOD = Hidden

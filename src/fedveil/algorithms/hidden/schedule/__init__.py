@@ -1,0 +1,7 @@
+"""Step sizes, batches, passes and noise designed for a target, from public quantities only."""
+
+from fedveil.algorithms.hidden.schedule.designed import Calibrator as Calibrator
+from fedveil.algorithms.hidden.schedule.designed import Designed as Designed
+from fedveil.algorithms.hidden.schedule.designed import Row as Row
+from fedveil.algorithms.hidden.schedule.designed import design as design
+from fedveil.algorithms.hidden.schedule.problem import Problem as Problem

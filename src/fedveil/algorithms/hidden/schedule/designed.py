@@ -1,0 +1,212 @@
+"""From a problem and wishes to the schedule that will run: searched by expected risk, its noise certified."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from fedveil.account.calibrate import calibrate as calibrate_final_model
+from fedveil.algorithms.hidden.schedule.families import Frame, Shape, injected, noise_on_average, shaped
+from fedveil.algorithms.hidden.schedule.problem import Problem
+from fedveil.algorithms.hidden.schedule.search import pick, search
+from fedveil.algorithms.schedule_request import ScheduleRequest
+from fedveil.checks import require
+from fedveil.errors import BadValue, CannotCertify
+from fedveil.mechanism import LastIterate, Mechanism, Numbers, Repeat, SampledGaussian, sensitivity
+
+_FORGOTTEN = 1e-3  # a converged run has forgotten its start, and its guarantee has stopped growing, up to this
+_MOST_PASSES = 10_000
+_WORTH = 0.98  # a kind is certified too if it is expected to do better than this
+
+
+class Calibrator(Protocol):
+    """The least factor on a mechanism's noise that meets a target, and the mechanism with that noise."""
+
+    def __call__(self, mechanism: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
+        """Certified: what is returned meets the target."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One schedule that was looked at.
+
+    ``step_size`` is the first round's; ``noise_on_average`` the noise on the averaged gradient of a round, root mean
+    square (rounds count by their squared step); ``arriving`` the part of the expected risk that the noise brings;
+    ``certified`` whether the noise was calibrated, or is the amount expected.
+    """
+
+    kind: str
+    passes: int
+    rounds: int
+    batch: int | tuple[int, ...]
+    step_size: float
+    noise_on_average: float
+    arriving: float
+    risk: float
+    certified: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Designed:
+    """The schedule that will run, why it was chosen, what else was looked at, and what DP-SGD would need.
+
+    ``poisson`` has the same steps, rounds and mean batch, every model seen; None if it cannot be worked out.
+    """
+
+    mechanism: LastIterate
+    kind: str
+    reason: str
+    considered: tuple[Row, ...]
+    poisson: Row | None
+
+    @property
+    def chosen(self) -> Row:
+        """The row of the schedule that will run."""
+        return self.considered[0]
+
+
+def design(
+    problem: Problem, schedule: ScheduleRequest | None = None, *, calibrate: Calibrator = calibrate_final_model
+) -> Designed:
+    """The schedule of least expected risk among those the wishes allow, with the least noise that is certified.
+
+    >>> problem = Problem(units=1000, dimension=10, lipschitz=1.0, smoothness=0.25, epsilon=1.0, delta=1e-4)
+    >>> designed = design(problem, ScheduleRequest(kind="constant", rounds=1, passes=20, step_size=4.0))
+    >>> designed.kind, designed.mechanism.total, round(designed.mechanism.noise_std, 3)
+    ('constant', 20, 0.901)
+    """
+    schedule = schedule if schedule is not None else ScheduleRequest()
+    converged = schedule.rounds == "converged"
+    found = {"constant": [_converged(problem, schedule)]} if converged else search(problem, schedule)
+    finals: list[tuple[Shape, LastIterate]] = []
+    # Noise that is spread first: what the others are expected to need is more often too little.
+    candidates = [pick(shapes) for shapes in found.values()]
+    for shape in sorted(candidates, key=lambda shape: (shape.frame.kind != "decaying", shape.risk)):
+        if not finals or shape.risk < _WORTH * finals[0][0].risk:
+            finals.append(_settled(problem, schedule, shape, calibrate))
+            finals.sort(key=lambda pair: pair[0].risk)
+    best, mechanism = finals[0]
+    rows = [_row(shape, certified=True) for shape, _ in finals]
+    taken = {(row.kind, row.passes, row.rounds) for row in rows}
+    others = [_row(shape, certified=False) for shapes in found.values() for shape in shapes]
+    rows += [row for row in others if (row.kind, row.passes, row.rounds) not in taken]
+    poisson = _poisson(problem, best.frame)
+    return Designed(
+        mechanism=mechanism,
+        kind=best.frame.kind,
+        reason=_reason(problem, schedule, best, poisson),
+        considered=tuple(rows),
+        poisson=poisson,
+    )
+
+
+def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIterate:
+    """The hidden run of this frame."""
+    return LastIterate(
+        rounds=frame.rounds,
+        passes=frame.passes,
+        batch=frame.batch,
+        records=problem.units,
+        order=problem.order,
+        stopping=problem.stopping,
+        step_size=frame.steps,
+        lipschitz=problem.lipschitz,
+        smoothness=problem.smoothness,
+        strong_convexity=problem.strong_convexity,
+        diameter=problem.diameter,
+        noise=problem.noise,
+        noise_std=noise_std,
+        neighbours=problem.neighbours,
+    )
+
+
+def _settled(
+    problem: Problem, schedule: ScheduleRequest, shape: Shape, calibrate: Calibrator
+) -> tuple[Shape, LastIterate]:
+    """The shape with noise that is certified; noise that the user gave is kept, and must do."""
+    run = mechanism_of(problem, shape.frame, shape.noise_std)
+    factor, calibrated = calibrate(run, epsilon=problem.epsilon, delta=problem.delta)
+    if schedule.noise_std is not None:
+        hint = f"It takes {factor:.4g} times this noise; leave noise_std out to have it calibrated."
+        rule = f"meet epsilon {problem.epsilon:g} at delta {problem.delta:g}"
+        require(factor <= 1, "schedule.noise_std", rule, schedule.noise_std, hint)
+        return shape, run
+    if not isinstance(calibrated, LastIterate):
+        raise CannotCertify("the calibrator returned something else than the hidden run it was given")
+    noise = calibrated.noise_std
+    return replace(shape, noise_std=noise, injected=injected(problem, shape.frame, noise)), calibrated
+
+
+def _converged(problem: Problem, schedule: ScheduleRequest) -> Shape:
+    """Full passes until the start is forgotten: every further round would change neither model nor guarantee."""
+    step = schedule.step_size if schedule.step_size is not None else 1 / problem.smoothness
+    if isinstance(step, tuple):
+        raise BadValue('schedule.step_size must be one number with rounds = "converged", got a list.')
+    shrink = max(abs(1 - step * problem.strong_convexity), abs(1 - step * problem.smoothness))
+    if problem.strong_convexity > 0:
+        require(shrink < 1, "schedule.step_size", f"be below 2/smoothness, {2 / problem.smoothness:.4g}", step)
+        passes = math.ceil(math.log(1 / _FORGOTTEN) / -math.log(shrink))
+    else:
+        hint = 'Without strong convexity nothing is forgotten: add an l2 term, or give "passes".'
+        require(problem.diameter is not None, "schedule.rounds", "be a number here", "converged", hint)
+        gap = sensitivity(problem.neighbours) * problem.lipschitz * step / problem.units
+        passes = math.ceil(4 * (problem.diameter or 0.0) / gap)  # from there on it is cheaper to forget
+    hint = "Raise the l2 term or the step size, or give the number of passes."
+    require(
+        passes <= _MOST_PASSES, 'schedule.rounds = "converged"', f"take at most {_MOST_PASSES} passes", passes, hint
+    )
+    return shaped(problem, Frame("constant", passes, 1, problem.units, step))
+
+
+def _row(shape: Shape, *, certified: bool) -> Row:
+    frame = shape.frame
+    return Row(
+        kind=frame.kind,
+        passes=frame.passes,
+        rounds=frame.rounds,
+        batch=frame.batch,
+        step_size=float(frame.step_sizes[0]),
+        noise_on_average=noise_on_average(frame, shape.noise_std),
+        arriving=shape.injected,
+        risk=shape.risk,
+        certified=certified,
+    )
+
+
+def _poisson(problem: Problem, frame: Frame) -> Row | None:
+    """DP-SGD with Poisson batches of the same mean size, as many rounds, every model seen, the same target."""
+    if problem.noise != "gaussian":
+        return None
+    mean = float(frame.batches.mean())
+    once = SampledGaussian(
+        sampling="poisson",
+        rate=min(1.0, mean / problem.units),
+        noise_multiplier=1.0,
+        neighbours=problem.neighbours,
+    )
+    try:
+        factor, _ = calibrate_final_model(
+            Repeat(of=once, times=frame.total), epsilon=problem.epsilon, delta=problem.delta, tolerance=1e-3
+        )
+    except CannotCertify:
+        return None
+    on_average = factor * problem.lipschitz / mean
+    same = Frame("poisson", frame.passes, frame.rounds, frame.batch, frame.steps)
+    noise = tuple(float(on_average * math.sqrt(m)) for m in frame.batches)
+    return _row(shaped(problem, same, noise), certified=True)
+
+
+def _reason(problem: Problem, schedule: ScheduleRequest, best: Shape, poisson: Row | None) -> str:
+    frame = best.frame
+    how = "cheapest within 3% of the least expected risk" if schedule.kind == "auto" else "as wished"
+    if schedule.rounds == "converged":
+        how = f"full passes until the start is forgotten to one part in {1 / _FORGOTTEN:g}"
+    text = (
+        f"schedule {frame.kind}: {how}; {frame.passes} passes of {frame.rounds} rounds, "
+        f"expected risk {best.risk:.3g} = {best.bias:.2g} not yet learnt + {best.injected:.2g} noise "
+        f"+ {best.sampling:.2g} dealing"
+    )
+    if poisson is None:
+        return text + "."
+    ratio = math.sqrt(best.injected / max(poisson.arriving, 1e-300))
+    return text + f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."

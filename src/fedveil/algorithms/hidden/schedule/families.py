@@ -1,0 +1,167 @@
+"""Candidate schedules of each kind, their noise shaped for the target, and their expected risk (not yet certified)."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.optimize import brentq
+
+from fedveil.account.hidden import lipschitz_of_step
+from fedveil.algorithms.hidden.schedule.criterion import Yardstick, yardstick
+from fedveil.algorithms.hidden.schedule.noise import energies, need, spread_noise
+from fedveil.algorithms.hidden.schedule.problem import Problem
+from fedveil.mechanism import LastIterate, Numbers, sensitivity
+from fedveil.theory.divergence import log_theta
+from fedveil.values import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Everything of a schedule but its noise; ``steps`` is one number or one per round of all passes."""
+
+    kind: str
+    passes: int
+    rounds: int
+    batch: int | tuple[int, ...]
+    steps: Numbers
+
+    @property
+    def total(self) -> int:
+        """Rounds of all passes together."""
+        return self.passes * self.rounds
+
+    @property
+    def step_sizes(self) -> Vector:
+        """One per round of all passes."""
+        return _tiled(self.steps, self.rounds, self.total)
+
+    @property
+    def batches(self) -> Vector:
+        """One per round of all passes."""
+        return _tiled(self.batch, self.rounds, self.total)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """A frame with noise (standard deviation per unit, as in ``LastIterate``) and the parts of its expected risk."""
+
+    frame: Frame
+    noise_std: Numbers
+    bias: float
+    sampling: float
+    injected: float
+
+    @property
+    def risk(self) -> float:
+        """Expected excess risk on the model problem."""
+        return self.bias + self.sampling + self.injected
+
+
+def _tiled(values: Numbers | int | tuple[int, ...], rounds: int, total: int) -> Vector:
+    array = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    return np.array(np.broadcast_to(np.tile(array, total // rounds) if array.size == rounds else array, (total,)))
+
+
+@lru_cache(maxsize=4)
+def target_mu(problem: Problem) -> float:
+    """The mu of one Gaussian step that just meets the target: the unit in which noise is first measured."""
+    aim = math.log(problem.delta)
+    found = brentq(lambda log_mu: float(log_theta(problem.epsilon, math.exp(log_mu))) - aim, -30.0, 12.0)
+    return float(math.exp(float(found)))
+
+
+def deal(units: int, rounds: int) -> tuple[int, int]:
+    """Rounds of a pass and the batch, as few units as possible left over."""
+    batch = units // rounds
+    more = units // batch
+    return (rounds, batch) if units - rounds * batch <= units - more * batch else (more, batch)
+
+
+def growing(units: int, rounds: int) -> tuple[int, ...] | None:
+    """Batches like 1/sqrt(rounds left): with even noise every place is equally hidden. None if one would be empty."""
+    ideal = 1 / np.sqrt(np.arange(rounds, 0, -1))
+    sizes = np.floor(ideal / ideal.sum() * units).astype(int)
+    return tuple(int(m) for m in sizes) if sizes.min() >= 1 else None
+
+
+def decay(first: float, total: int, power: float) -> Numbers:
+    """Steps that fall like a power of the rounds left, to a hundredth at most."""
+    if power == 0 or total == 1:
+        return first
+    return tuple((first * np.maximum((np.arange(total, 0, -1) / total) ** power, 0.01)).tolist())
+
+
+@lru_cache(maxsize=1024)
+def law_risk(problem: Problem, steps: Numbers, rounds: int, total: int) -> float:
+    """Risk with the noise of a run that uses all units in every round: no way to deal them needs less."""
+    sizes, model = _tiled(steps, rounds, total), _model(problem)
+    kept = model.kept(sizes)
+    gaps = sensitivity(problem.neighbours) * problem.lipschitz * sizes / problem.units
+    root = float(np.sum(gaps * np.sqrt(model.weights(kept))))
+    return model.bias(sizes, kept) + (root / target_mu(problem)) ** 2
+
+
+@lru_cache(maxsize=4)
+def _model(problem: Problem) -> Yardstick:
+    return yardstick(problem)
+
+
+def later_factors(problem: Problem, steps: Vector) -> Vector:
+    """Products of the Lipschitz constants of the later rounds, never too small for a float."""
+    probe = LastIterate(
+        rounds=1,
+        step_size=1.0,
+        noise_std=1.0,
+        lipschitz=problem.lipschitz,
+        smoothness=problem.smoothness,
+        strong_convexity=problem.strong_convexity,
+    )
+    logs = np.log(np.maximum(lipschitz_of_step(probe, steps), 1e-12))
+    later = np.append(np.cumsum(logs[:0:-1])[::-1], 0.0)
+    return np.asarray(np.exp(np.clip(later, -80.0, 80.0)), dtype=np.float64)
+
+
+def shaped(problem: Problem, frame: Frame, noise_std: Numbers | None = None) -> Shape:
+    """Noise of the frame's kind in the amount that should meet the target, or the noise given; and the risk."""
+    model, steps, batch = _model(problem), frame.step_sizes, frame.batches
+    kept = model.kept(steps)
+    weights = model.weights(kept)
+    if noise_std is None:
+        variance = _variance(problem, frame, weights) / target_mu(problem) ** 2
+        noise_std = _tidy(np.sqrt(variance * batch) / steps, even=frame.kind != "decaying")
+    bias = model.bias(steps, kept)
+    sampling = model.sampling(steps, kept, batch[: frame.rounds], problem.units)
+    return Shape(frame, noise_std, bias, sampling, injected(problem, frame, noise_std))
+
+
+def injected(problem: Problem, frame: Frame, noise_std: Numbers) -> float:
+    """Risk from this noise."""
+    scale = frame.step_sizes * _tiled(noise_std, frame.rounds, frame.total) / np.sqrt(frame.batches)
+    model, spare = _model(problem), 2.0 if problem.noise == "laplace" else 1.0  # Laplace: variance 2 * scale**2
+    return spare * float(model.weights(model.kept(frame.step_sizes)) @ scale**2)
+
+
+def noise_on_average(frame: Frame, noise_std: Numbers) -> float:
+    """Noise on the averaged gradient of a round, root mean square, rounds counting by their squared step."""
+    noise = _tiled(noise_std, frame.rounds, frame.total) / np.sqrt(frame.batches)
+    return float(np.sqrt(np.average(noise**2, weights=frame.step_sizes**2)))
+
+
+def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
+    """Variances of the rounds for mu = 1 (secret order: on average over the places)."""
+    steps, secret = frame.step_sizes, problem.order == "secret"
+    gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / frame.batches
+    factors = later_factors(problem, steps)
+    if frame.kind == "decaying":
+        return spread_noise(gaps, weights, factors, frame.rounds, secret=secret, hidden=problem.hidden)[0]
+    even = np.ones(frame.total) if frame.kind == "growing-batches" else steps**2 / frame.batches
+    energy, _, stands_for = energies(gaps, factors, even, frame.rounds, hidden=problem.hidden)
+    return even * need(energy, stands_for, secret=secret)
+
+
+def _tidy(noise: Vector, *, even: bool) -> Numbers:
+    """One number where all agree."""
+    if even and float(noise.max()) <= float(noise.min()) * (1 + 1e-9):
+        return float(noise[0])
+    return tuple(float(value) for value in noise)

@@ -1,0 +1,66 @@
+"""What a design starts from: the public constants of the training problem, and the target."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fedveil.checks import require
+from fedveil.guarantee import Neighbours
+from fedveil.theory.numerics import check_delta
+from fedveil.values import number, whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Public constants of the training problem, and the target. ``units`` are the protected ones: records or clients.
+
+    ``lipschitz`` is the clip of the data part, ``smoothness`` includes the ridge term, whose strength is
+    ``strong_convexity``; ``dimension`` counts parameters; ``diameter`` is twice the projection radius. ``hidden``: only
+    the last model is seen by those the target is for; otherwise noise is shaped for a reader of every model (and the
+    calibrator must be one for that reader).
+    """
+
+    units: int
+    dimension: int
+    lipschitz: float
+    smoothness: float
+    strong_convexity: float = 0.0
+    diameter: float | None = None
+    order: Literal["secret", "public"] = "secret"
+    stopping: Literal["end", "random"] = "end"
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    neighbours: Neighbours = "replace-one"
+    hidden: bool = True
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        for name in ("units", "dimension"):
+            object.__setattr__(self, name, whole(f"The problem's {name}", getattr(self, name)))
+            require(
+                1 <= getattr(self, name) <= 10**12, f"The problem's {name}", "lie in [1, 1e12]", getattr(self, name)
+            )
+        require(isinstance(self.hidden, bool), "Problem.hidden", "be true or false", self.hidden)
+        for name in ("lipschitz", "smoothness", "strong_convexity", "epsilon", "delta"):
+            object.__setattr__(self, name, number(f"The problem's {name}", getattr(self, name)))
+        for name in ("lipschitz", "smoothness"):
+            hint = "It follows from the feature bound and the loss."
+            require(
+                1e-6 <= getattr(self, name) <= 1e6,
+                f"The problem's {name}",
+                "lie in [1e-6, 1e6]",
+                getattr(self, name),
+                hint,
+            )
+        ridge = self.strong_convexity
+        require(0 <= ridge < self.smoothness, "model.l2", "be non-negative and below smoothness", ridge)
+        if self.diameter is not None:
+            object.__setattr__(self, "diameter", number("The problem's diameter", self.diameter))
+            require(1e-9 <= self.diameter <= 1e9, "The problem's diameter", "lie in [1e-9, 1e9]", self.diameter)
+        choices = {"order": ("secret", "public"), "stopping": ("end", "random"), "noise": ("gaussian", "laplace")}
+        for name, allowed in (choices | {"neighbours": get_args(Neighbours)}).items():
+            right = getattr(self, name) in allowed
+            require(right, f"The problem's {name}", f"be one of {', '.join(allowed)}", getattr(self, name))
+        flat = self.noise == "gaussian" or self.dimension == 1
+        require(flat, "Problem.dimension", "be 1 with Laplace noise", self.dimension, "Use Gaussian noise.")
+        require(1e-4 <= self.epsilon <= 1e4, "privacy.epsilon", "lie in [1e-4, 1e4]", self.epsilon)
+        check_delta(self.delta)

@@ -1,0 +1,70 @@
+"""Hidden training of a model whose smoothness nobody knows: no yardstick ranks schedules, so the user states one.
+
+Only the noise is left to be found. Without smoothness a gap cannot be followed through the steps; what hides a record
+is that the model is kept in a ball while noise is added (docs/torch.md), and the secret order.
+"""
+
+from fedveil.algorithms.hidden.schedule import Calibrator
+from fedveil.algorithms.request import Task
+from fedveil.algorithms.schedule_request import ScheduleRequest
+from fedveil.checks import require
+from fedveil.errors import CannotCertify
+from fedveil.mechanism import LastIterate
+from fedveil.model.loss import Constants
+
+
+def stated_run(
+    task: Task, *, order: str, stopping: str, noise: str, epsilon: float, delta: float, calibrate: Calibrator
+) -> LastIterate:
+    """The user's schedule with the least noise that is certified, or with the user's own if that is enough."""
+    constants, schedule = task.model.constants(task.data.bound), task.schedule
+    units = task.data.clients if task.target.unit == "client" else task.data.records
+    run = _unscaled(task, constants, units, order=order, stopping=stopping, noise=noise)
+    factor, calibrated = calibrate(run, epsilon=epsilon, delta=delta)
+    if schedule.noise_std is not None:
+        hint = f"It takes {factor:.4g} times this noise; leave noise_std out to have it calibrated."
+        rule = f"meet epsilon {task.target.epsilon:g} at delta {task.target.delta:g}"
+        require(factor <= 1, "schedule.noise_std", rule, schedule.noise_std, hint)
+        return run
+    if not isinstance(calibrated, LastIterate):
+        raise CannotCertify("the calibrator returned something else than the hidden run it was given")
+    return calibrated
+
+
+def _unscaled(task: Task, constants: Constants, units: int, *, order: str, stopping: str, noise: str) -> LastIterate:
+    schedule, radius = task.schedule, task.model.radius
+    hint = "No rule finds it for a model of unknown smoothness."
+    require(schedule.step_size is not None, "schedule.step_size", f"be given for a {task.model.kind} model", None, hint)
+    hint = "The kind auto takes the step_size and batch you state."
+    require(schedule.kind in ("auto", "constant"), "schedule.kind", "be auto or constant here", schedule.kind, hint)
+    rounds, batch = _deal(schedule, units)
+    return LastIterate(
+        rounds=rounds,
+        passes=schedule.passes or 1,
+        batch=batch,
+        records=units,
+        order=order,  # type: ignore[arg-type]
+        stopping=stopping,  # type: ignore[arg-type]
+        step_size=schedule.step_size or 0.0,
+        lipschitz=constants.lipschitz,
+        smoothness=None,
+        convex=constants.convex,
+        diameter=None if radius is None else 2 * radius,
+        noise=noise,  # type: ignore[arg-type]
+        noise_std=constants.lipschitz if schedule.noise_std is None else schedule.noise_std,
+        neighbours=task.target.neighbours,
+    )
+
+
+def _deal(schedule: ScheduleRequest, units: int) -> tuple[int, int | tuple[int, ...]]:
+    """Rounds of a pass, and their batch."""
+    batch, rounds = schedule.batch, schedule.rounds
+    require(rounds != "converged", "schedule.rounds", "be a number for a model of unknown smoothness", rounds)
+    require(batch is not None or rounds is not None, "schedule.batch", "be given (or rounds)", None)
+    if isinstance(batch, tuple):
+        return len(batch), batch
+    count = rounds if isinstance(rounds, int) else units // (batch or 1)
+    require(1 <= count <= units, "schedule.rounds", f"lie between 1 and the number of units, {units}", count)
+    size = batch if batch is not None else units // count
+    require(count * size <= units, "schedule.batch", f"leave every one of {units} units in one round of a pass", size)
+    return count, size

@@ -1,0 +1,103 @@
+"""Rounds of noisy projected gradient steps of which only the last model leaves.
+
+Asoodeh and Calmon 2020, Algorithm 1; in Asoodeh, Diaz and Calmon 2020 a round has one record. Theory pages:
+noisy-iteration.md, grid-noise.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedveil.account.hidden import per_round
+from fedveil.algorithms.hidden.deal import Batch
+from fedveil.algorithms.projection import project
+from fedveil.mechanism import LastIterate
+from fedveil.model.loss import Loss
+from fedveil.noise.entropy import Entropy, uniform_below
+from fedveil.noise.grid import rounded_laplace, rounded_normal
+from fedveil.values import Vector
+
+if TYPE_CHECKING:
+    from fedveil.plan import Plan
+
+LARGEST = 2**52  # grid steps a coordinate may lie from the origin: sums with noise stay exact in float64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """After ``round`` rounds: the model before projection, in whole grid steps, and how many updates were dropped."""
+
+    round: int
+    position: Vector
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """What every round needs, worked out once from the plan."""
+
+    loss: Loss
+    clip: float
+    l2: float
+    radius: float
+    unit: float
+    steps: Vector
+    batches: Vector
+    noise: Vector
+    laplace: bool
+
+    @classmethod
+    def of(cls, plan: Plan) -> Rule:
+        """The rule that a plan states."""
+        run: LastIterate = plan.run
+        steps, batches = (per_round(v, run) for v in (run.step_size, run.batch))
+        unit = 2.0**plan.grid
+        laplace = run.noise == "laplace"
+        noise = plan.hidden.noise() / unit
+        return cls(plan.model.loss, run.lipschitz, plan.model.l2, plan.radius, unit, steps, batches, noise, laplace)
+
+
+def start(plan: Plan) -> State:
+    """The model before the first round: zero, whatever the data."""
+    return State(0, np.zeros(plan.dimension))
+
+
+def model_of(rule: Rule, state: State) -> Vector:
+    """The model of a state: off the grid's units, and projected on the ball."""
+    return project(state.position * rule.unit, rule.radius)
+
+
+def step(rule: Rule, state: State, batch: Batch, noise: Vector) -> State:
+    """One round: average the clipped gradients of the batch, step, round to the grid, add the noise.
+
+    The divisor is the planned batch, whoever answers; a gradient that is not finite contributes nothing and is counted.
+    Several runs may be made at once: positions one a row, and rows of the batch that are zero but for their own run's
+    columns (fedveil.attack.batched_runs).
+    """
+    turn = state.round
+    model = model_of(rule, state)
+    total, dropped = rule.loss.gradient(
+        model.ravel(), batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
+    )
+    moved = model - rule.steps[turn] * (total.reshape(model.shape) / rule.batches[turn] + rule.l2 * model)
+    position = np.rint(moved / rule.unit) + noise
+    np.clip(position, -LARGEST, LARGEST, out=position)
+    return State(turn + 1, position, state.dropped + dropped)
+
+
+def draw(rule: Rule, turn: int, size: int, entropy: Entropy) -> Vector:
+    """The noise of a round in whole grid steps: a function of the run's key and the round alone.
+
+    It is the sum of the clients' shares, drawn at once: nobody in this process sees a share on its own.
+    """
+    sample = rounded_laplace if rule.laplace else rounded_normal
+    return sample(entropy.stream("noise", turn), float(rule.noise[turn]), size).astype(np.float64)
+
+
+def last_round(plan: Plan, entropy: Entropy) -> int:
+    """After how many rounds the model is released: all, or with random stopping a uniformly random number."""
+    total = plan.run.total
+    return total if plan.run.stopping == "end" else 1 + uniform_below(entropy, "stop", total)

@@ -1,0 +1,123 @@
+"""What the guarantees of hidden training assume, and what a reader should know of a run, as rows for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedveil.account.hidden import per_round
+from fedveil.algorithms.share_words import SENT_ALWAYS, Row, drawn, share_rows, span
+from fedveil.data.records import DataShape
+from fedveil.guarantee import Adversary
+from fedveil.target import Target
+from fedveil.trust import Trust
+
+if TYPE_CHECKING:
+    from fedveil.algorithms.hidden.method import Hidden
+
+_SERVER: Row = ("the server is trusted", "declared", "declared: it sees more than this observer")
+_SENT: Row = ("it is sent a model only when it takes part", "declared", "declared: so in this process")
+
+
+def assumption_rows(
+    method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust
+) -> Sequence[Row]:
+    """All that the guarantee against this observer assumes, beside what every algorithm does."""
+    rows = [*_units(method), *_noise(method, trust)]
+    if adversary in ("final-model", "curious-client"):
+        rows += [*_steps(method), *_hiding(method, trust)]
+    if adversary == "every-model":
+        rows += _order(method, trust)  # where noise differs between rounds, not to know a unit's own round counts
+    rows += _observer(method, adversary, data, target, trust)
+    if not trust.shared:
+        return rows
+    seen = method.deal == "records" or trust.key_holder == "clients"
+    return [*rows, *share_rows(adversary, trust, method.cohorts(data, target), SENT_ALWAYS if seen else _SENT)]
+
+
+def _units(method: Hidden) -> list[Row]:
+    run = method.run
+    once = "at most one round of each pass" if run.rounds > 1 else "every round"
+    return [
+        ("gradient bound", f"{run.lipschitz:.12g}", "every record's gradient is clipped to it before it is averaged"),
+        ("a unit takes part in", once, "the rounds are slices of one permutation"),
+        ("fixed divisor", f"{span(run.batch)} units", "averages divide by the planned batch, whoever answers"),
+    ]
+
+
+def _noise(method: Hidden, trust: Trust) -> list[Row]:
+    run = method.run
+    law = "normal" if run.noise == "gaussian" else "Laplace"
+    how = "planned; made up by the clients' shares" if trust.shared else "drawn for every round by the run"
+    return [(f"noise per unit ({law})", f"{span(run.noise_std)}", how)]
+
+
+def _steps(method: Hidden) -> list[Row]:
+    run = method.run
+    if run.smoothness is None or not run.convex:
+        return [("convexity", "not used", "only bounds that do without it are offered")]
+    largest = float(np.max(per_round(run.step_size, run)))
+    limit = f"{largest:.6g} <= {2 / run.smoothness:.6g}" if largest <= 2 / run.smoothness else f"{largest:.6g}"
+    held = "checked when the plan was made" if largest <= 2 / run.smoothness else "not met: the growth is charged"
+    rows = [
+        ("step_size <= 2/smoothness", limit, held),
+        ("smoothness", f"{run.smoothness:.12g}", "derived from the loss and the feature bound"),
+    ]
+    if run.strong_convexity:
+        rows.append(("strong convexity", f"{run.strong_convexity:.12g}", "the l2 term of the loss"))
+    if run.diameter is not None:
+        rows.append(("diameter", f"{run.diameter:.12g}", "the model is projected before every step"))
+    return rows
+
+
+def _hiding(method: Hidden, trust: Trust) -> list[Row]:
+    kept = "they are kept in memory and in private checkpoints only; whoever copies those voids it"
+    rows = [("intermediate models stay hidden", f"{method.run.total} rounds", kept), *_order(method, trust)]
+    if method.run.stopping == "random":
+        rows.append(("random stopping", "uniform", drawn(trust, "drawn from the run's key, never written down")))
+    return rows
+
+
+def _order(method: Hidden, trust: Trust) -> list[Row]:
+    if method.run.order != "secret":
+        return []
+    how = drawn(trust, "drawn from the run's key, never written down")
+    return [("secret order", f"{method.run.rounds} rounds a pass", how)]
+
+
+def _observer(method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> list[Row]:
+    """What this observer is trusted with; where clients add shares, :func:`share_rows` says the rest."""
+    shares = ("every client adds its share of the noise", "no dropouts, no colluders", "declared")
+    match adversary:
+        case "final-model" | "every-model":
+            return [_SERVER]
+        case "curious-client":
+            held = method.participation(data, target).largest_client
+            alone = ("a single client, not the victim's", f"at most {held} units", "the plan's data shape")
+            return [alone, _SERVER] if trust.shared else [alone, _SENT, _SERVER]
+        case _ if trust.shared:
+            return []
+        case "server-with-secure-aggregation":
+            sums = ("the server learns sums only", "declared", "declared: this run did not use secure aggregation")
+            return [sums, shares]
+        case _:
+            return [("every client adds its share of the noise", "before it sends", "declared")]
+
+
+def fact_rows(method: Hidden, target: Target) -> Sequence[tuple[str, str]]:
+    """Order, rounds and noise."""
+    run = method.run
+    batch = f"{run.batch:,}" if isinstance(run.batch, int) else f"{min(run.batch):,} to {max(run.batch):,}"
+    return [
+        ("order", "secret" if run.order == "secret" else "public"),
+        ("rounds", f"{run.passes:,} x {run.rounds:,} of {batch} {target.unit}s"),
+        ("step", _ends(run.step_size)),
+        (f"noise a {target.unit}", _ends(run.noise_std)),
+        ("released", "the last model" if run.stopping == "end" else "the model after a random round"),
+    ]
+
+
+def _ends(values: float | tuple[float, ...]) -> str:
+    return f"{values:.4g}" if isinstance(values, float) else f"{values[0]:.4g} to {values[-1]:.4g}"

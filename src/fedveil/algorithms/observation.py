@@ -1,0 +1,94 @@
+"""What attacks need of an algorithm: its real code, run and looked at as an observer would.
+
+The first round is the attacker's best: the model before it is public (zero, or a module's starting parameters), every
+record still has a large gradient, and nobody has to guess anything but the noise. Who sees what: observers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedveil.algorithms.base import Method
+from fedveil.data.records import Records
+from fedveil.guarantee import Adversary
+from fedveil.noise.entropy import Entropy
+from fedveil.noise.grid import rounded_normal
+from fedveil.values import Indices, Vector
+
+if TYPE_CHECKING:
+    from fedveil.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """A sum of records' gradients as an observer reads it, noise and all; ``records``: planned in it (0: unknown)."""
+
+    adversary: Adversary
+    gradient: Vector
+    records: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observations:
+    """``own``: the server's, by client (where its noise is its own); ``shared``: of those who see sums or models."""
+
+    own: dict[int, Observation]
+    shared: tuple[Observation, ...]
+
+    def of_client(self, client: int) -> tuple[Observation, ...]:
+        """Return all that is seen of a client, by whoever sees most first."""
+        mine = self.own.get(client)
+        return self.shared if mine is None else (mine, *self.shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """How far one use of a victim moves a sum, in units of its noise, and how likely it is used in a round."""
+
+    size: float
+    rate: float
+    noise: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Releases:
+    """How the distinguishing game looks at an algorithm that hides nothing: release by release, many runs at once.
+
+    A wide problem holds as many runs as it has parameters, each with a victim of its own. ``sums``: the released sums
+    of all rounds, one a row; ``towards``: 1 where sums point where the model goes, -1 where they are gradients;
+    ``widened``: the method for so many victims; ``rows``: rows of each; ``clients``: whether a victim is a client;
+    ``work``: how often a round goes through the records.
+    """
+
+    seen_by: Adversary
+    towards: float
+    sums: Callable[[Plan, Records, Entropy], Vector]
+    widened: Callable[[Plan, int], Method]
+    rows: Callable[[Plan, int], int]
+    push: Callable[[Plan, float], Push]
+    clients: bool
+    work: Callable[[Plan], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackView:
+    """``with_noise``: the plan with its noise multiplied; ``observe``: what is seen of a run, ``clients`` naming whose
+    own messages are wanted; ``first_round``: the records that the first round uses. ``releases``: None where only the
+    last model is released.
+    """
+
+    with_noise: Callable[[Plan, float], Plan]
+    observe: Callable[[Plan, Records, Entropy, Sequence[int], bool], Observations]
+    first_round: Callable[[Plan, Records, Entropy], Indices]
+    releases: Releases | None = None
+
+
+def noise_of_client(entropy: Entropy, client: int, scale: float, size: int) -> Vector:
+    """Draw a client's own noise in whole grid steps: words of its own address, so that no two clients share any."""
+    if scale == 0:
+        return np.zeros(size)
+    return rounded_normal(entropy.stream(f"noise of client {client}", 0), scale, size).astype(np.float64)

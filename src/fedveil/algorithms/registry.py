@@ -1,0 +1,48 @@
+"""The one list of algorithms. A new one is a folder here and a name in ``KINDS``.
+
+Parts of an algorithm are loaded when they are asked for: who reads or certifies a plan loads no training code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from fedveil.algorithms.base import Method
+
+if TYPE_CHECKING:
+    from fedveil.algorithms.acting import Acts
+    from fedveil.algorithms.observation import AttackView
+
+KINDS: Final = ["hidden", "dpsgd", "fedavg", "simfl"]
+
+
+def read_method(kind: str, table: Mapping[str, Any]) -> Method:
+    """Return the method that a plan's [method] table states."""
+    found: Method = _part(kind, "method").METHOD.read(table)
+    return found
+
+
+def request_type(kind: str) -> Any:
+    """Return the type of the study's [algorithm] table."""
+    return _part(kind, "design").REQUEST
+
+
+def acts_of(kind: str) -> Acts:
+    """Return how the algorithm is carried out."""
+    found: Acts = _part(kind, "acts").ACTS
+    return found
+
+
+def attack_view(kind: str) -> AttackView | None:
+    """Return how attacks look at the algorithm; None where none is known."""
+    if find_spec(f"fedveil.algorithms.{kind}.observe") is None:
+        return None
+    found: AttackView = _part(kind, "observe").ATTACK_VIEW
+    return found
+
+
+def _part(kind: str, name: str) -> Any:
+    return import_module(f"fedveil.algorithms.{kind}.{name}")

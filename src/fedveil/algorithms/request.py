@@ -1,0 +1,51 @@
+"""What planning starts from, and what every algorithm must offer to be planned."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedveil.algorithms.base import Method
+from fedveil.algorithms.schedule_request import ScheduleRequest
+from fedveil.data.records import DataShape
+from fedveil.model.spec import ModelPlan
+from fedveil.target import Target
+from fedveil.trust import CENTRAL, Trust
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Public quantities only: the data's shape, the model, the target, and what the user has already decided.
+
+    ``canaries``: how many of the records, and of the features, are an audit's.
+    """
+
+    data: DataShape
+    model: ModelPlan
+    target: Target
+    schedule: ScheduleRequest
+    canaries: int | None = None
+    trust: Trust = CENTRAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A method, why it looks as it does, and (where a schedule was searched) what else was looked at."""
+
+    method: Method
+    reason: str
+    designed: Any = None
+
+
+class AlgorithmRequest(Protocol):
+    """The [algorithm] table of a study."""
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+
+    def design(self, task: Task) -> Draft:
+        """The method of least harm to the model that meets the target with ideal noise."""
+
+    def grid(self, method: Method, task: Task) -> int:
+        """The exponent of the grid that the method runs on."""
+
+    def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> Method:
+        """The same method with the noise for another target."""

@@ -1,0 +1,1 @@
+"""SimFL: no server; a rotating leader collects the parties' noised sums."""

@@ -1,0 +1,100 @@
+"""SimFL, planned: rounds and step by defaults that look at no data, the noise calibrated for the chosen observer."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fedveil.account.calibrate import calibrate
+from fedveil.account.grid import choose_grid
+from fedveil.algorithms.base import Method
+from fedveil.algorithms.request import Draft, Task
+from fedveil.algorithms.simfl.method import SimFL
+from fedveil.checks import require
+from fedveil.errors import BadValue
+from fedveil.values import number
+
+_EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
+_ROUNDS = 100
+_MOMENTUM = 0.9
+_SCORE_NOISE = 0.8  # on the score of the longest row at the end; see algorithms/fedavg/design.py
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimFLRequest:
+    """``rate``: which share of the records joins a round, by secret coins; ``momentum`` of the leaders' steps."""
+
+    rate: float = 1.0
+    momentum: float = _MOMENTUM
+
+    kind: ClassVar[str] = "simfl"
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "momentum"):
+            object.__setattr__(self, name, number(f"algorithm.{name}", getattr(self, name)))
+        require(1e-9 <= self.rate <= 1, "algorithm.rate", "lie in (0, 1]", self.rate, "Is it a batch size?")
+        require(0 <= self.momentum < 1, "algorithm.momentum", "lie in [0, 1)", self.momentum)
+
+    def design(self, task: Task) -> Draft:
+        """Defaults first, then the noise that meets the target, then a step that the noise allows."""
+        schedule, data, target = task.schedule, task.data, task.target
+        _check_wishes(task)
+        constants = task.model.constants(data.bound)
+        plain = SimFL(
+            rounds=schedule.rounds if isinstance(schedule.rounds, int) else _ROUNDS,
+            step_size=1 / (constants.smoothness or 1.0),
+            momentum=self.momentum,
+            rate=self.rate,
+            clip=constants.lipschitz,
+            noise_multiplier=1.0,
+        )
+        plain.check(data, task.model, target)
+        if isinstance(schedule.noise_std, float):
+            method = replace(plain, noise_multiplier=schedule.noise_std / plain.clip)
+        else:
+            epsilon, delta = target.epsilon * (1 - _EPSILON_SHARE), target.delta * (1 - _DELTA_SHARE)
+            method = self.recalibrated(plain, task, epsilon=epsilon, delta=delta)
+        step = float(schedule.step_size) if isinstance(schedule.step_size, float) else _step(method, task)
+        reason = f"{method.rounds} rounds led in turn by {data.clients} parties"
+        return Draft(method=replace(method, step_size=step), reason=reason)
+
+    def grid(self, method: Method, task: Task) -> int:
+        """The finest on which float64 holds the sum of all records' gradients exactly."""
+        found = _simfl(method)
+        most = found.noise_std * math.sqrt(task.data.clients)
+        return choose_grid(task.data.records * found.clip, found.noise_std, most)
+
+    def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> SimFL:
+        """The same rounds with the noise for another target."""
+        found, target = _simfl(method), task.target
+        seen = replace(found, noise_multiplier=1.0).mechanism(target.adversary, task.data.clients, target.neighbours)
+        factor, _ = calibrate(seen, epsilon=epsilon, delta=delta)
+        return replace(found, noise_multiplier=factor)
+
+
+def _step(method: SimFL, task: Task) -> float:
+    """As long as the loss allows and the noise permits: rounds add to the noise on a score in quadrature."""
+    spread = math.sqrt(method.rounds * task.data.clients) * method.noise_std * task.data.bound
+    bearable = _SCORE_NOISE * (1 - method.momentum) * method.divisor(task.data) / spread
+    return min(method.step_size, bearable)
+
+
+def _check_wishes(task: Task) -> None:
+    """What a schedule can say about simfl: rounds, step_size, noise_std (of one party's sum)."""
+    schedule = task.schedule
+    counted = schedule.rounds is None or isinstance(schedule.rounds, int)
+    require(counted, "schedule.rounds", "be a whole number for simfl", schedule.rounds)
+    require(schedule.passes is None, "schedule.passes", "be left out for simfl", schedule.passes, "Give rounds.")
+    require(schedule.batch is None, "schedule.batch", "be left out for simfl", schedule.batch, "Give algorithm.rate.")
+    require(schedule.kind in ("auto", "constant"), "schedule.kind", "be auto or constant for simfl", schedule.kind)
+    for name in ("step_size", "noise_std"):
+        given = getattr(schedule, name)
+        require(not isinstance(given, tuple), f"schedule.{name}", "be one number for simfl", given)
+
+
+def _simfl(method: Method) -> SimFL:
+    if not isinstance(method, SimFL):
+        raise BadValue(f"A plan for simfl was expected, and it is for {method.kind}.")
+    return method
+
+
+REQUEST = SimFLRequest

@@ -1,0 +1,271 @@
+"""SimFL: no server; a rotating leader collects the parties' noised gradient sums, steps, and sends the model on.
+
+Every party adds noise to its own sum before it leaves it, the leader too. A party has seen, in the rounds it led, every
+other party's noised sum, and in the others the model. Page: docs/simfl.md.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedveil.account.compare import account_for
+from fedveil.account.grid import Grid
+from fedveil.algorithms.base import EveryModelSeen
+from fedveil.algorithms.share_words import Row
+from fedveil.checks import require
+from fedveil.data.records import DataShape
+from fedveil.errors import BadValue
+from fedveil.guarantee import Adversary, Answer, Bound, Neighbours
+from fedveil.mechanism import Compose, Gaussian, Mechanism, Repeat, SampledGaussian
+from fedveil.model.rounding import rounding_bound
+from fedveil.model.spec import ModelPlan
+from fedveil.tables import filled
+from fedveil.target import Target
+from fedveil.trust import CENTRAL, Trust
+from fedveil.values import Indices, number, whole
+
+_MOST_ROUNDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimFL(EveryModelSeen):
+    """``noise_multiplier``: noise of one party's sum over ``clip``, the bound on a record's gradient.
+
+    ``rate``: every record joins a round by its own secret coin; 1: all do. ``momentum`` is part of the leader's step.
+    """
+
+    rounds: int
+    step_size: float
+    momentum: float = 0.0
+    rate: float = 1.0
+    clip: float
+    noise_multiplier: float
+
+    kind: ClassVar[str] = "simfl"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rounds", whole("simfl.rounds", self.rounds))
+        for name in ("step_size", "momentum", "rate", "clip", "noise_multiplier"):
+            object.__setattr__(self, name, number(f"simfl.{name}", getattr(self, name)))
+        require(1 <= self.rounds <= _MOST_ROUNDS, "simfl.rounds", f"lie between 1 and {_MOST_ROUNDS}", self.rounds)
+        for name in ("step_size", "clip", "noise_multiplier"):
+            value = getattr(self, name)
+            require(1e-9 <= value <= 1e9, f"simfl.{name}", "lie in [1e-9, 1e9]", value)
+        require(0 <= self.momentum < 1, "simfl.momentum", "lie in [0, 1)", self.momentum)
+        require(1e-9 <= self.rate <= 1, "simfl.rate", "lie in (0, 1]", self.rate, "Is it a batch size?")
+
+    @property
+    def total(self) -> int:
+        """Rounds."""
+        return self.rounds
+
+    @property
+    def noise_std(self) -> float:
+        """Of each coordinate of one party's sum."""
+        return self.noise_multiplier * self.clip
+
+    def leader(self, turn: int, parties: int) -> int:
+        """Who leads round ``turn`` (from 0): each in turn, so leads differ by at most one."""
+        return turn % parties
+
+    def leads(self, party: int, parties: int) -> int:
+        """How many rounds a party leads.
+
+        >>> method = SimFL(rounds=7, step_size=1.0, clip=1.0, noise_multiplier=1.0)
+        >>> [method.leads(party, 3) for party in range(3)]
+        [3, 2, 2]
+        """
+        return self.rounds // parties + (party < self.rounds % parties)
+
+    def divisor(self, data: DataShape) -> float:
+        """What sums are divided by, however many records joined."""
+        return self.rate * data.records
+
+    def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
+        """Records are protected, by a bound that the model enforces; there is someone to exchange with."""
+        hint = 'Set privacy.unit = "record", or use fedavg, which protects clients.'
+        require(target.unit == "record", "privacy.unit", "be record for simfl", target.unit, hint)
+        require(data.clients >= 2, "clients", "be at least two for simfl, which has no server", data.clients)
+        least = model.constants(data.bound).lipschitz
+        require(self.clip >= least, "simfl.clip", f"be at least the gradient bound, {least}", self.clip)
+
+    def seen_by(self, party: int, parties: int, neighbours: Neighbours) -> Mechanism:
+        """What one party learns about a record of another: that party's sum alone, or all sums but its own added up."""
+        alone, model = self.leads(party, parties), math.sqrt(parties - 1)
+        parts = [self._use(1.0, alone, neighbours), self._use(model, self.rounds - alone, neighbours)]
+        found = tuple(part for part in parts if part is not None)
+        return found[0] if len(found) == 1 else Compose(parts=found)
+
+    def mechanism(self, adversary: Adversary, parties: int, neighbours: Neighbours) -> Mechanism:
+        """What an observer learns about a record; the curious client is the party that led most often."""
+        match adversary:
+            case "curious-client":
+                return self.seen_by(0, parties, neighbours)
+            case "server":  # there is none: whoever carries the messages, and reads them all
+                share = 1.0
+            case _:  # models only, or sums only: the noise of all parties together
+                share = math.sqrt(parties)
+        found = self._use(share, self.rounds, neighbours)
+        assert found is not None  # noqa: S101  there is at least one round
+        return found
+
+    def _use(self, share: float, times: int, neighbours: Neighbours) -> Mechanism | None:
+        if times == 0:
+            return None
+        noise = self.noise_multiplier * share
+        if self.rate == 1.0:
+            return Repeat(of=Gaussian(noise_multiplier=noise, neighbours=neighbours), times=times)
+        once = SampledGaussian(sampling="poisson", rate=self.rate, noise_multiplier=noise, neighbours=neighbours)
+        return Repeat(of=once, times=times)
+
+    @property
+    def served(self) -> bool:
+        """A rotating leader takes the place of a server."""
+        return False
+
+    def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
+        """There is no server, so no trust to be stated."""
+        raise BadValue(f"[trust] must be left out for {self.kind}: it has no server to be trusted or not.")
+
+    def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
+        """All but the leader send in every round."""
+        return self.rounds * (data.clients - 1), self.rounds, data.clients
+
+    def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
+        """The noise of all parties over the divisor."""
+        return self.noise_std * math.sqrt(data.clients) / (self.rate * data.records)
+
+    def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
+        """All parties, in every round."""
+        return [data.clients] * self.total
+
+    def answer(
+        self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
+    ) -> Answer:
+        """Composition over the rounds; against a curious party also the guarantee for each party's own view."""
+        found = account_for(self.mechanism(adversary, data.clients, target.neighbours), delta=delta)
+        if adversary != "curious-client":
+            return found
+        rows = [self._row(group, data.clients, target, delta) for group in self.groups(data.clients)]
+        return replace(found, bounds=(*found.bounds, *rows))
+
+    def groups(self, parties: int) -> list[range]:
+        """Parties that have seen equally much, those who led more often first."""
+        more = self.rounds % parties
+        return [group for group in (range(more), range(more, parties)) if len(group)]
+
+    def _row(self, group: range, parties: int, target: Target, delta: float) -> Bound:
+        epsilon = account_for(self.seen_by(group[0], parties, target.neighbours), delta=delta).epsilon
+        # A statement about these parties, not about the worst one: it must not be taken for the certificate.
+        return Bound(name=_name(group), status="comparison", reason=self.received(group[0], parties), epsilon=epsilon)
+
+    def received(self, party: int, parties: int) -> str:
+        """The messages that a party was sent, in words."""
+        led = self.leads(party, parties)
+        return (
+            f"led {led} rounds and was sent {led * (parties - 1)} noised gradients of single parties; "
+            f"was sent the model in the other {self.rounds - led} rounds"
+        )
+
+    def grid(
+        self,
+        exponent: int,
+        adversary: Adversary,
+        data: DataShape,
+        model: ModelPlan,
+        target: Target,
+        trust: Trust = CENTRAL,
+    ) -> Grid:
+        """Every party's sum is rounded once a round; a sum of rounded normals is as good as a rounded normal."""
+        parties = data.clients
+        once = Grid.of(
+            exponent=exponent,
+            dimension=model.loss.size(data.features),
+            noise=np.full(self.rounds, self.noise_std / math.sqrt(parties)),
+            lipschitz=np.zeros(self.rounds),
+            errors=np.full(self.rounds, self._float_error(data, model)),
+        )
+        return replace(once, total_variation=min(1.0, once.total_variation * parties))
+
+    def _float_error(self, data: DataShape, model: ModelPlan) -> float:
+        """Of one party's sum."""
+        raw, rows = model.loss.constants(data.bound, model.clip), data.largest_client
+        average = rounding_bound(
+            rows=rows,
+            features=data.features,
+            lipschitz=max(raw.lipschitz, self.clip),
+            smoothness=raw.smoothness,
+            radius=self.radius(data, model),
+            outputs=model.loss.outputs,
+        )
+        return average * rows
+
+    def radius(self, data: DataShape, model: ModelPlan) -> float:
+        """As stated, or too large to be reached by steps and noise in practice."""
+        if model.radius is not None:
+            return model.radius
+        noise = 10 * self.noise_std * math.sqrt(data.clients * model.loss.size(data.features))
+        travel = self.step_size / (1 - self.momentum) * (data.records * self.clip + noise) / self.divisor(data)
+        return 2.0 ** math.ceil(math.log2(self.rounds * travel))
+
+    def table(self) -> dict[str, Any]:
+        """All fields."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> "SimFL":
+        """From the table that :meth:`table` writes."""
+        found: SimFL = filled(cls, table, "method")
+        return found
+
+    def assumptions(
+        self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
+    ) -> Sequence[Row]:
+        """Clipping, noise, sampling, and what this observer has seen."""
+        everyone = "drawn for every party and round, also when none of its records joins"
+        rows = [
+            ("gradient bound", f"{self.clip:.12g}", "every record's gradient is clipped to it before it is added"),
+            ("fixed divisor", f"{self.divisor(data):.12g} records", "sums divide by it, however many records join"),
+            ("noise of a party's sum", f"{self.noise_std:.12g}", everyone),
+        ]
+        if self.rate < 1:
+            how = "drawn by the party from the run's key, never told to anybody"
+            rows.append(("secret records", f"{self.rate:.6g} of them, poisson", how))
+        return [*rows, *self._observer_rows(adversary, data.clients)]
+
+    def _observer_rows(self, adversary: Adversary, parties: int) -> list[Row]:
+        honest = ("every party adds its noise", "no colluders", "declared: so in this process")
+        match adversary:
+            case "curious-client":
+                turns = "party k leads rounds k, k + parties, ..."
+                return [*((_name(g), self.received(g[0], parties), turns) for g in self.groups(parties)), honest]
+            case "server":
+                note = "there is none: this is the guarantee against whoever reads every message between the parties"
+                return [("no server", "declared", note)]
+            case "server-with-secure-aggregation":
+                note = "there is none: this is the guarantee against whoever learns the sum of every round, no more"
+                return [("no server", "declared", note), honest]
+            case _:
+                return [("messages between parties stay between them", "declared", "declared"), honest]
+
+    def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
+        """Turns, steps and noise."""
+        joined = "all" if self.rate == 1 else f"{100 * self.rate:.4g}% of the"
+        return [
+            ("server", "none: the parties lead in turn"),
+            ("rounds", f"{self.rounds:,}, each party leads {self.leads(data.clients - 1, data.clients):,} or one more"),
+            ("a round uses", f"{joined} records of {data.clients:,} parties"),
+            ("step", f"{self.step_size:.4g}, momentum {self.momentum:.4g}"),
+            ("noise multiplier of a party", f"{self.noise_multiplier:.4g}"),
+        ]
+
+
+def _name(group: range) -> str:
+    """Parties are counted from 1."""
+    return f"party {group[0] + 1}" if len(group) == 1 else f"parties {group[0] + 1} to {group[-1] + 1}"
+
+
+METHOD = SimFL

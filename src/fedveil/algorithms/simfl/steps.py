@@ -1,0 +1,111 @@
+"""SimFL in this process: parties send noised sums to the leader of the round, who steps and sends the model on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.algorithms.projection import project
+from fedveil.algorithms.simfl.method import SimFL
+from fedveil.algorithms.trained import Tick, Trained
+from fedveil.checks import require
+from fedveil.data.records import Records
+from fedveil.errors import BadValue
+from fedveil.model.loss import Loss
+from fedveil.noise.entropy import Entropy
+from fedveil.noise.grid import rounded_normal
+from fedveil.values import Vector
+
+if TYPE_CHECKING:
+    from fedveil.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """What one party is sent by another in a round: a noised gradient sum (in grid steps), or the model."""
+
+    round: int
+    sender: int
+    receiver: int
+    what: Literal["gradient", "model"]
+    content: Vector
+
+
+Wire = Callable[[Message], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Party:
+    """One party's own records, and what it does with them."""
+
+    number: int
+    loss: Loss
+    features: Vector
+    targets: Vector
+    norms: Vector
+
+    def noised_sum(self, method: SimFL, model: Vector, unit: float, entropy: Entropy, turn: int) -> tuple[Vector, int]:
+        """The clipped gradients of the records that join, added up and noised, in whole grid steps."""
+        weights = None if method.rate == 1 else self.joining(method.rate, entropy, turn).astype(np.float64)
+        total, dropped = self.loss.gradient(
+            model, self.features, self.targets, clip=method.clip, weights=weights, norms=self.norms
+        )
+        source = entropy.stream(f"noise of party {self.number}", turn)
+        noise = rounded_normal(source, method.noise_std / unit, model.size).astype(np.float64)
+        return np.rint(total / unit) + noise, dropped
+
+    def joining(self, rate: float, entropy: Entropy, turn: int) -> NDArray[np.bool_]:
+        """Which of its records join a round: a coin each, no likelier than ``rate``."""
+        words = entropy.words(f"records of party {self.number}", turn, self.targets.size)
+        return np.asarray(words < np.uint64(min(int(rate * 2**64), 2**64 - 1)))
+
+
+def train_simfl(plan: Plan, records: Records, entropy: Entropy, tick: Tick, *, wire: Wire | None = None) -> Trained:
+    """The model after the last round; ``wire`` is shown every message."""
+    require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
+    method, parties, unit = simfl_of(plan), parties_of(plan, records), 2.0**plan.grid
+    send = wire or (lambda message: None)
+    model, speed, dropped = np.zeros(plan.dimension), np.zeros(plan.dimension), 0
+    for turn in range(method.rounds):
+        leader = method.leader(turn, len(parties))
+        total = np.zeros(plan.dimension)
+        for party in parties:
+            noised, lost = party.noised_sum(method, model, unit, entropy, turn)
+            if party.number != leader:
+                send(Message(turn, party.number, leader, "gradient", noised))
+            total += noised
+            dropped += lost
+        model, speed = step(plan, model, speed, total)
+        for party in parties:
+            if party.number != leader:
+                send(Message(turn, leader, party.number, "model", model))
+        tick(turn + 1)
+    sent = method.rounds * (len(parties) - 1) * plan.dimension * 8
+    return Trained(model=model, dropped=dropped, bytes_up=sent, bytes_down=sent)
+
+
+def step(plan: Plan, model: Vector, speed: Vector, total: Vector) -> tuple[Vector, Vector]:
+    """What the leader does with the sum of a round (in grid steps): the next model and its speed."""
+    method, unit = simfl_of(plan), 2.0**plan.grid
+    speed = method.momentum * speed + total * (unit / method.divisor(plan.data)) + plan.model.l2 * model
+    return project(model - method.step_size * speed, plan.radius), speed
+
+
+def parties_of(plan: Plan, records: Records) -> list[Party]:
+    """The parties with their own records."""
+    order, starts = records.by_client()
+    features, targets = records.features[order], records.targets[order]
+    norms = np.sqrt(np.vecdot(features, features))
+    cuts = [slice(int(starts[k]), int(starts[k + 1])) for k in range(records.clients)]
+    return [Party(k, plan.model.loss, features[cut], targets[cut], norms[cut]) for k, cut in enumerate(cuts)]
+
+
+def simfl_of(plan: Plan) -> SimFL:
+    """The plan's method, which must be this one."""
+    if not isinstance(plan.method, SimFL):
+        raise BadValue(f"The plan must be for simfl here, and it is for {plan.method.kind}.")
+    return plan.method

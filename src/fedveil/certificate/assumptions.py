@@ -1,0 +1,64 @@
+"""What each guarantee rests on: every assumption, its value in this plan, and what enforces it."""
+
+from dataclasses import dataclass
+
+from fedveil.guarantee import Adversary
+from fedveil.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """Its name, its value, and what makes it true; "declared" marks what no code can enforce."""
+
+    name: str
+    value: str
+    enforced_by: str
+
+
+def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
+    """All that the guarantee against this observer assumes."""
+    stated = plan.method.assumptions(adversary, plan.data, plan.model, plan.target, plan.trust)
+    return (*_common(plan), *(Assumption(*row) for row in stated))
+
+
+def _common(plan: Plan) -> list[Assumption]:
+    data = plan.data
+    shape = f"{data.records} records, {data.clients} clients of {data.smallest_client} to {data.largest_client}"
+    if plan.canaries is not None:
+        shape += f"; {plan.canaries} records and features are canaries'"
+    source = (
+        "a seed that the study names: anyone can take the noise off again"
+        if plan.seeded
+        else "a stream cipher keyed by the operating system's entropy; each round's noise is drawn once"
+    )
+    return [
+        Assumption("the data's shape is public", shape, "declared: counts and sizes are in the plan"),
+        *_placed(plan),
+        Assumption("feature bound", f"{data.bound:.12g}", "every row is cut to it when the data are read"),
+        Assumption("randomness", "256-bit key", source),
+        Assumption(
+            "noise grid", f"2^{plan.grid}", "state and noise are whole multiples; its share is in epsilon and delta"
+        ),
+    ]
+
+
+def _placed(plan: Plan) -> list[Assumption]:
+    """What else says who holds which record, and what became of rows with missing values; row numbers say nothing."""
+    rows = []
+    name = "who holds which record is public"
+    if plan.places == "client column":
+        how = "declared: the client column is public, and so is which rows name no client; those take no part"
+        rows.append(Assumption(name, "a column of the data", how))
+    elif plan.places == "file names":
+        rows.append(Assumption(name, "a file for each client", "declared: each file's name and number of rows"))
+    elif plan.told_by_places:
+        why = "NOT MET: labels decide it, and the records are not declared public, so no number of this run holds"
+        rows.append(Assumption(name, "dealt by label", why))
+    elif plan.places == "labels":
+        why = "declared: labels decide it, and the records are public; for private records no number of this run holds"
+        rows.append(Assumption(name, "dealt by label", why))
+    if plan.blank_rows:
+        how = "it keeps its place as a blank record, whose gradient counts as zero: that it was dropped is protected "
+        how += "like any other value, and changes no size and nobody else's place"
+        rows.append(Assumption("a dropped row (missing value)", "contributes zero", how))
+    return rows

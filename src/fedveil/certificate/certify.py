@@ -1,0 +1,321 @@
+"""The certificate of a run, worked out from its records alone: no training code, no data.
+
+``plan.toml`` says what was to run, ``ledger.jsonl`` what was charged and released, ``model.npz`` is what was released.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard
+
+from fedveil.account.grid import on_grid
+from fedveil.certificate.assumptions import Assumption, assumptions
+from fedveil.checks import require
+from fedveil.errors import BadValue
+from fedveil.guarantee import Adversary, Answer, finite_or_none
+from fedveil.ledger import Cost, Entry, read_export
+from fedveil.ledger.budget import total
+from fedveil.ledger.costs import cost_of, covered
+from fedveil.plan import Plan, read_plan
+from fedveil.promises import ADVERSARIES, grid_of, promise
+from fedveil.strict_json import read_object
+from fedveil.target import Target
+
+SEES: dict[Adversary, str] = {
+    "final-model": "the released model",
+    "curious-client": "the models it was sent, its own noise, and the released model",
+    "every-model": "the model after every round",
+    "server-with-secure-aggregation": "the noised sum of every round, and who took part in it",
+    "server": "every client's own noised update",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """What is promised against one observer, by which bound, and on which assumptions."""
+
+    adversary: Adversary
+    answer: Answer
+    assumptions: tuple[Assumption, ...]
+
+
+class PerClient(Protocol):
+    """A method that gives each client a guarantee of its own, against the target's observer."""
+
+    def clients(self, delta: float, target: Target) -> Sequence[tuple[int, float]]:
+        """Every client's index and its epsilon with ideal noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """All guarantees of one run; ``clients``: each client's own epsilon, if the method tells them apart.
+
+    ``ledger``: the hash of the run's last entry, and so of everything in the books before it; None without books.
+    ``charged_more``: sentences for whoever asks, no part of the file: where the books charged more than the plan costs.
+    """
+
+    plan: Plan
+    run: str
+    version: str
+    guarantees: tuple[Guarantee, ...]
+    released: tuple[dict[str, Any], ...]
+    clients: tuple[tuple[int, float], ...] = ()
+    ledger: str | None = None
+    charged_more: tuple[str, ...] = ()
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is promised: not of a run from a known seed, without noise, or split by private labels."""
+        return self.plan.private
+
+    def text(self) -> str:
+        """The certificate as JSON."""
+        return json.dumps(_as_json(self), indent=1, allow_nan=False) + "\n"
+
+
+def certify(folder: Path, version: str) -> Certificate:
+    """The certificate that the records in ``folder`` support, or a refusal that says what is missing or altered."""
+    plan, entries = read_records(folder)
+    charge, release = entries[0], entries[-1]
+    require(charge.kind == "charge", "The ledger", "begin with a charge", charge.kind)
+    named = charge.payload.get("plan")
+    require(named == plan.hash, "plan.toml", f"be the plan that was charged, {named}", plan.hash)
+    more = _check_charge(plan, charge)
+    hint = "The run did not finish; go on with: fedveil run --resume."
+    require(release.kind == "release", "The ledger", "end with a release", release.kind, hint)
+    model, stated = _digest(folder / "model.npz"), release.payload.get("model")
+    require(model == stated, "model.npz", f"be the model that was released, {stated}", model)
+    guarantees = tuple(_guarantee(plan, adversary) for adversary in ADVERSARIES)
+    return Certificate(
+        plan=plan,
+        run=charge.run,
+        ledger=release.hash,
+        version=version,
+        guarantees=guarantees,
+        released=_released(plan, model),
+        clients=client_epsilons(plan),
+        charged_more=more,
+    )
+
+
+def _check_charge(plan: Plan, charge: Entry) -> tuple[str, ...]:
+    """Refuse a charge below what the plan costs; where the books charged more than that, say so in sentences.
+
+    More is sound: all sums in the books are then larger than they need to be. It happens where a later version proves
+    a smaller cost than the one that charged.
+    """
+    try:
+        stated = [Cost.read(cost) for cost in charge.payload["costs"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadValue(f"The charge must state its costs, and they cannot be read: {error}.") from error
+    more = []
+    for adversary in ADVERSARIES:
+        owed = cost_of(plan, adversary)
+        booked = total([stated], adversary, owed.unit, owed.neighbours)  # as the books count it
+        enough = booked.epsilon >= owed.epsilon and booked.delta >= owed.delta
+        rule = f"be at least what the plan costs, epsilon {owed.epsilon} and delta {owed.delta}"
+        require(enough, f"The charge for {adversary}", rule, (booked.epsilon, booked.delta))
+        if booked != owed:
+            more.append(
+                f"The books charged more than the plan costs against {adversary}: epsilon {booked.epsilon:.6g}, delta "
+                f"{booked.delta:.6g}, and epsilon {owed.epsilon:.6g}, delta {owed.delta:.6g} is proved. The charge "
+                "stands, and the certificate states what is proved."
+            )
+    rounds = charge.payload.get("rounds")
+    require(rounds == plan.method.total, "The charge", f"be for {plan.method.total} rounds", rounds)
+    return tuple(more)
+
+
+def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
+    """The plan and the run's own entries of the ledger, their chain checked."""
+    plan = read_plan(_read(folder / "plan.toml"))
+    entries = read_export(folder / "ledger.jsonl")
+    require(len(entries) >= 1, "ledger.jsonl", "hold the run's entries", 0)
+    return plan, entries
+
+
+def certify_written(folder: Path, version: str, earlier: Sequence[str] = ()) -> tuple[Certificate, list[str]]:
+    """The certificate that the records support, and in what the written one differs from it, byte by byte.
+
+    A certificate that was made by one of the ``earlier`` versions is recomputed as that version wrote it; any other
+    version that it may state is a difference.
+    """
+    _read(folder / "plan.toml")  # first: a folder that is no run's is called that
+    stated = _bytes(folder / "certificate.json")
+    made_by = _stated_version(stated)
+    found = certify(folder, made_by if made_by is not None and made_by in earlier else version)
+    return found, differences(found, stated)
+
+
+def differences(found: Certificate, stated: str | bytes) -> list[str]:
+    """In what the recomputed certificate and a written one differ; an empty list means that they are the same bytes."""
+    data = stated.encode("utf-8", "surrogatepass") if isinstance(stated, str) else stated
+    own = found.text()
+    if data == own.encode():
+        return []
+    try:
+        given, computed = read_object(data, "certificate.json"), read_object(own, "the certificate")
+    except BadValue as error:
+        return [str(error).rstrip(".")]
+    if given.get("version") != computed["version"]:
+        known = f"version is {str(given.get('version'))[:40]!r}, and this fedveil knows {computed['version']!r}"
+        return [known, *_changed({**given, "version": computed["version"]}, computed)]
+    return _changed(given, computed) or ["the values are the same but the bytes are not, so fedveil did not write it"]
+
+
+def _changed(given: dict[str, Any], computed: dict[str, Any]) -> list[str]:
+    keys = sorted(set(given) | set(computed))
+    different = [key for key in keys if key not in given or given[key] != computed.get(key)]
+    return [f"{key} differs{_epsilons_changed(given, computed) if key == 'guarantees' else ''}" for key in different]
+
+
+def _epsilons_changed(given: dict[str, Any], computed: dict[str, Any]) -> str:
+    """Which epsilons are stated and which are computed, where they differ; nothing if no guarantees are listed."""
+    try:
+        stated = {row["adversary"]: row["epsilon"] for row in given["guarantees"]}
+        found = {row["adversary"]: row["epsilon"] for row in computed["guarantees"]}
+        pairs = [(name, stated[name], found[name]) for name in found if stated[name] != found[name]]
+        told = [f"{name}: {_told(old)} is stated, {_told(new)} is computed" for name, old, new in pairs]
+        weaker = all(new is not None and (old is None or old > new) for _, old, new in pairs)
+    except (KeyError, TypeError):
+        return ""
+    if not told:
+        return ""
+    hint = "; what is stated promises less than what is proved" if weaker else ""
+    return f" (epsilon for {', for '.join(told)}{hint})"
+
+
+def _told(epsilon: object) -> str:
+    return "none" if epsilon is None else f"{epsilon:.6g}" if isinstance(epsilon, float | int) else str(epsilon)[:40]
+
+
+def _stated_version(stated: bytes) -> str | None:
+    try:
+        version = read_object(stated, "certificate.json").get("version")
+    except BadValue:
+        return None
+    return version if isinstance(version, str) else None
+
+
+def _guarantee(plan: Plan, adversary: Adversary) -> Guarantee:
+    return Guarantee(adversary=adversary, answer=promise(plan, adversary), assumptions=assumptions(plan, adversary))
+
+
+def client_epsilons(plan: Plan) -> tuple[tuple[int, float], ...]:
+    """Each client's own epsilon for the run on its grid, at the target's delta; nothing if they are not told apart.
+
+    No client is promised less than all clients together: what is proved for everyone holds for each.
+    """
+    method: object = plan.method
+    if not _per_client(method):
+        return ()
+    target = plan.target
+    grid, together = grid_of(plan, target.adversary), promise(plan, target.adversary).epsilon
+
+    @cache
+    def ideal(inner: float) -> dict[int, float]:
+        return dict(method.clients(inner, target))
+
+    def own(client: int) -> float:
+        def answer(inner: float) -> Answer:
+            return Answer(epsilon=ideal(inner)[client], delta=inner, certified_by="its own", bounds=())
+
+        return on_grid(grid, answer, target.delta).epsilon
+
+    listed = sorted(ideal(target.delta))
+    if listed != list(range(plan.data.clients)) or len(listed) < 2:
+        return ()  # one row for all: the guarantee is everybody's
+    return tuple((client, min(own(client), together)) for client in listed)
+
+
+def _per_client(method: object) -> TypeGuard[PerClient]:
+    return callable(getattr(method, "clients", None))
+
+
+def _released(plan: Plan, model: str) -> tuple[dict[str, Any], ...]:
+    """Everything that leaves, with what is promised for it."""
+    rows: list[dict[str, Any]] = [
+        {"what": "the final model", "file": "model.npz", "sha256": model, "covered": covered(plan)}
+    ]
+    if plan.test_records and not plan.test_public:
+        rows.append(
+            {
+                "what": f"metrics on {plan.test_records} held-out records that were not declared public",
+                "file": "metrics.json",
+                "covered": False,
+                "note": "computed without noise: no guarantee holds for the held-out records and their clients",
+            }
+        )
+    if plan.baselines:
+        rows.append(
+            {
+                "what": "metrics of baselines trained without privacy",
+                "file": "metrics.json",
+                "covered": False,
+                "note": "computed from the training records without noise; "
+                + ("these were declared public" if plan.training_public else "no guarantee holds: charged as infinite"),
+            }
+        )
+    return tuple(rows)
+
+
+def _as_json(certificate: Certificate) -> dict[str, Any]:
+    plan = certificate.plan
+    own = [
+        {"client": client, "epsilon": None if plan.voided else finite_or_none(epsilon)}
+        for client, epsilon in certificate.clients
+    ]
+    return {
+        "format": 1,
+        "version": certificate.version,
+        "study": plan.name,
+        "plan": plan.hash,
+        "run": certificate.run,
+        **({"ledger": certificate.ledger} if certificate.ledger is not None else {}),
+        "private": certificate.private,
+        "guarantees": [_guarantee_json(plan, guarantee) for guarantee in certificate.guarantees],
+        **({"clients": own} if own else {}),
+        "released": list(certificate.released),
+    }
+
+
+def _guarantee_json(plan: Plan, guarantee: Guarantee) -> dict[str, Any]:
+    answer = guarantee.answer
+    bounds = [
+        {"name": b.name, "epsilon": finite_or_none(b.epsilon), "status": b.status, "reason": b.reason}
+        for b in answer.bounds
+    ]
+    return {
+        "adversary": guarantee.adversary,
+        "sees": SEES[guarantee.adversary],
+        "unit": plan.target.unit,
+        "neighbours": plan.target.neighbours,
+        "epsilon": None if plan.voided else finite_or_none(answer.epsilon),
+        "delta": answer.delta,
+        "certified_by": None if plan.voided else answer.certified_by,
+        "bounds": bounds,
+        "assumptions": [
+            {"name": a.name, "value": a.value, "enforced_by": a.enforced_by} for a in guarantee.assumptions
+        ],
+    }
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(_bytes(path)).hexdigest()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error

@@ -1,0 +1,124 @@
+"""From a task to a plan: a method is designed for the target, put on its grid, and checked against the target."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedveil.account.grid import inner_target
+from fedveil.algorithms.registry import KINDS, request_type
+from fedveil.algorithms.request import AlgorithmRequest, Draft, Task
+from fedveil.checks import require
+from fedveil.data.records import DataShape
+from fedveil.data.spec import Places
+from fedveil.errors import CannotCertify
+from fedveil.limits import PARAMETERS
+from fedveil.model.named import usual_clip
+from fedveil.model.spec import ModelPlan
+from fedveil.plan import Plan, check_canaries
+from fedveil.promises import grid_of, promise
+from fedveil.tables import filled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The plan, and how its method was designed."""
+
+    plan: Plan
+    draft: Draft
+
+
+def read_request(given: Mapping[str, Any]) -> AlgorithmRequest:
+    """The [algorithm] table of a study."""
+    values = dict(given)
+    kind = values.pop("kind", "hidden")
+    require(isinstance(kind, str) and kind in KINDS, "algorithm.kind", f"be one of {', '.join(KINDS)}", kind)
+    found: AlgorithmRequest = filled(request_type(kind), values, "algorithm")
+    return found
+
+
+def make_plan(
+    name: str,
+    request: AlgorithmRequest,
+    task: Task,
+    *,
+    seeded: bool = False,
+    test_records: int = 0,
+    test_public: bool = True,
+    training_public: bool = False,
+    baselines: bool = False,
+    places: Places | None = None,
+    blank_rows: bool = False,
+) -> Planned:
+    """The plan that meets the task's target."""
+    task.target.check_delta()
+    if task.canaries is not None:
+        check_canaries(task.canaries, task.data, task.model, request.kind, task.target)
+    task = replace(task, model=settled_model(task.model, task.data))
+    size = task.model.loss.size(task.data.features)
+    hint = "Features times classes, for a linear model; choose fewer of either."
+    require(size <= PARAMETERS, "The model", f"have at most {PARAMETERS:g} parameters", size, hint)
+    try:
+        draft = request.design(task)
+    except CannotCertify as error:
+        aim = f"epsilon {task.target.epsilon:g} at delta {task.target.delta:g}"
+        raise CannotCertify(f"The target, {aim} against {task.target.adversary}, is out of reach: {error}.") from error
+    plan = Plan(
+        name=name,
+        method=draft.method,
+        data=task.data,
+        model=task.model,
+        target=task.target,
+        grid=request.grid(draft.method, task),
+        seeded=seeded,
+        test_records=test_records,
+        test_public=test_public,
+        training_public=training_public,
+        baselines=baselines,
+        canaries=task.canaries,
+        trust=task.trust,
+        places=places,
+        blank_rows=blank_rows,
+    )
+    if not plan.method.noiseless:  # asked for by name: for comparison, without any guarantee
+        plan = _paid(plan, request, task)
+        _check_met(plan, task)
+    return Planned(plan=plan, draft=replace(draft, method=plan.method))
+
+
+def settled_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
+    """The model with what the data's shape decides; without a wish, clipped at the zero model's gradient norm."""
+    model = model.settled(shape.classes, shape.features)
+    return model if model.clip is not None else replace(model, clip=usual_clip(model.loss, shape.bound))
+
+
+def _paid(plan: Plan, request: AlgorithmRequest, task: Task) -> Plan:
+    """Where the grid costs more than was kept back for it, the noise is calibrated again."""
+    target = plan.target
+    if task.schedule.noise_std is not None or promise(plan, target.adversary).epsilon <= target.epsilon:
+        return plan
+    epsilon, delta = inner_target(grid_of(plan, target.adversary), target.epsilon, target.delta)
+    again = request.recalibrated(
+        plan.method, task, epsilon=epsilon * (1 - 1e-5), delta=min(delta, 0.989 * target.delta)
+    )
+    return replace(plan, method=again)
+
+
+def _check_met(plan: Plan, task: Task) -> None:
+    target = plan.target
+    found = promise(plan, target.adversary).epsilon
+    if found <= target.epsilon:
+        return
+    if task.schedule.noise_std is not None:
+        least = "no finite epsilon" if math.isinf(found) else f"epsilon {found:.6g}"
+        require(
+            False,
+            "schedule.noise_std",
+            f"be enough for epsilon {target.epsilon:g}",
+            f"noise that gives {least}",
+            "Raise privacy.epsilon, or leave noise_std out to have it calibrated.",
+        )
+    raise CannotCertify(
+        f"The target epsilon {target.epsilon:g} at delta {target.delta:g} is out of reach for {target.adversary}: "
+        f"the best schedule found gives {found:.6g}. Raise epsilon or delta."
+    )

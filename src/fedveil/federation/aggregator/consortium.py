@@ -1,0 +1,97 @@
+"""The sites of a run as the aggregator knows them: how many records each client has, and how all are numbered."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedveil.algorithms.across_sites import Consortium, Member
+from fedveil.checks import require
+from fedveil.data.records import DataShape
+from fedveil.data.spec import Places
+from fedveil.errors import BadValue
+from fedveil.values import Indices
+from fedveil.wire.content import Content
+
+_NAMED: tuple[Places, ...] = ("client column", "file names")  # what a site may say; any other word is passed over
+_MOST = 10**8  # records of a site: what a site says of itself must not be able to use up the aggregator's memory
+
+
+def consortium(described: Mapping[str, Content]) -> Consortium:
+    """From what the sites say: numbered site by site in the order of their names, unless a trial has fixed all."""
+    names = sorted(described)
+    require(len(names) >= 1, "sites", "be at least one", 0)
+    kinds = {_kind(described[name]) for name in names}
+    rule = "have the same features, classes and bound"
+    require(len(kinds) == 1, "The sites' data", rule, sorted(map(str, kinds)), "Describe them alike at every site.")
+    fixed = ["positions" in described[name].rows for name in names]
+    require(all(fixed) or not any(fixed), "The sites' data", "be all a trial's or none", fixed)
+    members: dict[str, Member] = {}
+    owners: list[tuple[Indices, Indices]] = []
+    first_client = first_record = 0
+    for name in names:
+        sizes = _sizes(described[name], name)
+        if all(fixed):
+            member, owner = _fixed(described[name])
+        else:
+            member = Member(first_client + np.arange(sizes.size), first_record + np.arange(int(sizes.sum())))
+            owner = np.repeat(member.clients, sizes)
+        members[name] = member
+        owners.append((member.records, owner))
+        first_client, first_record = first_client + sizes.size, first_record + int(sizes.sum())
+    ((features, classes, bound),) = kinds
+    owner_of = _whole(owners, first_record)
+    counts = np.bincount(owner_of, minlength=first_client)
+    require(
+        counts.size == first_client and counts.min() >= 1, "The sites' clients", "be numbered once each", counts.size
+    )
+    shape = DataShape(
+        records=first_record,
+        features=features,
+        classes=classes,
+        clients=first_client,
+        largest_client=int(counts.max()),
+        smallest_client=int(counts.min()),
+        bound=bound,
+    )
+    values = [said.values for said in described.values()]
+    places = next((word for word in _NAMED if any(said.get("places") == word for said in values)), None)
+    blank = any(said.get("blank_rows") is True for said in values)
+    return Consortium(members, shape, owner_of, places, blank)
+
+
+def _kind(said: Content) -> tuple[int, int, float]:
+    try:
+        return int(said.values["features"]), int(said.values["classes"]), float(said.values["bound"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise BadValue("A site's description must state features, classes and bound.") from error
+
+
+def _sizes(said: Content, name: str) -> Indices:
+    sizes: Any = said.rows.get("sizes")
+    right = sizes is not None and sizes.dtype == np.int64 and sizes.size >= 1
+    right = right and bool(np.all((sizes >= 1) & (sizes <= _MOST)) and float(sizes.astype(np.float64).sum()) <= _MOST)
+    rule = f"have at least one record each, and all together at most {_MOST}"
+    require(right, f"The clients of {name}", rule, "something else")
+    return np.asarray(sizes, dtype=np.int64)
+
+
+def _fixed(said: Content) -> tuple[Member, Indices]:
+    numbers, positions, owner = (said.rows.get(key) for key in ("numbers", "positions", "owner"))
+    if numbers is None or positions is None or owner is None:
+        raise BadValue("A trial's site must state numbers, positions and owner.")
+    numbers, positions, owner = (row.astype(np.int64) for row in (numbers, positions, owner))
+    inside = bool(np.all((owner >= 0) & (owner < numbers.size)))
+    require(inside, "A trial's owners", f"lie between 0 and {numbers.size - 1}", "something else")
+    return Member(numbers, positions), numbers[owner]
+
+
+def _whole(owners: list[tuple[Indices, Indices]], count: int) -> Indices:
+    """The owner of every record; each record must be numbered once."""
+    found = np.full(count, -1, dtype=np.int64)
+    for records, owner in owners:
+        right = records.size == owner.size and bool(np.all((records >= 0) & (records < count)))
+        require(right, "The sites' records", f"be numbered from 0 to {count - 1}", records.size)
+        found[records] = owner
+    require(bool(np.all(found >= 0)), "The sites' records", "be numbered once each", "a number twice")
+    return found

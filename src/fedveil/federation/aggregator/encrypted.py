@@ -1,0 +1,131 @@
+"""The aggregator's part of encrypted sums: it adds what it cannot open, and has the sum opened.
+
+The sum is on the disk before anybody is asked to open it: a restart asks for the same one. Two sums of a round, over
+different survivors, would show single clients' updates by their difference.
+"""
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from fedveil.algorithms.across_sites import Serving, Standing
+from fedveil.errors import BadValue, TooFewSurvivors
+from fedveil.federation.aggregator.post import Answer
+from fedveil.federation.aggregator.refusals import reason
+from fedveil.federation.aggregator.serving import least
+from fedveil.federation.agreements.consents import majority
+from fedveil.federation.agreements.encrypted import parameters_of
+from fedveil.run.files import write_atomically
+from fedveil.sums.homomorphic.roles import Adder
+from fedveil.sums.seam import Whole
+from fedveil.wire.content import Content
+
+
+class Asks(Protocol):
+    """Asks one kind of thing until nobody is awaited and enough has come (see :func:`weight`); what came in time."""
+
+    def __call__(  # noqa: D102
+        self, kind: str, questions: Mapping[str, Content], needed: int, empty: Adder, /
+    ) -> dict[str, Answer]: ...
+
+
+def adder_of(serving: Serving, public: bytes, turn: int) -> Adder:
+    """An empty sum; a key that is none of this plan's is refused."""
+    return Adder.open(public, parameters_of(serving.plan), turn=turn, size=serving.plan.dimension)
+
+
+def weight(answer: Answer) -> int:
+    """What an answer counts for: the clients whose parts are in it, or one word."""
+    if answer.kind == "encrypted":
+        return len(answer.content.blocks)
+    return int(answer.kind in ("consented", "opened"))
+
+
+def encrypted_sum(serving: Serving, stand: Standing, public: bytes, ask: Asks, log: Path) -> bytes:
+    """The sum of the next round, still closed, and the only one of it; too few parts, and the round is refused."""
+    turn, empty = stand.round, adder_of(serving, public, stand.round)
+    kept = _read_log(log, turn)
+    if kept is None:
+        needed, adder = least(serving, turn), empty
+        answers = ask("encrypt", serving.questions(stand), needed, empty)
+        for site in sorted(answers):
+            adder = taken(adder, answers[site].content)
+        if not len(adder.senders) >= needed:
+            raise TooFewSurvivors(
+                f"Round {turn + 1} has the answers of {len(adder.senders)} clients and needs {needed}: nobody may open"
+                " its sum. What was charged stays charged; go on with --resume when the sites are back."
+            )
+        kept = Content(values={"round": turn}, blocks={"sum": adder.close()})
+        write_atomically(log, kept.write())
+    return kept.blocks["sum"]
+
+
+def opened_outside(turn: int, kept: bytes, ask: Asks, holder: str, empty: Adder) -> Whole:
+    """What the key holder says the sum is; nobody else can say it."""
+    found = ask("open", {holder: Content(blocks={"sum": kept})}, 1, empty).get(holder)
+    if found is None or found.kind != "opened":
+        why = "does not answer" if found is None else f"refuses: {reason(found)}"
+        raise TooFewSurvivors(
+            f"The key holder {holder}, who alone can open the sum of round {turn + 1}, {why}. No other sum of it will"
+            " be asked for. What was charged stays charged; go on with --resume when it is back."
+        )
+    return found.content.rows["total"].astype(np.int64)
+
+
+def opened_by_most(turn: int, kept: bytes, ask: Asks, sites: Sequence[str], empty: Adder) -> Whole:
+    """What a site says the sum is, once most sites have consented that it is this one."""
+    needed, digest = majority(len(sites)), sha256(kept).hexdigest()
+    given = ask("consent", {site: Content(values={"sum": digest}) for site in sites}, needed, empty)
+    words = {site: one.content.blocks["consent"] for site, one in given.items() if one.kind == "consented"}
+    if not len(words) >= needed:
+        missing = ", ".join(site for site in sites if site not in words)
+        raise TooFewSurvivors(
+            f"The sum of round {turn + 1} is opened when {needed} of {len(sites)} sites consent, and {len(words)} do;"
+            f" it waits for {missing}. What was charged stays charged; go on with --resume when they are back."
+        )
+    question = Content(blocks={"sum": kept, **{f"by {site}": word for site, word in words.items()}})
+    for site in sorted(words):
+        found = ask("open", {site: question}, 1, empty).get(site)
+        if found is not None and found.kind == "opened":
+            return found.content.rows["total"].astype(np.int64)
+    raise TooFewSurvivors(
+        f"No site has opened the sum of round {turn + 1}, and no other sum of it will be asked for. What was charged"
+        " stays charged; go on with --resume when the sites are back."
+    )
+
+
+def taken(adder: Adder, said: Content) -> Adder:
+    """With the parts of one more site."""
+    for name in sorted(said.blocks, key=int):
+        before = adder.senders
+        adder = adder.take(said.blocks[name])
+        if adder.senders - before != {int(name)}:
+            raise BadValue("A part must be of the client that it is sent for.")
+    return adder
+
+
+def right(serving: Serving, turn: int, site: str, answer: Answer, empty: Adder) -> bool:
+    """Whether an answer holds parts of the site's own clients that can be added, a word, or a sum that was opened."""
+    if answer.kind == "consented":
+        return "consent" in answer.content.blocks
+    if answer.kind == "opened":
+        total = answer.content.rows.get("total")
+        return total is not None and total.dtype == np.int64 and total.shape == (serving.plan.dimension,)
+    own = {str(client) for client in serving.clients(turn, site)}
+    if answer.kind != "encrypted" or not answer.content.blocks or not set(answer.content.blocks) <= own:
+        return False
+    try:
+        taken(empty, answer.content)
+    except BadValue:
+        return False
+    return True
+
+
+def _read_log(path: Path, turn: int) -> Content | None:
+    if not path.exists():
+        return None
+    kept = Content.read(path.read_bytes())
+    return kept if kept.values["round"] == turn else None

@@ -1,0 +1,331 @@
+"""A study carried out across sites: agree, charge, ask round by round, record, release; a crash loses no charge.
+
+The order is that of a run in one process. A round's question is determined by the checkpoint that was on the disk
+before it was asked, so a restarted aggregator asks the same question, and a site gives the same answer.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from fedveil.algorithms.across_sites import Consortium, Serving, Standing
+from fedveil.algorithms.acting import Relay
+from fedveil.algorithms.registry import acts_of
+from fedveil.checks import require
+from fedveil.data.load import Loaded
+from fedveil.data.records import Records
+from fedveil.federation.aggregator.consortium import consortium
+from fedveil.federation.aggregator.late_windows import LateWindows
+from fedveil.federation.aggregator.post import Post
+from fedveil.federation.aggregator.refusals import ask_everybody, never
+from fedveil.federation.aggregator.round_sums import RoundSums
+from fedveil.files import public_folder
+from fedveil.ledger import Ledger
+from fedveil.ledger.costs import cost_of
+from fedveil.ledger.transaction import Transaction, caps_of, moment
+from fedveil.limits import ENVELOPE
+from fedveil.noise.entropy import KEY_BYTES, Entropy
+from fedveil.plan import Plan, read_plan, write_plan
+from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedveil.run.conduct import Progress, System, model_file
+from fedveil.run.ending import LAST, destroy_secrets, has_released, written_metrics
+from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
+from fedveil.run.measure import measure, published
+from fedveil.study import Study
+from fedveil.trust import Trust
+from fedveil.wire.content import Content
+from fedveil.wire.keys import Card
+
+_ATTEMPT: Final = 2**32  # envelopes that one start of the aggregator may send
+_HELLO: Final = 120.0  # seconds for sites to say who they are, before there is a plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Held:
+    """Records that the aggregator may measure on, and whether they are public."""
+
+    records: Records | None = None
+    public: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return 0 if self.records is None else len(self.records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """What one start of an aggregator works with: the run's name and key, and the first number of its envelopes."""
+
+    run: str
+    key: bytes
+    number: int
+
+
+def check_folder(folder: Path, resume: bool) -> None:
+    """Refuse to begin where a run is, and to go on where none is."""
+    begun = (folder / "private" / "aggregator").exists()
+    if resume:
+        require(begun, "--resume", "name a folder with a run in it", str(folder))
+    else:
+        hint = "Name another folder, or go on with --resume."
+        require(not begun and not (folder / "plan.toml").exists(), "--out", "be new", str(folder), hint)
+
+
+def check_carried(plan: Plan) -> None:
+    """Refuse a plan that sites cannot carry out together."""
+    hint = "Add a [trust] table to the study: every site adds its own share of the noise."
+    stated = plan.trust.shared or acts_of(plan.method.kind).relay is not None
+    require(stated, "The study", "say whom the sites trust", None, hint)
+    hint = "Leave speeds, jitter, delay and loss out: a real network has its own."
+    require(plan.method.waits, "algorithm", "let clients wait for each other across sites", "a network", hint)
+    most = ENVELOPE // 16  # a model with as much around it again
+    require(plan.dimension <= most, "The model", f"have at most {most} parameters across sites", plan.dimension)
+
+
+def together(study: Study, members: Consortium) -> Study:
+    """The study with the most clients that a site of these holds: a curious site sees what they all see."""
+    most = max(member.clients.size for member in members.members.values())
+    if not study.trust.shared or most <= study.trust.hand:
+        return study
+    return replace(study, trust=replace(study.trust, together=most))
+
+
+def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
+    """Name and key are drawn once; the count of starts is on the disk before the first envelope leaves."""
+    check_folder(folder, resume)
+    public_folder(folder)
+    private = private_folder(folder / "private")
+    with sole_use(private):  # an aggregator that is at work here is left alone
+        return _begun(folder, private, resume, random)
+
+
+def _begun(folder: Path, private: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
+    path, starts = private / "aggregator", private / "starts"
+    if not resume:
+        write_atomically(path, random(16 + KEY_BYTES))
+    content = path.read_bytes()
+    require(len(content) == 16 + KEY_BYTES, str(path), f"hold {16 + KEY_BYTES} bytes", len(content))
+    count = 1 + (int(starts.read_text(encoding="ascii")) if starts.exists() else 0)
+    write_atomically(starts, str(count).encode("ascii"))
+    return Begun(run=content[:16].hex(), key=content[16:], number=count * _ATTEMPT)
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class Federation:
+    """One start of an aggregator; ``holder``: the deployment's third party, asked only where the plan says so."""
+
+    study: Study
+    folder: Path
+    cards: Mapping[str, Card]
+    post: Post
+    begun: Begun
+    held: Held
+    system: System
+    watch: Callable[[Progress], None] | None = None
+    holder: Card | None = None
+
+    def conduct(self) -> dict[str, Any]:
+        """Run the study; the metrics it wrote."""
+        require(not self.study.baselines, "report.baselines", "be false across sites", True)
+        with sole_use(self.folder / "private"):
+            if has_released(self.folder):  # stopped between the release and the certificate
+                self._end()
+                return written_metrics(self.folder)
+            members = self._members()
+            plan = self._plan(members)
+            with Ledger.open(self._books(), self._fingerprint, urandom=self.system.random) as ledger:
+                books = Transaction(ledger, self.begun.run, moment(plan, self.system.now()))
+                books.charge(plan, caps=caps_of(self.study.books, self.study.target))
+                entropy = self._entropy(plan)
+                model = self._model(plan, members, entropy)
+                return self._release(plan, model, entropy, books)
+
+    def _model(self, plan: Plan, members: Consortium, entropy: Entropy) -> Any:
+        acts = acts_of(plan.method.kind)
+        if acts.relay is not None:
+            self._propose(plan, lambda site: {"numbers": members.members[site].clients})
+            return self._relayed(plan, acts.relay)
+        assert acts.serve is not None  # noqa: S101  an algorithm has a server or a relay
+        server = acts.serve(plan, members, entropy)
+        self._propose(plan, server.proposal)
+        return self._rounds(plan, members, server)
+
+    def _members(self) -> Consortium:
+        """What the sites say of themselves, kept from the first start on: a run's data do not change."""
+        path = self.folder / "private" / "members"
+        if path.exists():
+            kept = Content.read(path.read_bytes())
+            return consortium({name: Content.read(block) for name, block in kept.blocks.items()})
+        asked = {site: Content() for site in self.cards}
+        found = ask_everybody(self.post, "hello", asked, _HELLO, "here")
+        said = {site: answer.content for site, answer in found.items()}
+        made = consortium(said)
+        write_atomically(path, Content(blocks={site: content.write() for site, content in said.items()}).write())
+        return made
+
+    def _plan(self, members: Consortium) -> Plan:
+        path = self.folder / "plan.toml"
+        planned = together(self.study, members).planned(members.shape, self.held.count, self.held.public)
+        plan = members.stated(planned.plan)
+        check_carried(plan)
+        relay = acts_of(plan.method.kind).relay
+        if relay is not None:
+            relay.check_parties(members)
+        hint = "Write one that has: fedveil deploy init --key-holder NAME."
+        held = not _outside(plan) or self.holder is not None
+        require(held, "trust.key_holder", "be clients where a deployment has no key holder", "third-party", hint)
+        if path.exists():
+            begun = read_plan(path.read_text(encoding="utf-8"))
+            hint = "Or begin in another folder."
+            require(begun == plan, "The study", f"give the plan that was begun, {begun.hash}", plan.hash, hint)
+        write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
+        return plan
+
+    def _books(self) -> Path:
+        """The aggregator has no data, so no place beside them either."""
+        own = self.study.books.ledger
+        hint = "Without one, each run has books of its own, and a cap would bind each alone."
+        require(own is not None or not self.study.books.caps, "books.ledger", "be given with a cap", None, hint)
+        return own or self.folder / "private" / "ledger.sqlite"
+
+    def _fingerprint(self, key: bytes) -> str:
+        """The aggregator has no data: its books belong to the sites, by their keys."""
+        digest = blake2b(key=key, digest_size=32)
+        for site in sorted(self.cards):
+            digest.update(self.cards[site].text().encode())
+        return digest.hexdigest()
+
+    def _entropy(self, plan: Plan) -> Entropy:
+        if self.study.seed is not None:
+            return Entropy.from_seed(self.study.seed)
+        return Entropy.from_key(self.begun.key, context=plan.hash + self.begun.run)
+
+    def _propose(self, plan: Plan, rows: Callable[[str], dict[str, Any]]) -> None:
+        """Every site sees the plan, and its own records' rounds, and agrees; the key holder before, who has no data."""
+        values: dict[str, Any] = {"plan": plan.hash}
+        if plan.seeded:
+            values["seed"] = self.study.seed
+        blocks = {"plan": write_plan(plan).encode()}
+        seconds = plan.trust.timeout
+        if _outside(plan) and self.holder is not None:
+            asked = {self.holder.name: Content(values={"plan": plan.hash}, blocks=blocks)}
+            ask_everybody(self.post, "propose", asked, seconds, "accepted", who="Key holder")
+        asked = {site: Content(values=values, rows=rows(site), blocks=blocks) for site in self.cards}
+        ask_everybody(self.post, "propose", asked, seconds, "accepted")
+
+    def _relayed(self, plan: Plan, relay: Relay) -> Any:
+        """All rounds of a method without a server: carried here, and not read."""
+        tick = self._ticking(plan)
+
+        def ask(kind: str, turn: int, asked: Mapping[str, Content], wanted: str, /) -> dict[str, Content]:
+            said = ask_everybody(self.post, kind, asked, Trust().timeout, wanted, turn)
+            return {site: answer.content for site, answer in said.items()}
+
+        log = self.folder / "private" / "relayed"
+        return relay.model(plan, list(self.cards), ask, log, lambda turn: tick(turn, plan.method.total))
+
+    def _rounds(self, plan: Plan, members: Consortium, server: Serving) -> Any:
+        """The last model; the state is on the disk before the next question leaves."""
+        private, mark = self.folder / "private", sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
+        tick = self._ticking(plan)
+        if plan.trust.patience is not None:
+            windows = LateWindows(
+                server=server,
+                members=members,
+                trust=plan.trust,
+                post=self.post,
+                private=private,
+                mark=mark,
+                tick=tick,
+            )
+            return windows.model()
+        sums = RoundSums(
+            server=server,
+            trust=plan.trust,
+            run=self.begun.run,
+            private=private,
+            cards=self.cards,
+            post=self.post,
+            holder=self.holder,
+        )
+        sums.prepare()
+        path = private / "checkpoint"
+        found = load_checkpoint(path, plan=mark, run=self.begun.run)
+        stand = server.begin() if found is None else Standing(found.round, np.array(found.state, dtype=np.float64))
+        while stand.round < server.last:
+            stand = server.advance(stand, sums.sum(stand))
+            mine = Checkpoint(plan=mark, run=self.begun.run, round=stand.round, state=stand.row, counts={})
+            save_checkpoint(path, mine)
+            tick(stand.round, server.last)
+        return server.model(stand)
+
+    def _ticking(self, plan: Plan) -> Callable[[int, int], None]:
+        """Tells whoever watches how far the run has come: rounds done, of how many."""
+        began, charged = self.system.seconds(), cost_of(plan, plan.target.adversary).epsilon
+        told: list[int] = []
+
+        def tick(done: int, last: int) -> None:
+            told.append(done)
+            if self.watch is not None:
+                rate = len(told) / max(self.system.seconds() - began, 1e-9)
+                self.watch(Progress(done, last, rate, charged))
+
+        return tick
+
+    def _release(self, plan: Plan, model: Any, entropy: Entropy, books: Transaction) -> dict[str, Any]:
+        """Record the release, then make it; then tell the sites."""
+        metrics = self._metrics(plan, model, entropy)
+        data = model_file(plan, model)
+        also = ["metrics.json"] if metrics["test"] else []
+        books.release(data, also=also)
+        write_atomically(self.folder / "model.npz", data, mode=PUBLIC)
+        text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
+        write_atomically(self.folder / "metrics.json", text.encode(), mode=PUBLIC)
+        write_atomically(self.folder / "private" / "released", data)  # until every site has it
+        write_atomically(self.folder / LAST, books.export(), mode=PUBLIC)
+        self._end()
+        return metrics
+
+    def _metrics(self, plan: Plan, model: Any, entropy: Entropy) -> dict[str, Any]:
+        held = self.held.records
+        if held is None:
+            task = "classification" if plan.data.classes else "regression"
+            return {"format": 1, "task": task, "test": None, "baselines": {}}
+        # Without baselines nothing is measured on training records, so none are needed.
+        loaded = Loaded(train=held, test=held, test_public=self.held.public, dropped_rows=0, feature_names=())
+        return published(plan, measure(plan, loaded, model, entropy), self.folder / "private")
+
+    def _end(self) -> None:
+        """Destroy what is secret, then tell those who were not told; again: nothing happens."""
+        # The order of the rounds and the stop follow from the key, and must stay secret; the name is still needed.
+        write_atomically(self.folder / "private" / "aggregator", bytes.fromhex(self.begun.run) + bytes(KEY_BYTES))
+        destroy_secrets(self.folder, ("checkpoint", "relayed", "masked", "encrypted", "windows"))
+        released = self.folder / "private" / "released"
+        if released.exists():
+            self._finish(released.read_bytes())
+
+    def _finish(self, data: bytes) -> None:
+        """Every site gets the model and closes its record; one that is away now gets it when the run is resumed.
+
+        A key holder is told too, without the model, and destroys its key.
+        """
+        asked = {site: Content(blocks={"model": data}) for site in self.cards}
+        plan = read_plan((self.folder / "plan.toml").read_text(encoding="utf-8"))
+        if _outside(plan) and self.holder is not None:
+            asked[self.holder.name] = Content()
+        seconds = plan.trust.timeout if plan.trust.shared else _HELLO
+        found = self.post.ask("finish", 0, asked, seconds, lambda _, answer: answer.kind == "recorded", never)
+        if len(found) == len(asked):
+            (self.folder / "private" / "released").unlink(missing_ok=True)
+
+
+def _outside(plan: Plan) -> bool:
+    """Whether a third party holds the key of encrypted sums."""
+    return plan.trust.key_holder == "third-party"

@@ -1,0 +1,166 @@
+"""DP-SGD across sites that do not wait for each other: a window takes what has come, and late updates join a later one.
+
+Every update carries all of its client's noise, so who is in which window is post-processing, and nobody is charged for
+it (docs/dpsgd.md). Each site goes through its own windows one after another: it gets the newest model when its last
+update has been mixed in. What each site was asked is on the disk before the question leaves, so a restarted aggregator
+asks the same, and gets the same answer.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from fedveil.algorithms.across_sites import Consortium, Serving, Standing
+from fedveil.checks import require
+from fedveil.errors import BadValue, TooFewSurvivors
+from fedveil.federation.aggregator.post import AGAIN, PAUSE, Answer, Post, Sent
+from fedveil.federation.aggregator.serving import right
+from fedveil.run.files import write_atomically
+from fedveil.trust import Trust
+from fedveil.values import Vector
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Refused
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """Where a run stands: the model, the one each site works from, and which sites were in each window so far."""
+
+    model: Vector
+    held: Mapping[str, Vector]
+    windows: tuple[tuple[str, ...], ...] = ()
+
+    def turn(self, site: str) -> int:
+        """A site's own next window."""
+        return sum(site in window for window in self.windows)
+
+    def write(self, mark: str) -> bytes:
+        """All of it; ``mark`` names plan and run."""
+        values = {"mark": mark, "windows": [list(window) for window in self.windows]}
+        blocks = {site: row.tobytes() for site, row in self.held.items()}
+        return Content(values=values, rows={"model": self.model}, blocks=blocks).write()
+
+    @classmethod
+    def read(cls, data: bytes, mark: str) -> "Flow":
+        """What :meth:`write` wrote for the same plan and run."""
+        try:
+            kept = Content.read(data)
+        except Refused as error:
+            raise BadValue("The aggregator's memory of its windows is damaged: this run cannot go on.") from error
+        require(kept.values["mark"] == mark, "The aggregator's memory", "belong to this run", kept.values["mark"])
+        held = {site: np.frombuffer(block, dtype=np.float64) for site, block in kept.blocks.items()}
+        windows = tuple(tuple(window) for window in kept.values["windows"])
+        return cls(kept.rows["model"].astype(np.float64), held, windows)
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class LateWindows:
+    """One start of an aggregator; ``tick`` is told how many of all the sites' windows are in."""
+
+    server: Serving
+    members: Consortium
+    trust: Trust
+    post: Post
+    private: Path
+    mark: str
+    tick: Callable[[int, int], None]
+    _since: dict[str, float] = field(default_factory=dict)  # when a site's present question was first to be asked
+    _tried: dict[str, float] = field(default_factory=dict)  # when it was last sent
+    _waiting: list[Sent] = field(default_factory=list)
+    _all: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        clients, sites = self.server.clients, self.members.members
+        self._all = sum(bool(clients(turn, site)) for turn in range(self.server.last) for site in sites)
+
+    def model(self) -> Vector:
+        """After everybody's last window, or without those whom the plan lets be missing at the end."""
+        flow, answers = self._begin(), dict[str, Answer]()
+        opened = self.post.clock.seconds()
+        while left := self._left(flow):
+            now = self.post.clock.seconds()
+            self._ask(flow, [site for site in left if site not in answers], now)
+            answers |= self._answered(flow)
+            late = [site for site in left if site not in answers and now - self._since[site] >= self.trust.timeout]
+            all_in = len(answers) + len(late) == len(left)
+            if answers and (all_in or now - opened >= (self.trust.patience or 0.0)):
+                flow, opened = self._closed(flow, answers), now
+                answers = {}
+            elif all_in:
+                self._check_missing(late, flow)
+                break
+            else:
+                self.post.clock.sleep(PAUSE)
+        self._note(flow)
+        return flow.model
+
+    def _begin(self) -> Flow:
+        path = self.private / "windows"
+        if path.exists():
+            return Flow.read(path.read_bytes(), self.mark)
+        model = self.server.begin().row
+        flow = Flow(model, dict.fromkeys(self.members.members, model))
+        write_atomically(path, flow.write(self.mark))
+        return flow
+
+    def _left(self, flow: Flow) -> list[str]:
+        """Sites whose clients have rounds left."""
+        return [site for site in sorted(flow.held) if self.server.clients(flow.turn(site), site)]
+
+    def _ask(self, flow: Flow, sites: Sequence[str], now: float) -> None:
+        """Send what is due: a site that is away, or failed, is asked the same again until it answers."""
+        for site in sites:
+            self._since.setdefault(site, now)
+        away = {sent.site for sent in self._waiting if now - self._tried[sent.site] < self.trust.timeout}
+        self._waiting = [sent for sent in self._waiting if sent.site in away]
+        due = [site for site in sites if site not in away and now - self._tried.get(site, -AGAIN) >= AGAIN]
+        online = self.post.carrier.online() if due else {}
+        for site in due:
+            self._tried[site] = now
+            if site in online:
+                question, turn = Content(rows={"model": flow.held[site]}), flow.turn(site)
+                seconds = self.trust.timeout
+                self._waiting.append(self.post.send("step", turn, site, question, online[site], seconds))
+
+    def _answered(self, flow: Flow) -> dict[str, Answer]:
+        def fine(site: str, answer: Answer) -> bool:
+            return right(self.server, flow.turn(site), site, answer)
+
+        found = self.post.collect(self._waiting, fine)
+        self._waiting = [sent for sent in self._waiting if sent not in [back for back, _ in found]]
+        return {sent.site: answer for sent, answer in found if answer is not None}
+
+    def _closed(self, flow: Flow, answers: Mapping[str, Answer]) -> Flow:
+        """One window on, and on the disk; the sum does not depend on the order in which its parts came."""
+        total = np.zeros(self.server.plan.dimension, dtype=np.int64)
+        for answer in answers.values():
+            total += answer.content.rows["total"].astype(np.int64)
+        model = self.server.advance(Standing(len(flow.windows), flow.model), total).row
+        held = {site: model if site in answers else row for site, row in flow.held.items()}
+        after = Flow(model, held, (*flow.windows, tuple(sorted(answers))))
+        write_atomically(self.private / "windows", after.write(self.mark))
+        for site in answers:
+            self._since.pop(site, None)
+            self._tried.pop(site, None)
+        self.tick(sum(map(len, after.windows)), self._all)
+        return after
+
+    def _check_missing(self, late: Sequence[str], flow: Flow) -> None:
+        """Nobody is heard of any more: the plan says how many clients may be missing at the end."""
+        missing = sum(len(self.server.clients(flow.turn(site), site)) for site in late)
+        if not missing <= self.trust.dropouts:
+            raise TooFewSurvivors(
+                f"{', '.join(late)} did not answer within {self.trust.timeout:.0f} seconds: {missing} clients have"
+                f" rounds left, and the plan lets {self.trust.dropouts} be missing. What was charged stays charged; go"
+                " on with --resume when the sites are back."
+            )
+
+    def _note(self, flow: Flow) -> None:
+        """Who was in which window: enough to compute the same model again; it holds no model."""
+        text = json.dumps([list(window) for window in flow.windows])
+        write_atomically(self.private / "windows.json", text.encode("ascii"))

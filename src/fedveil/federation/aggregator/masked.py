@@ -1,0 +1,101 @@
+"""The aggregator's part of a masked round: five questions, and a log from which a restart goes on with the same round.
+
+What is logged is masked: it shows no more than the sum that comes out.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedveil.algorithms.across_sites import Serving, Standing
+from fedveil.errors import TooFewSurvivors
+from fedveil.federation.aggregator.post import Answer
+from fedveil.federation.aggregator.serving import least
+from fedveil.federation.agreements.masked import STAGES, setting_of
+from fedveil.run.files import write_atomically
+from fedveil.sums.masks.refusals import Refused as Ended
+from fedveil.sums.masks.server import ServerRound
+from fedveil.sums.seam import Whole
+from fedveil.wire.content import Content
+
+
+class Asks(Protocol):
+    """Asks sites one stage's questions; what they answered, by client."""
+
+    def __call__(self, stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]: ...  # noqa: D102
+
+
+def masked_sum(serving: Serving, run: str, stand: Standing, ask: Asks, log: Path, keys: Mapping[int, bytes]) -> Whole:
+    """The sum of the next round, behind masks; too few answers at any stage are refused. ``keys``: of identities."""
+    turn = stand.round
+    members = {site: serving.clients(turn, site) for site in serving.questions(stand)}
+    cohort = tuple(sorted(client for mine in members.values() for client in mine))
+    server = ServerRound(setting_of(serving.plan, run, turn, cohort, keys))
+    done = _read_log(log, turn)
+    inbox: dict[int, bytes] = {}
+    for number, stage in enumerate(STAGES):
+        if number < len(done):
+            answers = done[number]
+        else:
+            answers = ask(stage, _questions(serving, stand, stage, inbox, members, cohort), least(serving, turn))
+            done.append(answers)
+            _write_log(log, turn, done)
+        for client in sorted(answers):
+            try:
+                server.handle(answers[client], sender=client)
+            except Ended:
+                continue  # as if it had not answered
+        try:
+            inbox = server.advance()
+        except Ended as error:
+            raise TooFewSurvivors(f"Round {turn + 1} is refused at the stage {stage}: {error}") from error
+    return server.result.total
+
+
+def right(serving: Serving, turn: int, site: str, answer: Answer) -> bool:
+    """Whether an answer holds messages of the site's own clients, and of no others."""
+    own = {str(client) for client in serving.clients(turn, site)}
+    return answer.kind == "masked" and set(answer.content.blocks) <= own
+
+
+def _questions(
+    serving: Serving,
+    stand: Standing,
+    stage: str,
+    inbox: Mapping[int, bytes],
+    members: Mapping[str, set[int]],
+    cohort: tuple[int, ...],
+) -> dict[str, Content]:
+    """First the round's own question and who takes part; then what the server says to each client."""
+    if stage == STAGES[0]:
+        row: Any = {"cohort": np.array(cohort, dtype=np.int64)}
+        return {
+            site: Content(values={**asked.values, "stage": stage}, rows={**asked.rows, **row})
+            for site, asked in serving.questions(stand).items()
+        }
+    asked: dict[str, Content] = {}
+    for site, mine in members.items():
+        blocks = {str(client): inbox[client] for client in sorted(mine) if client in inbox}
+        if blocks:
+            asked[site] = Content(values={"stage": stage}, blocks=blocks)
+    return asked
+
+
+def _read_log(path: Path, turn: int) -> list[dict[int, bytes]]:
+    if not path.exists():
+        return []
+    kept = Content.read(path.read_bytes())
+    if kept.values["round"] != turn:
+        return []
+    found: list[dict[int, bytes]] = [{} for _ in range(kept.values["stages"])]
+    for name, message in kept.blocks.items():
+        stage, client = name.split(" ")
+        found[int(stage)][int(client)] = message
+    return found
+
+
+def _write_log(path: Path, turn: int, done: list[dict[int, bytes]]) -> None:
+    blocks = {f"{at} {client}": message for at, stage in enumerate(done) for client, message in stage.items()}
+    write_atomically(path, Content(values={"round": turn, "stages": len(done)}, blocks=blocks).write())

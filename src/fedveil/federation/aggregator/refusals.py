@@ -1,0 +1,90 @@
+"""A question that every site must answer: the run stops where one does not, with a sentence that says why."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from fedveil.errors import FedveilError
+from fedveil.federation.aggregator.post import Answer, Post
+from fedveil.wire.content import Content
+
+REASONS: Final = {
+    "not-accepted": "its operator has not accepted this plan; start the guard there with --accept and the plan's hash",
+    "over-cap": "the plan costs more than is left under the site's cap",
+    "not-private": "the plan promises nothing, and the site runs no trials",
+    "other-data": "the plan was made for data of another shape",
+    "other-plan": "it has agreed to another plan for this run",
+    "no-encryption": "it cannot encrypt with this key; is fedveil[he] installed there?",
+    "not-the-maker": "it knows sites, in its folder peers, that are not of this deployment",
+    "unknown-peers": "it has no public keys of the other sites; put them into its folder peers",
+    "bad-signature": "the public keys in its folder peers are not those of the other sites",
+    "wrong-party": "the public keys in its folder peers are not those of the other sites",
+    "not-for-me": "another site has an old public key of it in its folder peers",
+    "other-key": "it has another key for the sums of this run",
+    "no-holder": "it has no public key of the key holder; put it at key-holder.pub beside its own key",
+    "not-the-holders": "the key of sums is not signed by the key holder that it knows by its file key-holder.pub",
+    "no-third-party": "the plan does not give the key of sums to a third party",
+    "no-consent": "most sites have not consented to this sum; are the public keys in its folder peers the right ones?",
+    "spent-round": "it has agreed to another sum of this round, and opens no second one",
+    "no-sum": "what it was given is no sum of this round",
+    "no-key": "the run's key is not there any more",
+    "other-roster": "the list of clients' keys is not that of this run's clients",
+    "cannot-charge": "its ledger does not take the charge; the guard's own log says why",
+    "a-network": "the plan simulates a network, and there is a real one",
+    "other-deal": "its records are not dealt into rounds as the plan says",
+    "already-run": "its operator has accepted this plan for one run, and there was one; a cap there would allow more",
+    "lost-memory": "it has charged this run and lost what it remembered of it; begin another run",
+    "lost-key": "it has lost the key of this run's noise; begin another run",
+    "not-charged": "its ledger has no charge for this run; begin another run",
+    "changed-data": "its data are not those that were charged; start the guard there with the data it began with",
+    "other-code": "the plan names a function that its operator has not named; start the guard there with --module",
+    "finished": "it has recorded the end of this run",
+    "bad-sum": "another party's sum is larger than its records and its noise can make it, or is no whole numbers",
+    "changed-round": "it has answered this round to another question, and does not answer it a second time",
+    "malformed": "it cannot read the message; do both sides run the same version of fedveil?",
+    "no-model": "the question names a round of its records and brings no model",
+    "no-roster": "it has not been given the list of the clients' keys of this run",
+    "no-such-round": "the plan has no such round",
+    "not-by-parts": "the plan does not let every site add its own share of the noise; add a [trust] table",
+    "not-in-the-open": "the plan adds up behind masks or encryption, and it was asked for an open sum",
+    "not-the-holder": "a third party holds the key of sums, not this site",
+    "nothing-to-send": "none of its clients takes part in this round",
+    "other-cohort": "the clients named for this round are not those of the plan",
+    "out-of-turn": "it does not lead this round, or was asked for a sum in a round that it leads",
+    "replayed": "it has seen this message before",
+    "stale-round": "it has gone beyond this round, and does not go back",
+    "unknown-kind": "it does not know this kind of question; do both sides run the same version of fedveil?",
+    "unknown-method": "the algorithm has no part for a site; do both sides run the same version of fedveil?",
+    "wrong-shape": "the model in the question is not a finite row of the plan's length",
+}
+
+
+class SiteRefused(FedveilError):
+    """A site does not agree to the plan; the sentence says which and why."""
+
+
+def ask_everybody(
+    post: Post, kind: str, asked: Mapping[str, Content], timeout: float, wanted: str, turn: int = 0, who: str = "Site"
+) -> dict[str, Answer]:
+    """An answer from every site (or from whom ``who`` names), or a refusal that says who did not give it."""
+    found = post.ask(kind, turn, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), never)
+    for site in sorted(asked):
+        if site not in found:
+            raise SiteRefused(
+                f"{who} {site} did not answer within {timeout:.0f} seconds. Is its guard running, and its node? "
+                "Go on with --resume."
+            )
+        answer = found[site]
+        if answer.kind == "refused":
+            raise SiteRefused(f"{who} {site} refuses: {reason(answer)}. Go on with --resume.")
+    return found
+
+
+def reason(answer: Answer) -> str:
+    """Return why a site has refused, in words: a guard says a code and no more."""
+    code = answer.content.values.get("code")
+    return REASONS.get(str(code), ascii(str(code)[:40]))
+
+
+def never(answers: Mapping[str, Answer]) -> bool:
+    """Fewer than all are not enough."""
+    return False

@@ -1,0 +1,140 @@
+"""The aggregator's end of its relay. The relay is a process of another user and is not trusted.
+
+Whatever the relay says is read within limits of size and time. What is not in order becomes a failure of the message
+that it was about, as if the relay had been lost in that moment: the connection is closed, and another relay is asked
+for when it is needed. Nothing that a relay says can end the aggregator other than by :class:`RelayLost`.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from fedveil.errors import FedveilError
+from fedveil.wire import frames
+
+READY: Final = "ready"  # what a relay says first, as soon as it has a task at the link
+_TRIES: Final = 3
+_PAUSE: Final = 0.2  # seconds between knocks
+_WORD: Final = 200  # characters of an address or of a message's name
+_MOST_NODES: Final = 2000
+_SMALL: Final = 2**20  # bytes of an answer without envelopes
+_LEAST: Final = 2**26  # bytes of envelopes that are taken at once, whatever was asked
+_TIMES: Final = 64  # or so many times the largest question: ciphertexts are larger than what they encrypt
+
+
+class RelayLost(FedveilError):
+    """The relay cannot be reached; the run can be resumed."""
+
+
+@final
+@dataclass(slots=True)
+class RelayCarrier:
+    """A carrier through the relay. ``path``: the relay's socket; ``submit`` starts a run, which gives the relay a task.
+
+    ``patience``: seconds for the relay to get ready, and for each of its answers; ``away``: seconds for
+    one that was lost to come back. See fedveil.federation.aggregator.post.Carrier.
+    """
+
+    path: Path
+    submit: Callable[[], object]
+    patience: float = 90.0
+    away: float = 30.0
+    largest: int = 0  # bytes of the largest question so far
+    _connection: socket.socket | None = None
+
+    def online(self) -> Mapping[str, str]:
+        """Sites that the relay sees; an address that cannot be one is left out."""
+        found = self._order([("nodes", b"")], _SMALL, _MOST_NODES)
+        return {name: word for name, word in ((name, plain(address)) for name, address in found) if word}
+
+    def push(self, address: str, envelope: bytes, seconds: float) -> str:
+        """One envelope; an empty name if the relay would not take it, which then stays unanswered."""
+        self.largest = max(self.largest, len(envelope))
+        said = self._order([("push", f"{seconds:.1f}".encode("ascii")), (address, envelope)], _SMALL, 1)
+        return plain(said[0][1]) if len(said) == 1 else ""
+
+    def pull(self, names: list[str]) -> Mapping[str, bytes]:
+        """What has come back; names that were not asked for are ignored."""
+        wanted, most = [(name, b"") for name in names if name], self.most
+        largest = most + len(wanted) * (_WORD + 12) + _SMALL
+        said = self._order([("pull", str(most).encode("ascii")), *wanted], largest, len(wanted)) if wanted else []
+        lost: dict[str, bytes] = {name: b"" for name in names if not name}
+        return {**{name: data for name, data in said if name in names}, **lost}
+
+    @property
+    def most(self) -> int:
+        """Bytes of envelopes that are taken at once."""
+        return max(_LEAST, _TIMES * self.largest)
+
+    def close(self) -> None:
+        """Let the relay go."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _order(self, blocks: frames.Blocks, largest: int, most: int) -> frames.Blocks:
+        """Ask the relay; messages that a lost relay had sent are forgotten, and those who wait ask again.
+
+        ``largest``: bytes of its answer; ``most``: blocks of its answer.
+        """
+        for _ in range(_TRIES):
+            try:
+                connection = self._connected()
+                connection.settimeout(self.patience)
+                frames.send(connection, blocks)
+                return self._said(connection, largest, most)
+            except OSError:  # also what is no frame, or too large, or takes too long
+                self.close()
+                if blocks[0][0] != "nodes":
+                    return [(name, b"") for name, _ in blocks[1:]]
+        raise RelayLost("The relay was lost again and again; go on with --resume when the link is back.")
+
+    def _said(self, connection: socket.socket, largest: int, most: int) -> frames.Blocks:
+        end = time.monotonic() + self.patience
+        return frames.receive(connection, largest, lambda: end - time.monotonic(), most)
+
+    def _connected(self) -> socket.socket:
+        """Knock at the relay, have the link give it a task, and wait until it has it."""
+        if self._connection is not None:
+            return self._connection
+        connection = self._connection = self._knocked()
+        try:
+            self.submit()
+        except FedveilError as error:
+            self.close()
+            raise RelayLost(f"No relay could be started; go on with --resume when the link is back. {error}") from error
+        if self._said(connection, _SMALL, 1) != [(READY, b"")]:
+            raise frames.Closed("what listens at the relay's socket is no relay")
+        return connection
+
+    def _knocked(self) -> socket.socket:
+        """A connection to the relay; one that was lost has a while to come back."""
+        end = time.monotonic() + self.away
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(self.patience)
+                connection.connect(str(self.path))
+            except OSError as error:
+                connection.close()
+                if isinstance(error, PermissionError) or time.monotonic() >= end:
+                    raise RelayLost(
+                        f"No relay listens at {self.path} ({error.strerror or error}); go on with --resume when"
+                        " fedveil-relay runs and this user may open its socket."
+                    ) from error
+                time.sleep(_PAUSE)
+            else:
+                return connection
+
+
+def plain(data: bytes) -> str:
+    """A word of the relay's: short, printable ASCII; empty if it is anything else.
+
+    >>> plain(b"12345"), plain(b"12 345"), plain("Größe".encode())
+    ('12345', '', '')
+    """
+    text = data.decode("ascii", "replace") if len(data) <= _WORD else ""
+    return text if text.isascii() and text.isprintable() and " " not in text else ""

@@ -1,0 +1,156 @@
+"""One round across sites: how its sum comes about under each kind of server, and the keys that this needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from fedveil.algorithms.across_sites import Serving, Standing
+from fedveil.federation.aggregator import encrypted as encrypted_server
+from fedveil.federation.aggregator import masked as masked_server
+from fedveil.federation.aggregator.post import Answer, Post
+from fedveil.federation.aggregator.refusals import SiteRefused, ask_everybody
+from fedveil.federation.aggregator.serving import count, least, right, summed
+from fedveil.federation.agreements.encrypted import maker_of
+from fedveil.federation.agreements.enrolment import roster_of
+from fedveil.federation.agreements.vouched_key import public_of
+from fedveil.run.files import write_atomically
+from fedveil.sums.homomorphic.roles import Adder
+from fedveil.sums.seam import Whole
+from fedveil.trust import Trust
+from fedveil.wire.content import Content
+from fedveil.wire.keys import Card
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSums:
+    """What the rounds of one run share: who is asked, by whom, and where keys and logs are kept.
+
+    ``holder``: the third party that holds the key of encrypted sums, where the plan has one.
+    """
+
+    server: Serving
+    trust: Trust
+    run: str
+    private: Path
+    cards: Mapping[str, Card]
+    post: Post
+    holder: Card | None = None
+
+    def prepare(self) -> None:
+        """Keys for encrypted sums, and for signed masks; made once in a run."""
+        if self.trust.key_holder == "third-party":
+            self._spread_key()
+        elif self.trust.server == "homomorphic":
+            self._share_key()
+        if self.trust.identities is not None:
+            self._enrol()
+
+    def sum(self, stand: Standing) -> Whole:
+        """The sum of the next round over those who answered in time."""
+        match self.trust.server:
+            case "secure-aggregation":
+                return self._masked(stand)
+            case "homomorphic":
+                return self._encrypted(stand)
+            case _:
+                return self._open(stand)
+
+    def _open(self, stand: Standing) -> Whole:
+        server, turn = self.server, stand.round
+        answers = self.post.ask(
+            "step",
+            turn,
+            server.questions(stand),
+            self.trust.timeout,
+            lambda site, answer: right(server, turn, site, answer),
+            lambda answers: count(answers) >= least(server, turn),
+        )
+        return summed(server, turn, answers)
+
+    def _masked(self, stand: Standing) -> Whole:
+        """The same behind masks: the aggregator learns the sum alone."""
+        server, turn = self.server, stand.round
+
+        def ask(stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]:
+            answers = self.post.ask(
+                "masked",
+                turn,
+                questions,
+                self.trust.timeout,
+                lambda site, answer: masked_server.right(server, turn, site, answer),
+                lambda answers: sum(len(answer.content.blocks) for answer in answers.values()) >= needed,
+            )
+            return {int(name): data for one in answers.values() for name, data in one.content.blocks.items()}
+
+        signed = self.trust.identities is not None
+        lists = Content.read((self.private / "roster").read_bytes()).blocks if signed else {}
+        keys = roster_of(lists, self.cards, self.run, server.plan.data.clients) if signed else {}
+        return masked_server.masked_sum(server, self.run, stand, ask, self.private / "masked", keys)
+
+    def _encrypted(self, stand: Standing) -> Whole:
+        """The same under encryption: the aggregator adds, and whoever holds the key opens the sum alone."""
+        server, turn, sites = self.server, stand.round, sorted(self.cards)
+
+        def ask(kind: str, questions: Mapping[str, Content], needed: int, empty: Adder, /) -> dict[str, Answer]:
+            def enough(answers: Mapping[str, Answer]) -> bool:
+                return sum(encrypted_server.weight(answer) for answer in answers.values()) >= needed
+
+            def taken(site: str, answer: Answer) -> bool:
+                no = kind != "encrypt" and answer.kind == "refused"  # no use in asking again
+                return no or encrypted_server.right(server, turn, site, answer, empty)
+
+            return self.post.ask(kind, turn, questions, self.trust.timeout, taken, enough)
+
+        public = (self.private / "sums.public").read_bytes()
+        kept = encrypted_server.encrypted_sum(server, stand, public, ask, self.private / "encrypted")
+        empty = encrypted_server.adder_of(server, public, turn)
+        if self.trust.key_holder == "third-party":
+            return encrypted_server.opened_outside(turn, kept, ask, self._holder.name, empty)
+        return encrypted_server.opened_by_most(turn, kept, ask, sites, empty)
+
+    @property
+    def _holder(self) -> Card:
+        assert self.holder is not None  # noqa: S101  such plans are refused before
+        return self.holder
+
+    def _enrol(self) -> None:
+        """For signed masks: every site's list of its clients' keys goes to every site, who checks them all."""
+        path, seconds = self.private / "roster", self.trust.timeout
+        if path.exists():
+            return
+        found = ask_everybody(self.post, "enrol", {site: Content() for site in self.cards}, seconds, "enrolled")
+        lists = Content(blocks={site: answer.content.blocks.get("list", b"") for site, answer in found.items()})
+        roster_of(lists.blocks, self.cards, self.run, self.server.plan.data.clients)
+        ask_everybody(self.post, "roster", dict.fromkeys(self.cards, lists), seconds, "known")
+        write_atomically(path, lists.write())
+
+    def _share_key(self) -> None:
+        """For encrypted sums: one site makes the key, the others get it sealed; here only its public half is kept."""
+        path, seconds = self.private / "sums.public", self.trust.timeout
+        if path.exists():
+            return
+        maker = maker_of(self.cards)
+        made = ask_everybody(self.post, "make-key", {maker: Content()}, seconds, "made")[maker].content.blocks
+        for site in self.cards:
+            if site != maker and f"for {site}" not in made:
+                raise SiteRefused(f"Site {maker} has no public key of {site}: put it at peers/{site}.pub there.")
+        encrypted_server.adder_of(self.server, made.get("public", b""), 0)
+        asked = {site: Content(blocks={"key": made[f"for {site}"]}) for site in self.cards if site != maker}
+        ask_everybody(self.post, "take-key", asked, seconds, "taken")
+        write_atomically(path, made["public"])
+
+    def _spread_key(self) -> None:
+        """For encrypted sums that a third party opens: it makes the key, and every site gets the public half signed."""
+        path, seconds, holder = self.private / "sums.public", self.trust.timeout, self._holder
+        if path.exists():
+            return
+        asked = {holder.name: Content()}
+        made = ask_everybody(self.post, "make-key", asked, seconds, "made", who="Key holder")
+        signed = made[holder.name].content.blocks.get("key", b"")
+        public = public_of(signed, holder, self.run, self.server.plan.hash)
+        encrypted_server.adder_of(self.server, public, 0)
+        told = Content(blocks={"key": signed})
+        ask_everybody(self.post, "take-key", dict.fromkeys(self.cards, told), seconds, "taken")
+        write_atomically(path, public)

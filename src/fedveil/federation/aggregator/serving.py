@@ -1,0 +1,51 @@
+"""What makes a site's answer and a round's sum right, whichever algorithm runs."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedveil.algorithms.across_sites import Serving
+from fedveil.errors import TooFewSurvivors
+from fedveil.federation.aggregator.post import Answer
+from fedveil.sums.exact import squared_norm
+from fedveil.sums.seam import Whole
+
+
+def right(serving: Serving, turn: int, site: str, answer: Answer) -> bool:
+    """Whether an answer can be a sum of what the site's clients may send: shape, who is in it, and its size.
+
+    What a site sends as planned passes; anything else is as good as no answer, and changes nobody else's.
+    """
+    total, clients = answer.content.rows.get("total"), answer.content.values.get("clients")
+    if answer.kind != "update" or total is None or not isinstance(clients, list) or not clients:
+        return False
+    known = all(type(client) is int for client in clients) and set(clients) <= serving.clients(turn, site)
+    shaped = total.dtype == np.int64 and total.shape == (serving.plan.dimension,)
+    if not (known and len(set(clients)) == len(clients) and shaped):
+        return False
+    limit = serving.limit(turn, site, clients)
+    return squared_norm(total.astype(np.int64)) <= limit * limit
+
+
+def least(serving: Serving, turn: int) -> int:
+    """How many clients must answer."""
+    return max(serving.plan.trust.least(serving.cohort(turn)), 1)
+
+
+def count(answers: Mapping[str, Answer]) -> int:
+    """How many clients have answered."""
+    return sum(len(answer.content.values["clients"]) for answer in answers.values())
+
+
+def summed(serving: Serving, turn: int, answers: Mapping[str, Answer]) -> Whole:
+    """The sum of a round; one with too few answers is refused, and what was charged stays charged."""
+    needed = least(serving, turn)
+    if not count(answers) >= needed:
+        raise TooFewSurvivors(
+            f"Round {turn + 1} has the answers of {count(answers)} clients and needs {needed}: its sum may lack noise"
+            " and is not used. What was charged stays charged; go on with --resume when the sites are back."
+        )
+    total = np.zeros(serving.plan.dimension, dtype=np.int64)
+    for site in sorted(answers):
+        total += answers[site].content.rows["total"].astype(np.int64)  # modulo 2**64, like every way of adding up
+    return total

@@ -1,0 +1,1 @@
+"""What both sides of the wire work out alike, so that neither need believe the other."""

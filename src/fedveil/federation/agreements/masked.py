@@ -1,0 +1,37 @@
+"""What site and aggregator each work out for a masked round, from the plan alone: neither need believe the other.
+
+Without identity keys of clients the masks hold against a server that follows the protocol and looks, not against one
+that poses as clients (docs/secure.md). With them all clients of a round are neighbours: the aggregator has named the
+run, and could else have chosen a name that draws a graph to its liking.
+"""
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+from fedveil.plan import Plan
+from fedveil.sums.masks.setting import Setting
+from fedveil.theory.neighbours import least_neighbours
+
+STAGES = ("advertise", "share", "mask", "agree", "reveal")
+
+
+def setting_of(plan: Plan, run: str, turn: int, clients: tuple[int, ...], keys: Mapping[int, bytes]) -> Setting:
+    """The setting of a round of these clients; ``keys``: of their identities, where the plan has such."""
+    trust = plan.trust
+    least = max(1, trust.least(len(clients)))
+    if trust.identities is None:
+        hood = least_neighbours(len(clients), trust.colluders, len(clients) - least)
+        neighbours, threshold = hood.neighbours, hood.threshold
+    else:
+        neighbours, threshold = len(clients) - 1, max(2, least)
+    return Setting(
+        run=sha256(f"fedveil masked run {plan.hash} {run}".encode()).digest(),
+        round=turn,
+        clients=clients,
+        neighbours=neighbours,
+        threshold=threshold,
+        least=least,
+        length=plan.dimension,
+        colluders=trust.colluders,
+        identities=() if trust.identities is None else tuple(keys[client] for client in clients),
+    )

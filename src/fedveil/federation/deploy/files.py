@@ -1,0 +1,265 @@
+"""The files of a deployment: what the aggregator holds, what goes to each site, and a page that says what to do."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from fedveil.checks import require
+from fedveil.errors import BadValue
+from fedveil.federation.deploy.certificates import MOST_DAYS, Certified, make_certificates, make_node_key
+from fedveil.federation.deploy.page import page
+from fedveil.federation.deploy.proxy import proxy_configuration
+from fedveil.federation.deploy.units import (
+    CENTER_USERS,
+    HOLDER_USERS,
+    INSIDE,
+    RELAY_SOCKET,
+    SITE_USERS,
+    guard_unit,
+    holder_unit,
+    link_unit,
+    node_unit,
+    relay_unit,
+)
+from fedveil.federation.flower.network import SECRET
+from fedveil.files import public_folder
+from fedveil.run.files import PUBLIC, private_folder, write_atomically
+from fedveil.tables import known, read_tables, table, write_tables
+from fedveil.wire.keys import AGGREGATOR, Card, Identity, check_name
+
+HOLDER: Final = "key-holder"  # its folder
+HOLDER_CARD: Final = "key-holder.pub"
+LINK: Final = "link"  # folders of the aggregator's machine, one for each user
+RELAY: Final = "relay"
+PROXY: Final = "proxy"
+_USERS: Final = "fedveil-users.conf"
+_MOST_SITES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A deployment to be written; ``holder``: a third party, if there is one.
+
+    ``host`` and ``port`` are how sites reach the proxy; ``inside`` is the link's own port, on its machine alone, and
+    ``relay`` the socket that the relay shares with the aggregator. A trial on one machine has no proxy, and one port.
+    """
+
+    sites: tuple[str, ...]
+    host: str
+    port: int
+    inside: int = 9093
+    relay: str = str(RELAY_SOCKET)
+    days: int = 365
+    holder: str | None = None
+
+    def __post_init__(self) -> None:
+        for site in self.sites:
+            check_name(site)
+            require(site != AGGREGATOR, "--sites", "not name the aggregator", site)
+        distinct = len(set(self.sites)) == len(self.sites)
+        require(distinct and 1 <= len(self.sites) <= _MOST_SITES, "--sites", "name each site once", self.sites)
+        if self.holder is not None:
+            check_name(self.holder)
+            hint = "Whoever holds the key must be neither a site nor the aggregator."
+            apart = self.holder not in (*self.sites, AGGREGATOR)
+            require(apart, "--key-holder", "be somebody else than the sites", self.holder, hint)
+        plain = self.host != "" and self.host.isprintable() and not set(self.host) & set(" /:\"'\\")
+        require(plain, "--host", "be a host's name or IPv4 address", self.host)
+        for option, port in (("--port", self.port), ("--inside-port", self.inside)):
+            whole = type(port) is int and 1 <= port <= 65535
+            require(whole, option, "lie between 1 and 65535", port)
+        apart = self.port != self.inside or self.host == INSIDE
+        require(apart, "--inside-port", "differ from --port, where the proxy listens", self.inside)
+        absolute = isinstance(self.relay, str) and self.relay.startswith("/")
+        require(absolute, "deployment.relay", "be the absolute path of the relay's socket", self.relay)
+        require(1 <= self.days <= MOST_DAYS, "--days", f"lie between 1 and {MOST_DAYS}", self.days)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """An aggregator's folder, read: where its link is, who it is, who its sites are, and who may hold a key."""
+
+    folder: Path
+    host: str
+    port: int
+    inside: int
+    relay: Path
+    identity: Identity
+    cards: dict[str, Card]
+    holder: Card | None = None
+
+    @property
+    def everybody(self) -> dict[str, Card]:
+        """All who are reached: the sites, and the key holder."""
+        return self.cards if self.holder is None else {**self.cards, self.holder.name: self.holder}
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that proves the link."""
+        return self.folder / "authority.pem"
+
+    def node_key(self, site: str) -> Path:
+        """The public key that the node of a site, or of the key holder, proves itself with."""
+        return self.folder / "nodes" / f"{site}.pub"
+
+    @property
+    def node_keys(self) -> dict[str, Path]:
+        """That key of everybody."""
+        return {site: self.node_key(site) for site in self.everybody}
+
+
+def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callable[[int], bytes] = os.urandom) -> None:
+    """Write a new deployment; private files are closed to others."""
+    require(not folder.exists() or not any(folder.iterdir()), "FOLDER", "be a new folder", str(folder))
+    public_folder(folder)
+    certified = make_certificates({PROXY: [wanted.host], LINK: ["localhost", INSIDE]}, now, wanted.days)
+    center, identity = private_folder(folder / AGGREGATOR), Identity.make(AGGREGATOR, random(64))
+    _write_center(center, wanted, identity, certified.authority)
+    _write_around(folder, wanted, certified, random(32))
+    private_folder(folder / "sites")
+    known_to_all = {"authority.pem": certified.authority, "aggregator.pub": identity.card.text().encode()}
+    if wanted.holder is not None:
+        own = Identity.make(wanted.holder, random(64))
+        units = {"fedveil-keyholder.service": holder_unit(), _USERS: HOLDER_USERS}
+        units["fedveil-node.service"] = node_unit(wanted.host, wanted.port, "fedveil-keyholder")
+        _write_member(folder / HOLDER, own, center, known_to_all, units)
+        known_to_all[HOLDER_CARD] = own.card.text().encode()
+        write_atomically(center / HOLDER_CARD, known_to_all[HOLDER_CARD], mode=PUBLIC)
+    owned = {site: Identity.make(site, random(64)) for site in wanted.sites}
+    for site, own in owned.items():
+        units = {"fedveil-guard.service": guard_unit(), "fedveil-node.service": node_unit(wanted.host, wanted.port)}
+        units[_USERS] = SITE_USERS
+        place = folder / "sites" / site
+        _write_member(place, own, center, known_to_all, units)
+        public_folder(place / "peers")
+        peers = {f"peers/{name}.pub": peer.card.text().encode() for name, peer in owned.items() if name != site}
+        _write(place, {}, peers)
+        write_atomically(center / "sites" / f"{site}.pub", own.card.text().encode(), mode=PUBLIC)
+    told = page(wanted.sites, wanted.host, wanted.port, wanted.inside, wanted.holder)
+    write_atomically(folder / "README.md", told.encode(), mode=PUBLIC)
+
+
+def _write_center(center: Path, wanted: Wanted, identity: Identity, authority: bytes) -> None:
+    """What the aggregator's own user has, but for the others' public keys."""
+    where: dict[str, Any] = {"host": wanted.host, "port": wanted.port, "inside": wanted.inside, "relay": wanted.relay}
+    where |= {"sites": wanted.sites} | ({} if wanted.holder is None else {"key_holder": wanted.holder})
+    public = {
+        "deployment.toml": write_tables({"deployment": where}).encode(),
+        "authority.pem": authority,
+        "aggregator.pub": identity.card.text().encode(),
+        _USERS: CENTER_USERS.encode(),
+    }
+    _write(center, {"identity.key": identity.text().encode()}, public)
+    for kind in ("sites", "nodes"):
+        public_folder(center / kind)
+
+
+def _write_around(folder: Path, wanted: Wanted, certified: Certified, secret: bytes) -> None:
+    """What the link, the relay and the proxy have: a folder each, since each is another user."""
+    link, proxy = certified.servers[LINK], certified.servers[PROXY]
+    shown = {"authority.pem": certified.authority}
+    unit = {"fedveil-link.service": link_unit(wanted.inside).encode(), "server.pem": link.certificate}
+    _write(private_folder(folder / LINK), {"server.key": link.key, SECRET: secret}, shown | unit)
+    unit = {"fedveil-relay.service": relay_unit(wanted.inside).encode()}
+    _write(private_folder(folder / RELAY), {SECRET: secret}, shown | unit)
+    text = proxy_configuration(wanted.port, wanted.inside)
+    unit = {"fedveil-proxy.conf": text.encode(), "server.pem": proxy.certificate}
+    _write(private_folder(folder / PROXY), {"server.key": proxy.key}, shown | unit)
+
+
+def _write_member(
+    folder: Path, own: Identity, center: Path, shown: Mapping[str, bytes], units: Mapping[str, str]
+) -> None:
+    """What goes to a site, or to the key holder: its keys, whom it must know, its units."""
+    node = make_node_key()
+    public = {**shown, "identity.pub": own.card.text().encode(), "node.pub": node.public}
+    public |= {name: text.encode() for name, text in units.items()}
+    _write(private_folder(folder), {"identity.key": own.text().encode(), "node.key": node.private}, public)
+    write_atomically(center / "nodes" / f"{own.name}.pub", node.public, mode=PUBLIC)
+
+
+def read_deployment(folder: Path) -> Deployment:
+    """The aggregator's folder of a deployment, or the deployment's folder itself."""
+    center = folder if (folder / "deployment.toml").exists() else folder / AGGREGATOR
+    tables = read_tables(read_text(center / "deployment.toml"), "deployment.toml")
+    where = table(tables.get("deployment", {}), "deployment")
+    known(where, ["host", "port", "inside", "relay", "sites", "key_holder"], "[deployment]")
+    hint = "It was written by an older version, whose link was open to whoever reached it; write a new one."
+    require({"inside", "relay"} <= set(where), "deployment.toml", "name inside and relay", sorted(where), hint)
+    wanted = Wanted(
+        sites=tuple(where.get("sites", ())),
+        host=str(where.get("host", "")),
+        port=int(where.get("port", 0)),
+        inside=where["inside"],
+        relay=where["relay"],
+        holder=where.get("key_holder"),
+    )
+    cards = {site: Card.read(read_text(center / "sites" / f"{site}.pub")) for site in wanted.sites}
+    for site, card in cards.items():
+        require(card.name == site, f"sites/{site}.pub", f"be the key of {site}", card.name)
+    holder = None if wanted.holder is None else Card.read(read_text(center / HOLDER_CARD))
+    right = holder is None or holder.name == wanted.holder
+    require(right, HOLDER_CARD, f"be the key of {wanted.holder}", None if holder is None else holder.name)
+    return Deployment(
+        folder=center.absolute(),
+        host=wanted.host,
+        port=wanted.port,
+        inside=wanted.inside,
+        relay=Path(wanted.relay),
+        identity=Identity.read(read_text(center / "identity.key")),
+        cards=cards,
+        holder=holder,
+    )
+
+
+def read_site(key: Path) -> tuple[Identity, Card]:
+    """A site's own key and its aggregator's public one, which lies beside it."""
+    return Identity.read(read_text(key)), Card.read(read_text(key.parent / "aggregator.pub"))
+
+
+def read_peers(key: Path) -> dict[str, Card]:
+    """The other sites' public keys, in the folder peers beside a site's own key; none where there is no such folder."""
+    cards = {path.stem: Card.read(read_text(path)) for path in sorted((key.parent / "peers").glob("*.pub"))}
+    for name, card in cards.items():
+        require(card.name == name, f"peers/{name}.pub", f"be the key of {name}", card.name)
+    return cards
+
+
+def read_holder(key: Path) -> Card | None:
+    """The key holder's public key, beside a site's own; None where the deployment has no such party."""
+    path = key.parent / HOLDER_CARD
+    return Card.read(read_text(path)) if path.exists() else None
+
+
+def rekey(folder: Path, random: Callable[[int], bytes] = os.urandom) -> None:
+    """New keys of a site, made where they are used; their public halves are for the aggregator (and other sites)."""
+    identity, _ = read_site(folder / "identity.key")
+    own, node = Identity.make(identity.name, random(64)), make_node_key()
+    _write(
+        folder,
+        {"identity.key": own.text().encode(), "node.key": node.private},
+        {"identity.pub": own.card.text().encode(), "node.pub": node.public},
+    )
+
+
+def read_text(path: Path) -> str:
+    """A text file of a deployment."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"{path} must be a readable file of a deployment: {error}.") from error
+
+
+def _write(folder: Path, private: dict[str, bytes], public: dict[str, bytes]) -> None:
+    for name, data in private.items():
+        write_atomically(folder / name, data)
+    for name, data in public.items():
+        write_atomically(folder / name, data, mode=PUBLIC)
+
+
+def site_folders(folder: Path, sites: Sequence[str]) -> dict[str, Path]:
+    """Where each site's files were written."""
+    return {site: (folder / "sites" / site).absolute() for site in sites}

@@ -1,0 +1,97 @@
+"""A site's own executor: takes tasks from its node and relays them; code that was uploaded is never loaded here.
+
+Flower's executor would install the uploaded app and start a process for every message. This one belongs to the site's
+installation, does the one thing that the app does, and stays. It uses the parts of Flower 1.41 and 1.42 that its own
+client process is made of.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from logging import getLogger
+from pathlib import Path
+from typing import Any, Final, final
+
+import httpx
+from flwr.app import Context, Error, Message
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from fedveil.federation.flower.beating import beating, patient
+from fedveil.federation.flower.client_app import relay
+from fedveil.federation.flower.supernode import Naps
+
+_SELDOM: Final = 1.0  # seconds between looks for a task when none has come for long
+_PATIENCE: Final = 5.0  # seconds until a node on this machine that does not answer is given up
+_ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+
+
+@final
+class Executor:
+    """Takes tasks of one node, one after another."""
+
+    def __init__(self, address: str, secret: bytes, guard: Path) -> None:
+        self.address, self.guard, self._naps = address, guard, Naps()
+        self._client = self._connected(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE))
+
+    def serve(self, stop: Callable[[], bool]) -> None:
+        """Until told to stop, which is also when the node has ended: whatever was under way has ended with it."""
+        for name in ("httpx", "httpcore"):
+            getLogger(name).setLevel("WARNING")
+        try:
+            while not stop():
+                self._next()
+        except Exception:
+            if not stop():
+                raise
+        finally:
+            self._client.close()
+
+    def _next(self) -> None:
+        found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        if found.HasField("task") and found.token:
+            # A run that has ended meanwhile: the link says no, or the client was closed. The next task is another.
+            with suppress(httpx.HTTPStatusError, RuntimeError):
+                self._one(found.token)
+            self._naps = Naps()
+        else:
+            self._naps.sleep(_SELDOM)
+
+    def _one(self, token: str) -> None:
+        """One message in, one out; whatever fails is reported by its kind alone."""
+        client = self._connected(RuntimeTokenHttpInterceptor(token))
+        context: Context | None = None
+        status, details = SubStatus.COMPLETED, ""
+        try:
+            # Flower waits up to two hours for a message that its run's end has cut short; a closed client ends that.
+            with beating(client, over=client.close):
+                message, context, _, _ = pull_task_input(client)
+                context.node_config["guard"] = str(self.guard)
+                try:
+                    reply = relay(message, context)
+                except Exception as error:
+                    status, details = SubStatus.FAILED, type(error).__name__
+                    reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
+                push_message(client, reply, context)
+        finally:
+            try:
+                push_task_output(client, context, status, details)
+            finally:
+                client.close()
+
+    def _connected(self, credentials: Any) -> RuntimeHttpClient:
+        return RuntimeHttpClient.from_server_address(
+            server_address=self.address,
+            insecure=True,  # on this machine's loopback interface, between two processes of one user
+            root_certificates=None,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), credentials],
+            retry_invoker=patient(make_simple_http_retry_invoker(), _PATIENCE),
+        )

@@ -1,0 +1,67 @@
+"""A site's node: Flower's program that talks with the link, and the site's own executor beside it."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fedveil.errors import FedveilError
+from fedveil.federation.flower.network import Link, check_installed, supernode_command
+from fedveil.federation.flower.processes import Processes, Started, free_port
+
+_AGAIN: Final = 5.0  # seconds
+
+
+class NodeEnded(FedveilError):
+    """Flower's node was not let in; the sentence holds the end of what it wrote."""
+
+
+def run_node(
+    link: Link, key: Path, guard: Path, patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
+) -> None:
+    """Until told to stop. Flower's program ends when the link was restarted and has forgotten it: another is started.
+
+    ``patience``: seconds to try to get in; then this ends, for whoever watches it to start again. A link takes a node
+    that was killed for alive for up to a minute, and does not let it in again before.
+    """
+    check_installed()
+    from fedveil.federation.flower.executor import Executor  # Flower is loaded here and nowhere before
+
+    with tempfile.TemporaryDirectory(prefix="fedveil-node-") as name:
+        folder = Path(name)
+        secret = folder / "secret"
+        secret.write_bytes(os.urandom(32))
+        secret.chmod(0o600)
+        with Processes(folder / "flower", folder / "logs", apart=False) as processes:
+            while not stop():
+                port = free_port()
+                command = supernode_command(link, key, guard, port, secret)
+                node = _let_in(processes, command, patience, stop, tell)
+                tell("connected")
+                Executor(f"127.0.0.1:{port}", secret.read_bytes(), guard).serve(partial(_over, node, stop))
+                if not stop():
+                    tell("the link has let go of this node; trying again")
+
+
+def _let_in(
+    processes: Processes, command: Sequence[str], patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
+) -> Started:
+    """Flower's program, as soon as the link knows it; or as it is, when this one is told to stop."""
+    end = time.monotonic() + patience
+    node = processes.start("supernode", command)
+    while "SuperNode ID" not in node.tail(20000) and not stop():
+        if not node.alive:
+            if time.monotonic() >= end:
+                raise NodeEnded(f"Flower's node has ended; it wrote: {' '.join(node.tail(1500).split())}")
+            tell("not let in; trying again")
+            time.sleep(_AGAIN)
+            node = processes.start("supernode", command)
+        time.sleep(0.1)
+    return node
+
+
+def _over(node: Started, stop: Callable[[], bool]) -> bool:
+    return stop() or not node.alive

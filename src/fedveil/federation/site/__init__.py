@@ -1,0 +1,1 @@
+"""A site: it guards its own data, noise and ledger, and answers what the agreed plan asks."""

@@ -1,0 +1,134 @@
+"""A site's part of encrypted sums: its clients' parts, and the run's key, of which a site holds all or the public half.
+
+Where the clients hold the key, one site makes it and seals it for every other, by the public keys that the sites have
+of each other: the aggregator carries it, and can neither read it nor put another in its place. Where a third party
+holds it, a site takes the public half alone, and only as that party has signed it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, final
+
+from fedveil.errors import BadValue
+from fedveil.federation.agreements.consents import check_consents, consent
+from fedveil.federation.agreements.encrypted import maker_of, parameters_of
+from fedveil.federation.agreements.vouched_key import public_of
+from fedveil.federation.site.sums_key import keys_at, made_at, opened_sum, read_keys, written
+from fedveil.plan import Plan
+from fedveil.run.files import write_atomically
+from fedveil.sums.homomorphic.roles import Decryptor, Encryptor, Keys
+from fedveil.sums.seam import Whole
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Head, Refused, seal, unseal
+from fedveil.wire.keys import Card, Identity
+
+_KIND: Final = "sums-key"
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class EncryptedSite:
+    """One run at one site; ``path``: where the key is kept while the run goes on; ``peers``: the other sites.
+
+    ``holder``: the third party that this site knows, if any.
+    """
+
+    plan: Plan
+    run: str
+    identity: Identity
+    peers: Mapping[str, Card]
+    holder: Card | None
+    path: Path
+    random: Callable[[int], bytes]
+
+    @property
+    def outside(self) -> bool:
+        """Whether a third party holds the key."""
+        return self.plan.trust.key_holder == "third-party"
+
+    def answer(self, kind: str, turn: int, asked: Content, spend: Callable[[str], None]) -> tuple[str, Content]:
+        """All but parts. ``spend`` has on the disk that this sum is the round's, or refuses another."""
+        if kind == "take-key":
+            return "taken", self._take_public(asked) if self.outside else self._take(asked)
+        if self.outside:
+            raise Refused("not-the-holder")
+        match kind:
+            case "make-key":
+                return "made", self._make()
+            case "consent":
+                digest = str(asked.values.get("sum"))
+                if not _DIGEST.fullmatch(digest):
+                    raise Refused("malformed")
+                spend(digest)  # before the word is given: it is given once
+                return "consented", Content(blocks={"consent": consent(self.identity, self.run, turn, digest)})
+            case _:
+                message = asked.blocks.get("sum", b"")
+                digest = sha256(message).hexdigest()
+                given = {name[3:]: word for name, word in asked.blocks.items() if name.startswith("by ")}
+                check_consents(given, self.identity.name, self.peers, self.run, turn, digest)
+                spend(digest)  # before it is opened, whatever comes of it: each try tells something
+                return "opened", opened_sum(self.plan, keys_at(self.path), turn, message)
+
+    def encrypt(self, turn: int, parts: Mapping[int, Whole]) -> Content:
+        """What each client sends, for the aggregator to add and not to open."""
+        try:
+            public = Content.read(self.path.read_bytes()).blocks["public"]
+        except FileNotFoundError as error:
+            raise Refused("no-key") from error
+        one = Encryptor.open(public, parameters_of(self.plan))
+        return Content(blocks={str(client): one.encrypt(turn, client, parts[client]) for client in sorted(parts)})
+
+    def _make(self) -> Content:
+        """The key, made once: its public half in the open, all of it sealed for each of the others."""
+        if self.identity.name != maker_of(self._sites()):
+            raise Refused("not-the-maker")
+        keys = made_at(self.path, self.plan)
+        return Content(blocks={"public": keys.public, **{f"for {site}": self._for(site, keys) for site in self.peers}})
+
+    def _take(self, asked: Content) -> Content:
+        """The maker's key; one for a run, ever. Both must know the same sites: most of them decide what is opened."""
+        maker = maker_of(self._sites())
+        if maker not in self.peers:
+            raise Refused("unknown-peers")
+        opened = unseal(asked.blocks.get("key", b""), self.identity, self.peers[maker])
+        if (opened.head.run, opened.head.kind) != (self.run, _KIND):
+            raise Refused("other-key")
+        said = Content.read(opened.body)
+        if said.values.get("sites") != self._sites():
+            raise Refused("unknown-peers")
+        keys = read_keys(said.blocks.get("keys", b""))
+        parameters = parameters_of(self.plan)
+        try:
+            Decryptor.open(keys, parameters, least=1)
+        except BadValue as error:
+            raise Refused("no-encryption") from error
+        return self._keep(keys.public, written(keys))
+
+    def _take_public(self, asked: Content) -> Content:
+        """The third party's public key; one for a run, ever."""
+        if self.holder is None:
+            raise Refused("no-holder")
+        public = public_of(asked.blocks.get("key", b""), self.holder, self.run, self.plan.hash)
+        return self._keep(public, Content(blocks={"public": public}).write())
+
+    def _keep(self, public: bytes, data: bytes) -> Content:
+        try:
+            Encryptor.open(public, parameters_of(self.plan))
+        except BadValue as error:
+            raise Refused("no-encryption") from error
+        if self.path.exists() and self.path.read_bytes() != data:
+            raise Refused("other-key")
+        write_atomically(self.path, data)
+        return Content()
+
+    def _sites(self) -> list[str]:
+        return sorted([self.identity.name, *self.peers])
+
+    def _for(self, site: str, keys: Keys) -> bytes:
+        head = Head(run=self.run, sender=self.identity.name, receiver=site, kind=_KIND, round=0, number=0)
+        body = Content(values={"sites": self._sites()}, blocks={"keys": written(keys)}).write()
+        return seal(head, body, self.identity, self.peers[site], self.random(32))

@@ -1,0 +1,348 @@
+"""The site's guard: owns the data, the noise and the ledger; answers what the plan names, and nothing else.
+
+It is started by the site from its own installation. Whatever carries messages to it is not trusted: an instruction
+must be signed by the aggregator, be new, and belong to a plan that the site's operator has agreed to.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from fedveil.algorithms.across_sites import SiteWork
+from fedveil.algorithms.registry import acts_of
+from fedveil.checks import require
+from fedveil.data.records import Records
+from fedveil.errors import BadValue, FedveilError
+from fedveil.federation.agreements.encrypted import KEY_FILE
+from fedveil.federation.agreements.enrolment import enrolment, roster_of
+from fedveil.federation.agreements.instructions import ANY, agreed_to, answered
+from fedveil.federation.agreements.masked import STAGES
+from fedveil.federation.agreements.terms import fits, plan_of
+from fedveil.federation.site.data import SiteData
+from fedveil.federation.site.encrypted import EncryptedSite
+from fedveil.federation.site.masked import MaskedSite
+from fedveil.federation.site.record import Record, World
+from fedveil.federation.site.state import SiteState, save_state
+from fedveil.federation.site.work import check_proposal, site_work
+from fedveil.files import owners_folder
+from fedveil.guarantee import Neighbours, Unit
+from fedveil.ledger import Cap, CapExceeded
+from fedveil.ledger.costs import covered
+from fedveil.plan import Plan
+from fedveil.run.files import private_folder, write_atomically
+from fedveil.run.sums import floors_of
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Opened, Refused, unseal
+from fedveil.wire.keys import Card, Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the operator allows: plans by their hash, or any that fits the caps; trials without privacy, or none.
+
+    A plan that is named is accepted for one run; with caps, for as many as fit. ``unit`` and ``neighbours``: what the
+    caps count, which must not be left to the plan. ``modules``: functions of this installation that a plan may name.
+    """
+
+    accept: frozenset[str] = frozenset()
+    caps: tuple[tuple[Any, float, float], ...] = ()
+    trials: bool = False
+    unit: Unit = "record"
+    neighbours: Neighbours = "replace-one"
+    modules: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        bounded = ANY not in self.accept or self.caps or self.trials
+        if not bounded:
+            raise BadValue("A guard that accepts any plan must have a cap; give one, or name the plan by its hash.")
+        _ = self.limits  # refuses what is no cap
+
+    @property
+    def limits(self) -> tuple[Cap, ...]:
+        """The caps, as the ledger keeps them."""
+        return tuple(
+            Cap(adversary=who, unit=self.unit, neighbours=self.neighbours, epsilon=epsilon, delta=delta)
+            for who, epsilon, delta in self.caps
+        )
+
+    @property
+    def once(self) -> bool:
+        """Whether a plan is accepted for one run: it was named, and no cap says how often."""
+        return ANY not in self.accept and not self.caps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """Who and where a site is, and its data; ``peers``: the other sites' public keys, as this site was given them.
+
+    ``holder``: the third party that may hold the key of encrypted sums, as this site was told.
+    """
+
+    identity: Identity
+    aggregator: Card
+    data: SiteData
+    folder: Path
+    peers: Mapping[str, Card] = field(default_factory=dict)
+    holder: Card | None = None
+
+    def __post_init__(self) -> None:
+        others = {card.verify for card in (self.aggregator, self.identity.card, *self.peers.values())}
+        apart = self.holder is None or self.holder.verify not in others
+        hint = "Ask the key holder itself for its public key."
+        require(apart, "key-holder.pub", "be the key of neither a site nor the aggregator", "one of theirs", hint)
+
+    @property
+    def records(self) -> Records:
+        """The site's records."""
+        return self.data.records
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class Guard:
+    """One envelope in, one out. ``show`` puts a page before the operator; ``finished`` is told a run's folder."""
+
+    site: Site
+    terms: Terms
+    world: World
+    show: Callable[[Plan], None]
+    finished: Callable[[Path], None]
+    _works: dict[str, SiteWork] = field(default_factory=dict)
+    _machines: dict[str, MaskedSite] = field(default_factory=dict)
+
+    def handle(self, data: bytes) -> bytes:
+        """The sealed answer; :class:`Refused` if the envelope itself is not in order, and then nothing is said."""
+        opened = unseal(data, self.site.identity, self.site.aggregator)
+        record = self._record(opened.head.run)
+        me, aggregator, once = self.site.identity, self.site.aggregator, self.world.random(32)
+        path = record.private / "state"
+        return answered(opened, path, me, aggregator, once, lambda state: self._answer(opened, record, state))
+
+    def _answer(self, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        asked = Content.read(opened.body)
+        match opened.head.kind:
+            case "hello":
+                return "here", self._description()
+            case "propose":
+                return self._propose(asked, opened.body, record, state)
+            case "step":
+                return self._step(asked, opened, record, state)
+            case "masked":
+                return self._masked(asked, opened, record, state)
+            case "make-key" | "take-key" | "encrypt" | "consent" | "open":
+                return self._encrypted(asked, opened, record, state)
+            case "enrol" | "roster":
+                return self._enrolled(asked, opened, record, state)
+            case "party" | "lead":
+                return self._party(asked, opened, record, state)
+            case "finish":
+                return self._finish(asked, record, state)
+            case _:
+                raise Refused("unknown-kind")
+
+    def _description(self) -> Content:
+        """Counts and the bound: what a plan is made from. No value of a record."""
+        records = self.site.records
+        values: dict[str, Any] = {"features": int(records.features.shape[1]), "classes": records.classes}
+        told = {"blank_rows": self.site.data.blank_rows, "places": self.site.data.places}
+        values |= {"bound": records.bound, **{name: value for name, value in told.items() if value}}
+        rows: dict[str, Any] = {"sizes": records.sizes.astype(np.int64)}
+        if self.site.data.fixed is not None:
+            rows |= {"numbers": self.site.data.fixed.clients, "positions": self.site.data.fixed.records}
+            rows |= {"owner": records.owner.astype(np.int64)}
+        return Content(values=values, rows=rows)
+
+    def _propose(self, asked: Content, body: bytes, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Look at the plan, show it, and charge it; or say by a word why not."""
+        plan = plan_of(asked, self.terms.modules)
+        fits(plan, self.site.records)
+        check_proposal(plan, asked, self.site.records)
+        if plan.trust.key_holder == "third-party" and self.site.holder is None:
+            raise Refused("no-holder")
+        relay = acts_of(plan.method.kind).relay
+        if relay is not None:
+            relay.check_party(plan, asked, self.site.records, self.site.identity.name, self.site.peers)
+        agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
+        if state.finished:
+            raise Refused("finished")
+        self.show(plan)
+        if not (plan.hash in self.terms.accept or ANY in self.terms.accept):
+            raise Refused("not-accepted")
+        if not covered(plan) and not self.terms.trials:
+            raise Refused("not-private")
+        self._charge(plan, record, state, agreed)
+        write_atomically(record.private / "proposal", body)
+        if not (state.plan or plan.seeded):
+            record.draw_key()  # before the first answer, and never again: a round's noise is drawn once
+        save_state(record.private / "state", agreed)
+        return "accepted", Content(values={"plan": plan.hash})
+
+    def _charge(self, plan: Plan, record: Record, state: SiteState, agreed: SiteState) -> None:
+        """Take the run out of the budget. That it is about to be is on the disk first: a charge without this memory
+        is that of a run whose memory was lost, and who knows what was sent of it.
+        """
+        path = record.private / "state"
+        try:
+            record.check_books(plan, self.site.data, known=state.proposal != "", alone=self.terms.once)
+            save_state(path, replace(state, proposal=agreed.proposal))
+            record.charge(plan, self.site.data, self.terms.limits)
+        except CapExceeded as error:
+            save_state(path, state)  # nothing was charged
+            raise Refused("over-cap") from error
+        except Refused:
+            raise
+        except FedveilError as error:
+            raise Refused("cannot-charge") from error
+
+    def _step(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        if not state.plan:
+            raise Refused("not-accepted")
+        if self._server(record, state) != "trusted":
+            raise Refused("not-in-the-open")
+        turn = opened.head.round
+        stepped = state.stepped(turn, hashlib.sha256(opened.body).hexdigest())
+        parts = self._work(record, state).parts(turn, asked)
+        if not parts:
+            raise Refused("nothing-to-send")
+        save_state(record.private / "state", stepped)  # before the answer leaves: this round is spent
+        total = np.zeros_like(next(iter(parts.values())))
+        for part in parts.values():
+            total += part
+        return "update", Content(values={"clients": sorted(parts)}, rows={"total": total})
+
+    def _masked(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """One stage of a masked round; nothing but masked numbers, and shares that open their sum, leaves."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        if self._server(record, state) != "secure-aggregation":
+            raise Refused("unknown-kind")
+        plan, _ = self._agreed(record, state)
+        turn, body = opened.head.round, opened.body
+        if record.run not in self._machines:
+            keys = self._roster(record, plan)
+            self._machines[record.run] = MaskedSite(plan, record.run, self.world.random, self.site.identity, keys)
+        machines = self._machines[record.run]
+        again = machines.repeated(turn, body)
+        if again is not None:
+            return "masked", again
+        if asked.values.get("stage") != STAGES[0]:
+            return "masked", machines.go_on(turn, asked, body)
+        begun = state.begun(turn, hashlib.sha256(body).hexdigest())
+        parts = self._work(record, state).parts(turn, asked)
+        if not parts:
+            raise Refused("nothing-to-send")
+        save_state(record.private / "state", begun)  # before anything leaves: this round is spent
+        return "masked", machines.begin(turn, asked, body, parts, floors_of(plan)[turn][0])
+
+    def _enrolled(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Identity keys for masked sums: the site's own list, and then everybody's, checked here; one for a run."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, proposal = self._agreed(record, state)
+        if plan.trust.identities is None:
+            raise Refused("unknown-kind")
+        own = enrolment(self.site.identity, record.run, proposal.rows["numbers"].tolist())
+        if opened.head.kind == "enrol":
+            return "enrolled", Content(blocks={"list": own})
+        roster_of(asked.blocks, self._cards(), record.run, plan.data.clients)
+        path = record.private / "roster"
+        mine = asked.blocks[self.site.identity.name] == own
+        if not mine or (path.exists() and path.read_bytes() != opened.body):
+            raise Refused("other-roster")
+        write_atomically(path, opened.body)
+        return "known", Content()
+
+    def _roster(self, record: Record, plan: Plan) -> dict[int, bytes]:
+        """The clients' keys, checked again as they are read; none where the plan has none."""
+        if plan.trust.identities is None:
+            return {}
+        path = record.private / "roster"
+        if not path.exists():
+            raise Refused("no-roster")
+        return roster_of(Content.read(path.read_bytes()).blocks, self._cards(), record.run, plan.data.clients)
+
+    def _cards(self) -> dict[str, Card]:
+        return {**self.site.peers, self.site.identity.name: self.site.identity.card}
+
+    def _encrypted(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Encrypted sums: the run's key, the clients' parts, and one sum of a round, ever."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, _ = self._agreed(record, state)
+        if plan.trust.server != "homomorphic":
+            raise Refused("unknown-kind")
+        site, turn, path = self.site, opened.head.round, record.private / "state"
+        place, random = record.private / KEY_FILE, self.world.random
+        sums = EncryptedSite(plan, record.run, site.identity, site.peers, site.holder, place, random)
+        if opened.head.kind != "encrypt":
+            kind = opened.head.kind
+            return sums.answer(kind, turn, asked, lambda digest: save_state(path, state.opening(turn, digest)))
+        stepped = state.stepped(turn, hashlib.sha256(opened.body).hexdigest())
+        parts = self._work(record, state).parts(turn, asked)
+        if not parts:
+            raise Refused("nothing-to-send")
+        save_state(path, stepped)  # before the answer leaves: this round is spent
+        return "encrypted", sums.encrypt(turn, parts)
+
+    def _party(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Without a server: a noised sum for the leader, or the leader's step; both sealed for other sites."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, proposal = self._agreed(record, state)
+        relay = acts_of(plan.method.kind).relay
+        if relay is None:
+            raise Refused("unknown-kind")
+        turn = opened.head.round
+        entropy = record.entropy(plan, self.site.data, proposal.values.get("seed") if plan.seeded else None)
+        keys = (self.site.identity, self.site.peers)
+        memory = record.private / "memory"
+        party = relay.party(plan, record.run, self.site.records, keys, entropy, memory, self.world.random)
+        if opened.head.kind == "lead":
+            return "led", party.lead(turn, asked)
+        return "sum", party.contribute(turn, asked)
+
+    def _server(self, record: Record, state: SiteState) -> str:
+        plan, _ = self._agreed(record, state)
+        return plan.trust.server if plan.trust.shared else ""
+
+    def _finish(self, asked: Content, record: Record, state: SiteState) -> tuple[str, Content]:
+        if not state.plan:
+            raise Refused("not-accepted")
+        model = asked.blocks.get("model", b"")
+        if not state.finished:
+            plan, _ = self._agreed(record, state)
+            record.release(plan, self.site.data, model)
+            save_state(record.private / "state", replace(state, finished=True))
+        elif not record.released(model):
+            raise Refused("finished")
+        record.destroy_secrets()  # after that: a round that could still be asked for would get other noise
+        self._works.pop(record.run, None)
+        self._machines.pop(record.run, None)
+        self.finished(record.folder)
+        return "recorded", Content()
+
+    def _work(self, record: Record, state: SiteState) -> SiteWork:
+        """What was agreed, set up once in a process."""
+        if record.run not in self._works:
+            plan, proposal = self._agreed(record, state)
+            seed = proposal.values.get("seed") if plan.seeded else None
+            entropy = record.entropy(plan, self.site.data, seed)
+            memory = record.private / "memory"
+            self._works[record.run] = site_work(plan, self.site.records, proposal, entropy, memory)
+        return self._works[record.run]
+
+    def _agreed(self, record: Record, state: SiteState) -> tuple[Plan, Content]:
+        """The proposal as it was agreed to; another is refused."""
+        if state.finished:
+            raise Refused("finished")
+        return agreed_to(record.private / "proposal", state, self.terms.modules)
+
+    def _record(self, run: str) -> Record:
+        folder = self.site.folder / "runs" / run
+        owners_folder(folder)
+        private_folder(folder / "private")
+        return Record(folder, self.site.folder / "ledger.sqlite", run, self.world)

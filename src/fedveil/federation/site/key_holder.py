@@ -1,0 +1,115 @@
+"""A third party that holds the key of encrypted sums: no data, no part; it opens one sum of a round, ever.
+
+It sees the sums that it opens, and nothing else of the run. It must not be the aggregator, nor tell it the key: who has
+both the key and the clients' messages reads single updates. Page: docs/homomorphic.md.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC
+from pathlib import Path
+from typing import final
+
+from fedveil.federation.agreements.encrypted import KEY_FILE
+from fedveil.federation.agreements.instructions import ANY, agreed_to, answered
+from fedveil.federation.agreements.terms import plan_of
+from fedveil.federation.agreements.vouched_key import vouched
+from fedveil.federation.site.record import World
+from fedveil.federation.site.state import SiteState, save_state
+from fedveil.federation.site.sums_key import keys_at, made_at, opened_sum
+from fedveil.files import owners_folder
+from fedveil.plan import Plan, write_plan
+from fedveil.run.ending import destroy_secrets
+from fedveil.run.files import PUBLIC, private_folder, write_atomically
+from fedveil.strict_json import read_object
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Opened, Refused, unseal
+from fedveil.wire.keys import Card, Identity
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyHolder:
+    """One envelope in, one out. ``accept``: plans by their hash, or any; ``show`` puts a plan before the operator.
+
+    ``modules``: functions of its own installation that a plan may name.
+
+    Any plan may be accepted without a cap: its key is signed for that plan, which every site has agreed to by itself.
+    """
+
+    identity: Identity
+    aggregator: Card
+    folder: Path
+    accept: frozenset[str]
+    world: World
+    show: Callable[[Plan], None]
+    modules: frozenset[str] = frozenset()
+
+    def handle(self, data: bytes) -> bytes:
+        """The sealed answer; :class:`Refused` if the envelope itself is not in order, and then nothing is said."""
+        opened = unseal(data, self.identity, self.aggregator)
+        folder = self.folder / "runs" / opened.head.run
+        owners_folder(folder)
+        path = private_folder(folder / "private") / "state"
+        once = self.world.random(32)
+        return answered(
+            opened, path, self.identity, self.aggregator, once, lambda state: self._answer(opened, folder, state)
+        )
+
+    def _answer(self, opened: Opened, folder: Path, state: SiteState) -> tuple[str, Content]:
+        asked, private = Content.read(opened.body), folder / "private"
+        if opened.head.kind == "propose":
+            return self._propose(asked, opened.body, folder, state)
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, _ = agreed_to(private / "proposal", state, self.modules)
+        match opened.head.kind:
+            case "finish":
+                save_state(private / "state", replace(state, finished=True))  # first: no other key is made after
+                destroy_secrets(folder, (KEY_FILE,))
+                return "recorded", Content()
+            case _ if state.finished:
+                raise Refused("finished")
+            case "make-key":
+                keys = made_at(private / KEY_FILE, plan)
+                return "made", Content(blocks={"key": vouched(self.identity, opened.head.run, plan.hash, keys.public)})
+            case "open":
+                return "opened", self._open(plan, opened.head.round, asked.blocks.get("sum", b""), folder, state)
+            case _:
+                raise Refused("unknown-kind")
+
+    def _propose(self, asked: Content, body: bytes, folder: Path, state: SiteState) -> tuple[str, Content]:
+        """Look at the plan, show it, and agree; or say by a word why not."""
+        plan = plan_of(asked, self.modules)
+        if plan.trust.key_holder != "third-party":
+            raise Refused("no-third-party")
+        if state.finished:  # it would make another key
+            raise Refused("finished")
+        agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
+        self.show(plan)
+        if not self.accept & {plan.hash, ANY}:
+            raise Refused("not-accepted")
+        made_at(folder / "private" / KEY_FILE, plan)  # now: a holder that cannot must not agree
+        write_atomically(folder / "plan.toml", write_plan(plan).encode(), mode=PUBLIC)
+        write_atomically(folder / "private" / "proposal", body)
+        save_state(folder / "private" / "state", agreed)
+        return "accepted", Content(values={"plan": plan.hash})
+
+    def _open(self, plan: Plan, turn: int, message: bytes, folder: Path, state: SiteState) -> Content:
+        keys = keys_at(folder / "private" / KEY_FILE)
+        # Before it is opened, whatever comes of it: each try tells something.
+        save_state(folder / "private" / "state", state.opening(turn, hashlib.sha256(message).hexdigest()))
+        found = opened_sum(plan, keys, turn, message)
+        self._note(folder / "opened.jsonl", turn, len(found.values["clients"]))
+        return found
+
+    def _note(self, path: Path, turn: int, clients: int) -> None:
+        """The holder's own record: a line for every round whose sum was opened, on the disk before the sum leaves."""
+        before = path.read_text(encoding="ascii") if path.exists() else ""
+        if any(read_object(line, path.name)["round"] == turn + 1 for line in before.splitlines()):
+            return
+        at = self.world.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        line = json.dumps({"round": turn + 1, "clients": clients, "at": at})
+        write_atomically(path, f"{before}{line}\n".encode("ascii"), mode=PUBLIC)

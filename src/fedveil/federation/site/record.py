@@ -1,0 +1,152 @@
+"""A site's own record of one run: what it agreed to, what it was charged, what was released; as a run's folder is."""
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fedveil.errors import BadValue
+from fedveil.federation.site.data import SiteData
+from fedveil.federation.site.upkeep import SECRETS
+from fedveil.ledger import Cap, Ledger
+from fedveil.ledger.transaction import Transaction, moment
+from fedveil.noise.entropy import KEY_BYTES, Entropy
+from fedveil.plan import Plan, write_plan
+from fedveil.run.ending import destroy_secrets
+from fedveil.run.files import PUBLIC, private_folder, write_atomically
+from fedveil.wire.envelope import Refused
+
+_SALT: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the world outside provides; trials give their own."""
+
+    random: Callable[[int], bytes]
+    now: Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """Where one run's files lie at a site; ``books`` is the ledger of the site's data, shared by all runs."""
+
+    folder: Path
+    books: Path
+    run: str
+    world: World
+
+    @property
+    def private(self) -> Path:
+        """For the site alone."""
+        return private_folder(self.folder / "private")
+
+    def check_books(self, plan: Plan, data: SiteData, *, known: bool, alone: bool) -> None:
+        """Refuse a run that the books have and the site's memory has not (``known``): its noise may be out already.
+
+        ``alone``: no cap says how often a plan may run, so it runs once.
+        """
+        if not self.books.exists():
+            return
+        with self._opened(data) as ledger:
+            charges = [entry for entry in ledger.entries() if entry.kind == "charge"]
+        if not known and any(entry.run == self.run for entry in charges):
+            raise Refused("lost-memory")
+        if alone and plan.private and any(e.run != self.run and e.payload["plan"] == plan.hash for e in charges):
+            raise Refused("already-run")
+
+    def charge(self, plan: Plan, data: SiteData, caps: tuple[Cap, ...]) -> None:
+        """Take the whole run out of the site's budget, before anything is sent; again: nothing happens."""
+        with self._ledger(data) as ledger:
+            self._transaction(ledger, plan).charge(plan, caps=caps)
+        write_atomically(self.folder / "plan.toml", write_plan(plan).encode(), mode=PUBLIC)
+        if not (self.private / "prepared").exists():
+            salt = self.world.random(_SALT)
+            write_atomically(self.private / "prepared", salt + data.records.fingerprint(salt).encode())
+
+    def entropy(self, plan: Plan, data: SiteData, seed: int | None) -> Entropy:
+        """The site's noise for this run: from the key drawn when it was agreed to, or from the seed of a trial.
+
+        Only for the data that were charged: with other data, or without the charge, nothing is answered.
+        """
+        self._check_charged(plan, data)
+        if seed is not None:
+            return Entropy.from_seed(seed)
+        try:
+            key = (self.private / "key").read_bytes()
+        except FileNotFoundError as error:  # with a new one, a round would be answered with two noises
+            raise Refused("lost-key") from error
+        return Entropy.from_key(key, context=f"{plan.hash} {self.run} {data.records.fingerprint(key)}")
+
+    def draw_key(self) -> None:
+        """The key of this run's noise; one that is there stays."""
+        path = self.private / "key"
+        if not path.exists():
+            write_atomically(path, self.world.random(KEY_BYTES))
+
+    def released(self, model: bytes) -> bool:
+        """Whether this is the model that was recorded as released."""
+        path = self.folder / "model.npz"
+        return path.exists() and path.read_bytes() == model
+
+    def destroy_secrets(self) -> None:
+        """The keys of noise and sums, the rounds of the records, what was remembered in between: the run has ended."""
+        destroy_secrets(self.folder, SECRETS)
+
+    def release(self, plan: Plan, data: SiteData, model: bytes) -> None:
+        """Record what was released, and keep it."""
+        _check_model(plan, model)
+        with self._opened(data) as ledger:
+            export = self._transaction(ledger, plan).release(model).export()
+        write_atomically(self.folder / "model.npz", model, mode=PUBLIC)
+        write_atomically(self.folder / "ledger.jsonl", export, mode=PUBLIC)
+        task = "classification" if plan.data.classes else "regression"
+        metrics: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
+        write_atomically(self.folder / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode(), mode=PUBLIC)
+
+    def _check_charged(self, plan: Plan, data: SiteData) -> None:
+        with self._opened(data) as ledger:
+            charged = [entry.payload["plan"] for entry in ledger.entries(self.run) if entry.kind == "charge"]
+        if charged != [plan.hash]:
+            raise Refused("not-charged")
+        path = self.private / "prepared"
+        known = path.read_bytes() if path.exists() else None
+        if known is not None and known[_SALT:] != data.records.fingerprint(known[:_SALT]).encode():
+            raise Refused("changed-data")  # the same rows, made into other records: a round would get two answers
+
+    def _ledger(self, data: SiteData) -> Ledger:
+        older, random = data.records.fingerprint, self.world.random
+        return Ledger.open(self.books, data.fingerprint, older=older, urandom=random)
+
+    def _opened(self, data: SiteData) -> Ledger:
+        """The books, which must be there, and be of these data."""
+        if not self.books.exists():
+            raise Refused("not-charged")
+        try:
+            return self._ledger(data)
+        except BadValue as error:
+            raise Refused("changed-data") from error
+
+    def _transaction(self, ledger: Ledger, plan: Plan) -> Transaction:
+        return Transaction(ledger, self.run, moment(plan, self.world.now()))
+
+
+def _check_model(plan: Plan, model: bytes) -> None:
+    """Whether these are the arrays of such a model; a small file that unpacks to a large one is not unpacked."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(model)) as packed:
+            fits = sum(part.file_size for part in packed.infolist()) <= len(model)  # a model's file is not compressed
+        if fits:
+            with np.load(io.BytesIO(model), allow_pickle=False) as arrays:
+                found = arrays["parameters"]
+            fits = found.shape == (plan.dimension,) and found.dtype == np.float64 and bool(np.all(np.isfinite(found)))
+    except Exception as error:  # a damaged archive may fail in any way
+        raise Refused("wrong-shape") from error
+    if not fits:
+        raise Refused("wrong-shape")

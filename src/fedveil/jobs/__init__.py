@@ -1,0 +1,1 @@
+"""The main job as one function: train, certify, report; in this process or across machines."""

@@ -1,0 +1,115 @@
+"""The main job: a study in, a trained model, its certificate and its report out.
+
+>>> from fedveil import run_study
+>>> result = run_study("study.toml", out="results")  # doctest: +SKIP
+>>> result.certificate.guarantees[0].answer.epsilon  # doctest: +SKIP
+1.0
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedveil.certificate.certify import Certificate, certify
+from fedveil.checks import require
+from fedveil.data.load import Loaded, load
+from fedveil.data.records import Records
+from fedveil.design import Planned
+from fedveil.run.conduct import Progress, System, conduct
+from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.signature import FILE as SIGNATURE
+from fedveil.signature import Signature, check_signature, signature_in
+from fedveil.signing_keys import SigningKey, read_key
+from fedveil.study import Study, read_study, study_of
+from fedveil.version import __version__
+
+Wanted = Study | str | Path | Mapping[str, Any]
+Sign = SigningKey | str | Path | None
+Given = Records | tuple[Records, Records] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a finished run left in its folder; ``signature``: of its certificate, if there is one."""
+
+    folder: Path
+    certificate: Certificate
+    metrics: dict[str, Any]
+    signature: Signature | None = None
+
+
+def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
+    """The study and its records: from a file, from tables (as in a file), with records of its own or given ones."""
+    if isinstance(study, Study):
+        found = study
+    elif isinstance(study, str | Path):
+        found = read_study(Path(study))
+    else:
+        found = study_of(study, base=Path(), data_given=data is not None)
+    if data is not None:
+        train, test = data if isinstance(data, tuple) else (data, None)
+        return found, Loaded(train=train, test=test, test_public=False, dropped_rows=0, feature_names=(), raw=train.raw)
+    require(found.source is not None, "data", "be given when the study names no source", None)
+    assert found.source is not None  # noqa: S101  for the type checker
+    return found, load(
+        found.source,
+        found.split,
+        found.held_out,
+        base=found.base,
+        generator=np.random.default_rng,
+        whole_clients=found.target.unit == "client",
+    )
+
+
+def plan_study(study: Wanted, data: Given = None) -> Planned:
+    """The plan of a study; trains nothing."""
+    found, loaded = open_study(study, data)
+    held = 0 if loaded.test is None else loaded.test.targets.size
+    train = loaded.train if found.slots is None else found.slots.blank(loaded.train)
+    return found.planned(train.shape, held, loaded.test_public if held else True)
+
+
+def run_study(
+    study: Wanted,
+    out: str | Path,
+    *,
+    data: Given = None,
+    resume: bool = False,
+    watch: Callable[[Progress], None] | None = None,
+    system: System | None = None,
+    sign: Sign = None,
+) -> Result:
+    """Train, certify and report into the folder ``out``; ``resume`` goes on with a run that was interrupted there.
+
+    ``study``: the path of a study file, or its tables as a dictionary. ``data``: records made from arrays, or a pair of
+    those to train on and those to measure on (which then count as not public). ``sign``: a key (or the path of its
+    file) that signs the certificate.
+    """
+    key = signing_key(sign)  # first: a key that cannot be used is found before anything is charged
+    found, loaded = open_study(study, data)
+    folder = Path(out)
+    metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
+    return concluded(folder, metrics, key)
+
+
+def signing_key(sign: Sign) -> SigningKey | None:
+    """The key itself, from its file where a path was given."""
+    return read_key(Path(sign)) if isinstance(sign, str | Path) else sign
+
+
+def concluded(folder: Path, metrics: dict[str, Any], key: SigningKey | None = None) -> Result:
+    """Certificate, its signature if there is a key, and report of a run that has released its model."""
+    certificate = certify(folder, __version__)
+    data = certificate.text().encode()
+    if key is None:
+        check_signature(folder, data)  # one that was made before an interruption stays, and must still fit
+    write_atomically(folder / "certificate.json", data, mode=PUBLIC)
+    if key is not None:
+        write_atomically(folder / SIGNATURE, Signature.of(data, key).text(), mode=PUBLIC)
+    from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
+
+    write_report(folder)
+    return Result(folder=folder, certificate=certificate, metrics=metrics, signature=signature_in(folder))

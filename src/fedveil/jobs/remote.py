@@ -1,0 +1,164 @@
+"""The main job across machines: the same study, carried by Flower, in a deployment or on this machine for trial."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from fedveil.data.load import Loaded
+from fedveil.federation.aggregator.federate import Federation, Held, begin, check_carried, check_folder
+from fedveil.federation.aggregator.post import Carrier, Clock, Post
+from fedveil.federation.aggregator.relay import RelayCarrier
+from fedveil.federation.deploy.files import Deployment, read_deployment
+from fedveil.federation.deploy.units import INSIDE
+from fedveil.federation.flower.app_folder import write_app
+from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_network, site_names
+from fedveil.federation.flower.network import Link, submit, write_connection
+from fedveil.files import owners_folder, public_folder
+from fedveil.jobs.local import Result, Sign, Wanted, concluded, open_study, signing_key
+from fedveil.run.conduct import Progress, System
+from fedveil.run.files import private_folder
+from fedveil.signing_keys import SigningKey
+from fedveil.study import Study, read_study_without_data
+
+Watch = Callable[[Progress], None] | None
+Tell = Callable[[str, str], None]
+
+
+def _silent(site: str, state: str) -> None:
+    """Nobody listens."""
+
+
+def federated(
+    study: Study,
+    folder: Path,
+    deployment: Deployment,
+    carrier: Carrier,
+    held: Held,
+    *,
+    resume: bool = False,
+    watch: Watch = None,
+    tell: Tell = _silent,
+    system: System | None = None,
+    key: SigningKey | None = None,
+) -> Result:
+    """Train across the sites that the carrier reaches; certify and report."""
+    system = system or System()
+    begun = begin(folder, resume, system.random)
+    post = Post(
+        identity=deployment.identity,
+        cards=deployment.everybody,
+        run=begun.run,
+        number=begun.number,
+        carrier=carrier,
+        clock=Clock(time.monotonic, time.sleep),
+        random=os.urandom,
+        watch=tell,
+    )
+    metrics = Federation(
+        study=study,
+        folder=folder,
+        cards=deployment.cards,
+        post=post,
+        begun=begun,
+        held=held,
+        system=system,
+        watch=watch,
+        holder=deployment.holder,
+    ).conduct()
+    return concluded(folder, metrics, key)
+
+
+def run_on(
+    study: str | Path,
+    out: str | Path,
+    on: str | Path,
+    *,
+    resume: bool = False,
+    watch: Watch = None,
+    tell: Tell = _silent,
+    sign: Sign = None,
+) -> Result:
+    """Submit a study to a deployment, ``on`` being the aggregator's folder; this process is the aggregator.
+
+    ``sign``: as in :func:`fedveil.run_study`.
+    """
+    key = signing_key(sign)
+    wanted, deployment, folder = read_study_without_data(Path(study)), read_deployment(Path(on)), Path(out)
+    check_folder(folder, resume)
+    public_folder(folder)
+    with _deployed(deployment, folder) as carrier:
+        return federated(wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell, key=key)
+
+
+@contextmanager
+def _deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
+    """The deployment's relay, which this process shares a socket with; the link's commands are for this machine."""
+    link = Link(name="fedveil", host=INSIDE, port=deployment.inside, authority=deployment.authority)
+    home = private_folder(folder / "private") / "flower"
+    write_connection(home, link)
+    app = write_app(home / "app")
+
+    def start() -> None:
+        """A link that was restarted has forgotten its sites, so they are registered before every run of Flower's."""
+        submit(home, link, app, deployment.node_keys)
+
+    carrier = RelayCarrier(deployment.relay, start)
+    try:
+        yield carrier
+    finally:
+        carrier.close()
+
+
+def run_local(
+    study: Wanted,
+    out: str | Path,
+    sites: int,
+    *,
+    resume: bool = False,
+    watch: Watch = None,
+    tell: Tell = _silent,
+    system: System | None = None,
+) -> Result:
+    """The study on real processes of this machine; its sites' own records are left in ``out``/sites."""
+    found, loaded = open_study(study)
+    found, folder, system = replace(found, baselines=False), Path(out), system or System()
+    held = Held(records=loaded.test, public=loaded.test_public if loaded.test is not None else True)
+    # Before a process is started: whatever can be refused now leaves nothing behind.
+    check_folder(folder, resume)
+    check_carried(found.planned(loaded.train.shape, held.count, held.public).plan)
+    deal_clients(loaded.train.clients, site_names(sites))
+    apart = found.trust.key_holder == "third-party"
+    with trial(loaded, folder, sites, system, apart) as network, network.carrier() as carrier:
+        return federated(
+            found,
+            folder,
+            network.deployment,
+            carrier,
+            held,
+            resume=resume,
+            watch=watch,
+            tell=tell,
+            system=system,
+        )
+
+
+@contextmanager
+def trial(loaded: Loaded, folder: Path, sites: int, system: System, holder: bool = False) -> Iterator[LocalNetwork]:
+    """The processes of a trial; its guards accept any plan, since one person is all the operators.
+
+    ``holder``: with a key holder.
+
+    The sites' keys and data lie in the private folder until the run has ended.
+    """
+    records = (folder / "sites").absolute()
+    owners_folder(records)
+    files = private_folder(folder / "private") / "deployment"
+    options = ["--accept", "any", "--trials"]
+    with local_network(loaded.train, sites, files, records, system.now(), options, holder) as network:
+        yield network
+    if (folder / "model.npz").exists() and not (folder / "private" / "released").exists():
+        shutil.rmtree(files)

@@ -1,0 +1,48 @@
+"""What privacy is compared with: the same model fitted without noise, pooled or by plain rounds over the clients.
+
+These models are computed from private data without any protection: a number derived from them is a release.
+"""
+
+import numpy as np
+from scipy.optimize import minimize
+
+from fedveil.algorithms.projection import project
+from fedveil.data.records import Records
+from fedveil.model.spec import ModelPlan
+from fedveil.noise.entropy import Entropy, permutation
+from fedveil.plan import Plan
+from fedveil.values import Vector
+
+_NO_CLIP = 1e99
+_RATE = 0.1  # where the smoothness is unknown: no rule gives a better one
+_PASSES, _BATCHES = 100, 20  # of a run without noise: enough to converge, and no more than a few seconds
+
+
+def centralised(model: ModelPlan, records: Records) -> Vector:
+    """The minimiser of the pooled loss: all data in one place, no noise."""
+    loss, count = model.loss, records.targets.size
+    l2 = max(model.l2, 1e-6)  # separable data have no finite minimiser
+
+    def value(w: Vector) -> tuple[float, Vector]:
+        total, _ = loss.gradient(w, records.features, records.targets, clip=_NO_CLIP)
+        return loss.value(w, records.features, records.targets) + l2 / 2 * float(w @ w), total / count + l2 * w
+
+    first = np.zeros(loss.size(records.features.shape[1]))
+    found = minimize(value, first, jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    return np.asarray(found.x, dtype=np.float64)
+
+
+def non_private(plan: Plan, records: Records, entropy: Entropy) -> Vector:
+    """Plain rounds over the clients without noise, with the steps and passes one takes when nothing is hidden."""
+    loss, model, count = plan.model.loss, plan.model, records.targets.size
+    order = permutation(entropy, count, "baseline")
+    features, targets = records.features[order], records.targets[order]
+    smooth = plan.constants.smoothness
+    batch, rate = max(1, count // _BATCHES), _RATE if smooth is None else 1 / smooth
+    w = np.zeros(plan.dimension)
+    for _ in range(_PASSES):
+        for first in range(0, count - batch + 1, batch):
+            part = slice(first, first + batch)
+            total, _ = loss.gradient(w, features[part], targets[part], clip=_NO_CLIP)
+            w = w - rate * (total / batch + model.l2 * w)
+    return project(w, plan.radius)

@@ -1,0 +1,42 @@
+"""The one door through which a plan is trained in this process, whichever algorithm it is for.
+
+Whoever calls this holds the data and decides what leaves.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from fedveil.algorithms.acting import Done, Session
+from fedveil.algorithms.registry import acts_of
+from fedveil.algorithms.shares import Fails, nobody_fails
+from fedveil.algorithms.trained import Trained
+from fedveil.data.records import Records
+from fedveil.noise.entropy import Entropy
+from fedveil.plan import Plan
+from fedveil.run.sums import summing_of
+from fedveil.sums.seam import Summing
+
+
+def train(
+    plan: Plan,
+    records: Records,
+    entropy: Entropy,
+    *,
+    begun: Any = None,
+    watch: Callable[[Any], None] | None = None,
+    add_up: Summing | None = None,
+    fails: Fails = nobody_fails,
+) -> Trained:
+    """Return the last model of a plan, and what clients sent and received.
+
+    ``begun``: a state to go on from, for algorithms that can. ``watch`` is told the state after every round. ``add_up``
+    and ``fails`` matter where clients share the noise: what adds up a round (None: as the plan's trust says), and who
+    fails to answer.
+    """
+
+    def unwatched(done: Done) -> None:
+        """Nobody looks."""
+
+    add_up = summing_of(plan, entropy) if add_up is None else add_up
+    session = Session(add_up=add_up, fails=fails, begun=begun, watch=watch or unwatched)
+    return acts_of(plan.method.kind).train(plan, records, entropy, session)

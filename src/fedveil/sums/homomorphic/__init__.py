@@ -1,0 +1,1 @@
+"""Sums of encrypted integers (BFV): clients encrypt, the server adds, whoever holds the key opens."""

@@ -1,0 +1,1 @@
+"""Sums behind masks that survive dropouts: messages in, messages out; no socket, clock, disk or randomness."""

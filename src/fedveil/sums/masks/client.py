@@ -1,0 +1,284 @@
+"""A client of a masked sum as a state machine: messages in, messages out; it believes the server nothing it can check.
+
+In the manner of [B17] and [B20]; docs/theory/secure-aggregation.md says what is promised against whom. Any refusal ends
+the client's part in the round: it never answers again, and no share leaves it.
+
+References:
+    [B17] Bonawitz et al. Practical Secure Aggregation for Privacy-Preserving Machine Learning. CCS 2017.
+    [B20] Bell et al. Secure Single-Server Aggregation with (Poly)Logarithmic Overhead. CCS 2020.
+"""
+
+from typing import Final, final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from fedveil.checks import require
+from fedveil.sums.masks.bounds import Bounds, admit
+from fedveil.sums.masks.graph import graph_of
+from fedveil.sums.masks.keys import (
+    KEY_BYTES,
+    Draw,
+    agreed,
+    check_public,
+    check_signature,
+    envelope_key,
+    pair_mask_key,
+    self_mask_key,
+    signed,
+)
+from fedveil.sums.masks.lists import (
+    advert_statement,
+    agree_statement,
+    enough,
+    lists_digest,
+    masked_statement,
+    self_mask_digest,
+    shared_digest,
+)
+from fedveil.sums.masks.messages import DIGEST_BYTES, HEAD_BYTES, Kind, Members, Packet, head, pack, unpack
+from fedveil.sums.masks.refusals import (
+    AliveAndGone,
+    BadKey,
+    BadList,
+    BadSignature,
+    ListsDiffer,
+    OtherRun,
+    OutOfTurn,
+    RoundReused,
+    ShareSpent,
+    TooFew,
+)
+from fedveil.sums.masks.sealed import COMMITMENT_BYTES, SALT_BYTES, Held, commitments, seal, unseal
+from fedveil.sums.masks.setting import Setting
+from fedveil.sums.masks.shamir import COEFFICIENT_BYTES, deal
+from fedveil.sums.masks.streams import WORD, add_masks
+from fedveil.sums.seam import Whole
+
+_NEXT: Final = {Kind.ROSTER: Kind.RELAY, Kind.RELAY: Kind.SURVIVORS, Kind.SURVIVORS: Kind.PROOF}
+_PAIR: Final = 2 * COMMITMENT_BYTES
+
+
+@final
+class ClientRound:
+    """One client in one round. ``open`` gives its first message, ``handle`` an answer to each of the server's.
+
+    ``seed``: 32 secret bytes of this client for this round; ``values``: what it adds, noise included; ``signer``: the
+    private key of its identity, needed where the setting has identities. ``shown``: whether it has given its shares.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        client: int,
+        seed: bytes,
+        values: Whole,
+        *,
+        signer: bytes = b"",
+        largest: int = 2**63 - 1,
+    ) -> None:
+        require(client in setting.clients, "client", "be one of the setting's clients", client)
+        require(bool(signer) == bool(setting.identities), "signer", "be given where there are identities", len(signer))
+        self._values = admit(values, Bounds(length=setting.length, largest=largest))
+        self._setting, self._client, self._signer = setting, client, signer
+        self._digest = setting.digest()
+        self._hood = graph_of(setting).hood(client)
+        draw = Draw(seed, setting, client)
+        self._envelope_private = X25519PrivateKey.from_private_bytes(draw.take(KEY_BYTES))
+        mask_private, self._self_seed = draw.take(KEY_BYTES), draw.take(KEY_BYTES)
+        self._mask_private = X25519PrivateKey.from_private_bytes(mask_private)
+        self._keys = b"".join(
+            key.public_key().public_bytes_raw() for key in (self._envelope_private, self._mask_private)
+        )
+        self._dealt = self._deal(mask_private, draw)
+        self._expected: Kind | None = None
+        self._began: Members = frozenset()
+        self._shared: Members = frozenset()
+        self._alive: Members = frozenset()
+        self._gone: Members = frozenset()
+        self._before = self._agreed = b""
+        self._theirs: dict[int, bytes] = {}  # public keys of the neighbours
+        self._secrets: dict[int, bytes] = {}  # agreed with each neighbour, for envelopes
+        self._held: dict[int, Held] = {}
+        self.shown = False
+
+    def _deal(self, mask_private: bytes, draw: Draw) -> dict[int, Held]:
+        """Both secrets in shares for the whole hood, whoever of it appears: a seed says everything."""
+        threshold, holders = self._setting.threshold, len(self._hood)
+        needed = COEFFICIENT_BYTES * (threshold - 1)
+        first = deal(self._self_seed, threshold, holders, draw.take(needed))
+        second = deal(mask_private, threshold, holders, draw.take(needed))
+        return {
+            holder: Held(mine + draw.take(SALT_BYTES), other + draw.take(SALT_BYTES))
+            for holder, mine, other in zip(self._hood, first, second, strict=True)
+        }
+
+    @property
+    def _neighbours(self) -> tuple[int, ...]:
+        return tuple(other for other in self._hood if other != self._client)
+
+    def open(self) -> bytes:
+        """The first message: two public keys, signed where there are identities."""
+        if self._expected is not None or self.shown:
+            raise OutOfTurn(f"Client {self._client} has opened this round already.")
+        self._expected = Kind.ROSTER
+        statement = advert_statement(self._digest, self._client, self._keys)
+        signature = signed(self._signer, statement) if self._signer else b""
+        return pack(Kind.ADVERT, self._setting, self._client, fixed=self._keys + signature)
+
+    def handle(self, message: bytes) -> bytes:
+        """The answer to the server's next message; a refusal is the end."""
+        expected, self._expected = self._expected, None
+        if self.shown:
+            raise ShareSpent(f"Client {self._client} has given its shares of round {self._setting.round} already.")
+        if expected is None:
+            raise OutOfTurn(f"Client {self._client} has not opened this round, or has left it.")
+        answers = {
+            Kind.ROSTER: self._share,
+            Kind.RELAY: self._mask,
+            Kind.SURVIVORS: self._agree,
+            Kind.PROOF: self._reveal,
+        }
+        packet = unpack(expected, self._setting, message, self._client, lambda lists: self._about(expected, lists))
+        answer = answers[expected](packet)
+        self._expected = _NEXT.get(expected)
+        return answer
+
+    def _about(self, kind: Kind, lists: tuple[Members, ...]) -> list[int]:
+        if kind is Kind.PROOF:
+            return list(lists[2])
+        if kind is Kind.SURVIVORS:
+            return list(lists[0])
+        return [other for other in self._neighbours if other in lists[0]]
+
+    def _check_members(self, members: Members, before: Members) -> None:
+        if not members <= before:
+            raise BadList(f"The server lists client {min(members - before)}, who was not there before.")
+        if self._client not in members:
+            raise BadList(f"The server's list leaves out client {self._client}, whom it asks.")
+        problem = enough(self._setting, members, self._hood)
+        if problem:
+            raise TooFew(problem)
+
+    def _share(self, packet: Packet) -> bytes:
+        """Roster -> shares: everybody's secrets to its neighbours, committed to and sealed."""
+        (self._began,) = packet.lists
+        self._check_members(self._began, frozenset(self._setting.clients))
+        self._theirs = {other: row[: 2 * KEY_BYTES] for other, row in packet.rows.items()}
+        self._check_keys(packet)
+        rows = {}
+        for other, keys in self._theirs.items():
+            self._secrets[other] = agreed(self._envelope_private, keys[:KEY_BYTES], other)
+            committed = commitments(self._dealt[other], self._digest, self._client, other)
+            key = envelope_key(self._secrets[other], self._setting, self._client, other)
+            rows[other] = committed + seal(self._dealt[other], committed, key, self._digest, self._client, other)
+        own = commitments(self._dealt[self._client], self._digest, self._client, self._client)
+        fixed = self_mask_digest(self._self_seed, self._digest) + own
+        return pack(Kind.SHARES, self._setting, self._client, fixed=fixed, rows=rows)
+
+    def _check_keys(self, packet: Packet) -> None:
+        each = [key for keys in (self._keys, *self._theirs.values()) for key in (keys[:KEY_BYTES], keys[KEY_BYTES:])]
+        if len(set(each)) != len(each):
+            raise BadKey("The server gives the same public key for two purposes or two clients.")
+        for other, row in packet.rows.items():
+            check_public(row[:KEY_BYTES], other)
+            check_public(row[KEY_BYTES : 2 * KEY_BYTES], other)
+            identity = self._setting.identity(other)
+            if identity is not None:
+                keys, signature = row[: 2 * KEY_BYTES], row[2 * KEY_BYTES :]
+                check_signature(identity, signature, advert_statement(self._digest, other, keys), other)
+
+    def _mask(self, packet: Packet) -> bytes:
+        """Relay -> masked values: all envelopes opened and checked, then self-mask and pair masks put on."""
+        (self._shared,) = packet.lists
+        self._check_members(self._shared, self._began)
+        self._before = shared_digest(self._digest, bytes(packet.fixed), self._began, self._shared)
+        masks = [(self_mask_key(self._self_seed, self._setting, self._client), False)]
+        for other, row in packet.rows.items():
+            key = envelope_key(self._secrets[other], self._setting, other, self._client)
+            self._held[other] = unseal(row[_PAIR:], row[:_PAIR], key, self._digest, other, self._client)
+            secret = agreed(self._mask_private, self._theirs[other][KEY_BYTES:], other)
+            masks.append((pair_mask_key(secret, self._setting, self._client, other), other < self._client))
+        statement = masked_statement(self._before, self._client)
+        message = bytearray(head(Kind.MASKED, self._setting, self._client)) + bytes(8 * self._setting.length)
+        message += signed(self._signer, statement) if self._signer else b""
+        room = np.frombuffer(message, dtype=WORD, offset=HEAD_BYTES, count=self._setting.length)
+        room[:] = self._values.view(np.uint64)
+        add_masks(room, masks)
+        return bytes(message)
+
+    def _agree(self, packet: Packet) -> bytes:
+        """Survivors -> the digest of all lists, signed where there are identities."""
+        self._alive, self._gone = packet.lists
+        both = self._alive & self._gone
+        if both:
+            raise AliveAndGone(f"The server says that client {min(both)} is both in the sum and lost.")
+        if self._alive | self._gone != self._shared:
+            raise BadList("The server's lists of survivors and lost are not together those who shared.")
+        self._check_members(self._alive, self._shared)
+        self._check_masked(packet)
+        self._agreed = lists_digest(self._before, self._alive, self._gone)
+        statement = agree_statement(self._agreed, self._client)
+        signature = signed(self._signer, statement) if self._signer else b""
+        return pack(Kind.AGREE, self._setting, self._client, fixed=self._agreed + signature)
+
+    def _check_masked(self, packet: Packet) -> None:
+        """Whoever is in the sum has put on masks with the same others: else a server could leave some of them out."""
+        for other, signature in packet.rows.items():
+            identity = self._setting.identity(other)
+            try:
+                check_signature(identity or b"", signature, masked_statement(self._before, other), other)
+            except BadSignature:
+                raise ListsDiffer(
+                    f"Client {other} has not masked its values under the lists this client knows."
+                ) from None
+
+    def _reveal(self, packet: Packet) -> bytes:
+        """Proof -> shares, once: of the self-mask of those in the sum, of the pair key of those lost."""
+        alive, gone, agreeing = packet.lists
+        if alive & gone:
+            raise AliveAndGone(f"The server says that client {min(alive & gone)} is both in the sum and lost.")
+        if (alive, gone) != (self._alive, self._gone):
+            raise ListsDiffer("The server's lists of survivors and lost have changed since this client agreed to them.")
+        if not agreeing <= alive or self._client not in agreeing:
+            raise BadList("Those who agreed must be survivors, this client among them.")
+        if len(agreeing) < self._setting.quorum:
+            raise TooFew(f"Only {len(agreeing)} clients agree on the lists, and {self._setting.quorum} must.")
+        for other, row in packet.rows.items():
+            if row[:DIGEST_BYTES] != self._agreed:
+                raise ListsDiffer(f"Client {other} was told other lists of participants.")
+            identity = self._setting.identity(other)
+            if identity is not None:
+                check_signature(identity, row[DIGEST_BYTES:], agree_statement(self._agreed, other), other)
+        self.shown = True
+        held = self._held | {self._client: self._dealt[self._client]}
+        rows = {other: each.self_mask if other in alive else each.pair_key for other, each in held.items()}
+        self._forget()
+        return pack(Kind.REVEAL, self._setting, self._client, rows=rows)
+
+    def _forget(self) -> None:
+        """Nothing secret is needed after the shares are given."""
+        self._held, self._secrets, self._dealt, self._self_seed = {}, {}, {}, b""
+
+
+@final
+class Member:
+    """A client through a run: joins each round at most once, and never an earlier one.
+
+    ``last``: the last round joined, to be kept where a crash does not lose it, and given back after one.
+    """
+
+    def __init__(self, client: int, run: bytes, *, signer: bytes = b"", last: int = -1) -> None:
+        self._client, self._run, self._signer, self.last = client, run, signer, last
+
+    def join(self, setting: Setting, seed: bytes, values: Whole, *, largest: int = 2**63 - 1) -> ClientRound:
+        """The client's machine for one round."""
+        if setting.run != self._run:
+            raise OtherRun("The setting is of another run.")
+        if setting.round <= self.last:
+            raise RoundReused(
+                f"Client {self._client} has been in round {self.last}, and joins no round up to it again."
+            )
+        self.last = setting.round
+        signer = self._signer if setting.identities else b""
+        return ClientRound(setting, self._client, seed, values, signer=signer, largest=largest)

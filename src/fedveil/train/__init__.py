@@ -1,1 +1,0 @@
-"""Training: what a round does to the model, its noise, and the order of the records."""
