@@ -51,6 +51,10 @@ class Hidden(Served):
 
     def __post_init__(self) -> None:
         require(self.deal in get_args(Deal), "algorithm.deal", "be records or clients", self.deal)
+        # What is accounted must be what runs: rounds are dealt from one permutation, never drawn record by record.
+        hint = "Other orders can be accounted for in a mechanism file; no training draws them yet."
+        dealt = self.run.order in ("secret", "public")
+        require(dealt, "plan.run.order", "be secret or public", self.run.order, hint)
 
     @property
     def total(self) -> int:
