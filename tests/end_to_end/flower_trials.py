@@ -106,7 +106,7 @@ def sessions(leaders: set[int]) -> list[int]:
     return found
 
 
-def until(happened: Callable[[], Any], limit: float = 120.0, pause: float = 0.005) -> None:
+def until(happened: Callable[[], Any], limit: float = 300.0, pause: float = 0.005) -> None:
     """Wait for it."""
     end = time.monotonic() + limit
     while not happened():

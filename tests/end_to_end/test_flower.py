@@ -256,7 +256,7 @@ def test_a_site_killed_in_a_round_is_left_out_of_it_or_the_round_is_refused(
     The plan lets two clients be missing, and each site has two: their noise is planned for, see fedveil.trust.
     """
     study, out = tmp_path / "study.toml", tmp_path / "out"
-    study.write_text(text(dropouts=2, timeout=10.0))
+    study.write_text(text(dropouts=2, timeout=20.0))
     wanted = read_study_without_data(study)
     rounds: list[set[str]] = [set()]  # who answered, by round; the first are greetings and proposals
     victims = {(2, "site-2"), (3, "site-2"), (3, "site-3")}
@@ -264,7 +264,7 @@ def test_a_site_killed_in_a_round_is_left_out_of_it_or_the_round_is_refused(
 
     def start_again(site: str) -> None:
         network.start_guard(site, GUARD)
-        network.guards[site].wait_for("listening", 60.0)
+        network.guards[site].wait_for("listening", 180.0)
 
     def tell(site: str, state: str) -> None:
         if state == "answered":

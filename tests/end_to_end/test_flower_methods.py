@@ -158,7 +158,7 @@ def test_a_guard_that_stands_still_keeps_nobody_waiting_and_joins_again(
 ) -> None:
     """A site's guard is stopped after the first window, and goes on when the others are done."""
     wanted = tables(
-        {"server": "trusted", "patience": 3.0},
+        {"server": "trusted", "patience": 10.0},
         privacy={**TARGET, "epsilon": 30.0, "adversary": "server"},
         algorithm={"kind": "dpsgd", "rounds": 5, "window": 2.0},
         schedule={},

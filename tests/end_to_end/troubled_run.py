@@ -41,7 +41,7 @@ class Seen:
 def troubled(network: LocalNetwork, elsewhere: Path, folder: Path) -> Seen:
     """Carry it out; ``elsewhere``: the site's files in another deployment."""
     study, found = folder / "study.toml", Seen(folder / "out")
-    study.write_text(text(dropouts=2, timeout=60.0, rounds=LAST + 1))
+    study.write_text(text(dropouts=2, timeout=120.0, rounds=LAST + 1))
     mixed = elsewhere.parent / "mixed"
     shutil.copytree(elsewhere, mixed)
     (mixed / "aggregator.pub").write_bytes((network.place(SITE) / "aggregator.pub").read_bytes())
@@ -63,7 +63,7 @@ def troubled(network: LocalNetwork, elsewhere: Path, folder: Path) -> Seen:
             found.logs[now.round - 1] = network.guards[SITE].written()
             network.guards[SITE].kill()
             network.start_guard(SITE, *changes[now.round])
-            network.guards[SITE].wait_for("listening", 60.0)
+            network.guards[SITE].wait_for("listening", 180.0)
 
     def tell(site: str, state: str) -> None:
         found.states[-1].add((site, state))
