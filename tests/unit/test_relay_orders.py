@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import httpx
 import pytest
 
 pytest.importorskip("flwr")
+import httpx
 from flwr.app import ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
 from flwr.app.message import make_message
 
