@@ -1,4 +1,4 @@
-"""How good the last model is on the held-out records, beside models that were trained without privacy."""
+"""Measure the last model on the held-out records, next to models that were trained without privacy."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ PER_CLIENT = "per_client.json"  # in the private folder
 
 
 def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict[str, Any]:
-    """The metrics of a model; nothing is measured on training records."""
+    """Return the metrics of a model; nothing is measured on training records."""
     task = "classification" if plan.data.classes else "regression"
     found: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
     if loaded.test is None:
@@ -33,9 +33,10 @@ def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict
 
 
 def published(plan: Plan, metrics: dict[str, Any], private: Path) -> dict[str, Any]:
-    """What of the metrics may leave. Scores of single clients may where the records they are computed from are public.
+    """Return the part of the metrics that may be published.
 
-    Otherwise they are put into the private folder, for the data holder: they tell about one client at a time.
+    Scores of single clients tell about one client at a time. They are published only if they come from public records;
+    otherwise they are written to the private folder, for the data holder.
     """
     tables = {"test": metrics["test"] or {}, **metrics["baselines"]}
     single = {name: row["per_client"] for name, row in tables.items() if "per_client" in row}
