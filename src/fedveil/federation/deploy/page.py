@@ -1,10 +1,10 @@
-"""What people read in a deployment: a page of instructions."""
+"""The page of instructions for the people who set up a deployment."""
 
 from collections.abc import Sequence
 
 
 def page(sites: Sequence[str], host: str, port: int, inside: int, holder: str | None = None) -> str:
-    """The page of instructions."""
+    """Return the page of instructions."""
     listed = "\n".join(f"- `sites/{site}/` goes to {site}, by a way that nobody else can read" for site in sites)
     apart = "" if holder is None else _holder_page(holder, host, port)
     if holder is not None:
