@@ -99,8 +99,7 @@ class Record:
         return path.exists() and path.read_bytes() == model
 
     def destroy_secrets(self) -> None:
-        """Destroy the keys of noise and sums, the rounds of the records, and the memory of the run, after it has ended.
-        """
+        """Destroy the keys of noise and sums, the rounds of the records and the memory of the run, at its end."""
         destroy_secrets(self.folder, SECRETS)
 
     def release(self, plan: Plan, data: SiteData, model: bytes) -> None:

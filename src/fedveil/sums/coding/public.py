@@ -1,6 +1,6 @@
-"""Randomness that everybody may know: signs and places as a function of a seed that is published with the round.
+"""Public randomness: signs and places as a function of a seed that is published with the round.
 
-It does not depend on data, so it costs no privacy; it protects nothing either, and is never used for noise.
+It does not depend on data, so it costs no privacy; it also protects nothing, and is never used for noise.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ _MOST: Final = 2**28
 
 
 def public_signs(seed: bytes, label: str, size: int) -> Vector:
-    """Plus or minus one, ``size`` times.
+    """Return ``size`` random signs, plus or minus one.
 
     >>> public_signs(b"round 7", "rotation", 4).tolist()
     [-1.0, 1.0, -1.0, 1.0]
@@ -26,9 +26,10 @@ def public_signs(seed: bytes, label: str, size: int) -> Vector:
 
 
 def public_places(seed: bytes, label: str, kept: int, size: int) -> Indices:
-    """A uniformly random set of ``kept`` of the places 0 .. size - 1, ascending.
+    """Return a uniformly random set of ``kept`` of the places 0 .. size - 1, ascending.
 
-    Those with the smallest words; two words tie with a chance below size**2 / 2**65, and then the earlier place wins.
+    The places with the smallest words are chosen. Two words are equal with a chance below size**2 / 2**65; then the
+    earlier place wins.
 
     >>> public_places(b"round 7", "sparse", 3, 10).size
     3
@@ -43,7 +44,7 @@ def _stream(seed: bytes, label: str, length: int) -> bytes:
     right = isinstance(seed, bytes) and 1 <= len(seed) <= 64
     require(right, "seed", "be 1 to 64 public bytes", type(seed).__name__)
     name = label.encode()
-    head = b"fedveil public" + bytes([len(seed)]) + seed + name  # the length keeps seed and label apart
+    head = b"fedveil public" + bytes([len(seed)]) + seed + name  # the length separates seed and label
     return hashlib.shake_128(head).digest(length)
 
 
