@@ -1,8 +1,8 @@
 r"""Adversarial data sets on a line for a hidden run: records as clamped gradients, within the run's own constants.
 
 A record's data gradient is $\mathrm{clip}(offset + curvature\,(w - centre), -L, L)$: linear, quadratic, Huber or clamp.
-Beside it stands a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the middle of
-the domain; so the step has the constants that the mechanism names (losses.md). Nothing of the accountants is used.
+To it is added a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the middle of the
+domain; so the step has the constants that the mechanism names (losses.md). No code of the accountants is used.
 """
 
 import math
@@ -16,15 +16,18 @@ from fedveil.errors import CannotCertify
 from fedveil.mechanism import LastIterate
 from fedveil.values import Vector
 
-MOST_ROUNDS = 2000  # that are followed
-MOST_CHAINS = 4000  # rounds of all chains of a mixture together
-_DEVIATIONS = 8.5  # of the noise, to which a run without projection is followed
-_CLIFF = 25.0  # lipschitz constants a deviation: the curvature that stands for "not smooth"
+MOST_ROUNDS = 2000  # most rounds that are followed
+MOST_CHAINS = 4000  # most rounds of all chains of a mixture together
+_DEVIATIONS = 8.5  # deviations of the noise up to which a run without projection is followed
+_CLIFF = 25.0  # Lipschitz constants per deviation: the curvature that stands for "not smooth"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A record in units of the run: offset of the Lipschitz constant, curvature of the largest, centre of the width."""
+    """A record in units of the run.
+
+    Offset over the Lipschitz constant, curvature over the largest, centre over the width.
+    """
 
     offset: float = 0.0
     curvature: float = 0.0
@@ -33,10 +36,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """What an adversary chooses. With a secret order all others are alike (``before``) and there is no place.
+    """What an adversary chooses. With a secret order, all other records are alike (``before``) and there is no place.
 
-    The victim's gradient is +L; on the neighbouring data set -L, or nothing. ``before``, ``after``, ``last``: records
-    in the rounds of a pass before the victim's, after it, and the last; ``beside``: those in the victim's own batch.
+    The victim's gradient is +L; on the neighbouring data set it is -L, or absent. ``before``, ``after``, ``last``:
+    records in the rounds of a pass before the victim's, after it, and in the last; ``beside``: those in the victim's
+    own batch.
     """
 
     place: int | None
@@ -57,24 +61,24 @@ class Design:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """A run as plain numbers: one of each a round, and the interval."""
+    """A run as plain numbers: one of each per round, and the interval."""
 
     run: LastIterate
     step: Vector
     batch: Vector
     noise: Vector
     half: float
-    unit: float  # of starts and centres
-    steepest: float  # curvature of a data gradient
+    unit: float  # unit of starts and centres
+    steepest: float  # largest curvature of a data gradient
 
     @property
     def total(self) -> int:
-        """Rounds of all passes."""
+        """Number of rounds of all passes."""
         return self.step.size
 
 
 def setting(run: LastIterate) -> Setting:
-    """The run's numbers, worked out here and not by the accountants."""
+    """Return the run's numbers, computed here and not by the accountants."""
     require(isinstance(run, LastIterate), "the oracle", "be asked for a hidden run", run)
     if run.total > MOST_ROUNDS:
         raise CannotCertify(f"exact laws are followed for up to {MOST_ROUNDS} rounds, not {run.total}")
@@ -96,7 +100,10 @@ def _spread(run: LastIterate, values: float | tuple[float, ...]) -> Vector:
 
 
 def _reach(run: LastIterate, step: Vector, noise: Vector) -> float:
-    """Half an interval that a run without projection hardly ever leaves (how hardly is charged, not assumed)."""
+    """Return half the length of an interval that a run without projection hardly ever leaves.
+
+    The chance of leaving it is charged, not neglected.
+    """
     drift = variance = 0.0
     for eta, sigma in zip(step, noise, strict=True):
         slope = abs(1 - eta * run.strong_convexity)
@@ -106,7 +113,10 @@ def _reach(run: LastIterate, step: Vector, noise: Vector) -> float:
 
 
 def instance_of(given: Setting, design: Design, *, clipped_last: bool = True) -> Instance:
-    """The two data sets of this design; ``clipped_last`` false: as a chain in many dimensions nearly shows it."""
+    """Return the two data sets of this design.
+
+    ``clipped_last`` false: the last state is not projected, which a chain in many dimensions can nearly reach.
+    """
     run = given.run
     places = range(1, run.rounds + 1) if run.order == "secret" else [design.place or run.rounds]
     if len(places) * given.total > MOST_CHAINS:
@@ -143,7 +153,7 @@ def _mixture(given: Setting, design: Design, places: "range | list[int]", side: 
 
 
 def _chain(given: Setting, design: Design, side: int) -> Chain:
-    """The rounds with the victim at the design's place, or nowhere; steps that are equal are one object."""
+    """Return the rounds with the victim at the design's place, or nowhere; equal steps are one object."""
     known: dict[tuple[float, float, float, int, bool], Step] = {}
     chain = []
     for k in range(given.total):
@@ -157,7 +167,7 @@ def _chain(given: Setting, design: Design, side: int) -> Chain:
 
 
 def _kind(run: LastIterate, design: Design, number: int) -> int:
-    """0 before the victim's round, 1 in it, 2 after it, 3 the last round of a pass."""
+    """Return 0 before the victim's round, 1 in it, 2 after it, 3 in the last round of a pass."""
     place = design.place or run.rounds
     if number <= place:
         return int(number == place)
@@ -165,7 +175,7 @@ def _kind(run: LastIterate, design: Design, number: int) -> int:
 
 
 def _map(given: Setting, design: Design, key: tuple[float, float, float, int, bool], side: int) -> Line:
-    """w - eta (penalty + mean of the data gradients), linear between its knots."""
+    """Return w - eta (penalty + mean of the data gradients), linear between its knots."""
     run, (eta, batch, _, kind, used) = given.run, key
     others = (design.before, design.beside, design.after, design.last)[kind]
     bound, half = run.lipschitz, given.half
