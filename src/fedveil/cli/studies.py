@@ -159,7 +159,7 @@ def _signed(signature: Signature, *, checked: bool) -> str:
 
 def report(folder: Folder, as_json: Json = False) -> None:
     """The HTML page again."""
-    from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
+    from fedveil.report.page import write_report  # imported here because drawing is slow to import
 
     found, changes = certify_written(folder, __version__, EARLIER)
     if not changes:
@@ -172,7 +172,7 @@ def report(folder: Folder, as_json: Json = False) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Any]:
-    """A bar on standard error with rate, time left and what the run is charged."""
+    """Show a bar on standard error with rate, time left and what the run is charged."""
     if quiet:
         yield None
         return
@@ -187,7 +187,7 @@ def progress(quiet: bool) -> Iterator[Any]:
     task = bar.add_task("training", total=1, rate="", budget="")
 
     def watch(now: Step) -> None:
-        if not bar.live.is_started:  # at the first round: a refusal before it stays one sentence
+        if not bar.live.is_started:  # shown from the first round, so that an earlier refusal stays one sentence
             bar.start()
         rate = f"{now.rate:.0f}/s" if now.rate else ""
         budget = f"charged: epsilon {rounded_up(now.epsilon)}" if now.epsilon < math.inf else "not private"
@@ -201,7 +201,7 @@ def progress(quiet: bool) -> Iterator[Any]:
 
 
 def _fresh(folder: Path) -> Path:
-    """The demo may be repeated: what an earlier one left is removed, and only that."""
+    """Prepare the folder of the demo, which may be repeated: remove only what an earlier demo left."""
     path = folder / "plan.toml"
     if path.exists():
         found = read_plan(path.read_text(encoding="utf-8"))
@@ -216,7 +216,7 @@ def _fresh(folder: Path) -> Path:
 
 
 def told(quiet: bool) -> Callable[[str, str], None]:
-    """Which site was asked, has answered or has failed, on standard error."""
+    """Return a function that reports on standard error which site was asked, has answered or has failed."""
     console = Console(stderr=True)
 
     def tell(site: str, state: str) -> None:
@@ -227,7 +227,7 @@ def told(quiet: bool) -> Callable[[str, str], None]:
 
 
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:
-    """The certificate and how good the model is."""
+    """Print the certificate and the quality of the model."""
     certificate = result.certificate
     signer = None if result.signature is None else result.signature.signer.fingerprint
     summary = {
@@ -326,7 +326,7 @@ def _short(row: Row) -> dict[str, Any]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands to the application."""
     app.command(epilog="Example: fedveil demo --out out/demo")(demo)
     app.command(epilog="Example: fedveil plan study.toml")(plan)
     app.command(epilog="Example: fedveil run study.toml --out results")(run)
