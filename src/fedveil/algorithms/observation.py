@@ -1,7 +1,7 @@
-"""What attacks need of an algorithm: its real code, run and looked at as an observer would.
+"""What attacks need of an algorithm: its real code, run and observed as an observer would.
 
-The first round is the attacker's best: the model before it is public (zero, or a module's starting parameters), every
-record still has a large gradient, and nobody has to guess anything but the noise. Who sees what: observers.md.
+The first round is the best one for an attacker: the model before it is public (zero, or a module's starting
+parameters), every record still has a large gradient, and only the noise is unknown. Who sees what: observers.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """A sum of records' gradients as an observer reads it, noise and all; ``records``: planned in it (0: unknown)."""
+    """A sum of records' gradients as an observer sees it, with noise; ``records``: how many are planned (0.
+
+    Unknown).
+    """
 
     adversary: Adversary
     gradient: Vector
@@ -34,20 +37,23 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """``own``: the server's, by client (where its noise is its own); ``shared``: of those who see sums or models."""
+    """``own``: what the server sees of each client with its own noise; ``shared``.
+
+    What observers of sums or models see.
+    """
 
     own: dict[int, Observation]
     shared: tuple[Observation, ...]
 
     def of_client(self, client: int) -> tuple[Observation, ...]:
-        """Return all that is seen of a client, by whoever sees most first."""
+        """Return all observations of a client, the most informative first."""
         mine = self.own.get(client)
         return self.shared if mine is None else (mine, *self.shared)
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """How far one use of a victim moves a sum, in units of its noise, and how likely it is used in a round."""
+    """How far one use of a victim moves a sum, in units of its noise, and the chance that a round uses it."""
 
     size: float
     rate: float
@@ -56,12 +62,12 @@ class Push:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Releases:
-    """How the distinguishing game looks at an algorithm that hides nothing: release by release, many runs at once.
+    """How the distinguishing game observes an algorithm that hides nothing: every release, many runs at once.
 
-    A wide problem holds as many runs as it has parameters, each with a victim of its own. ``sums``: the released sums
-    of all rounds, one a row; ``towards``: 1 where sums point where the model goes, -1 where they are gradients;
-    ``widened``: the method for so many victims; ``rows``: rows of each; ``clients``: whether a victim is a client;
-    ``work``: how often a round goes through the records.
+    A wide problem holds as many runs as it has parameters, each with its own victim. ``sums``: the released sums of all
+    rounds, one per row; ``towards``: 1 if sums point where the model goes, -1 if they are gradients; ``widened``: the
+    method for so many victims; ``rows``: rows of each; ``clients``: whether a victim is a client; ``work``: how often a
+    round goes through the records.
     """
 
     seen_by: Adversary
@@ -76,9 +82,11 @@ class Releases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackView:
-    """``with_noise``: the plan with its noise multiplied; ``observe``: what is seen of a run, ``clients`` naming whose
-    own messages are wanted; ``first_round``: the records that the first round uses. ``releases``: None where only the
-    last model is released.
+    """How attacks observe an algorithm.
+
+    ``with_noise``: the plan with its noise multiplied; ``observe``: what is seen of a run, with ``clients`` naming
+    whose own messages are wanted; ``first_round``: the records that the first round uses; ``releases``: None if only
+    the last model is released.
     """
 
     with_noise: Callable[[Plan, float], Plan]
@@ -88,7 +96,7 @@ class AttackView:
 
 
 def noise_of_client(entropy: Entropy, client: int, scale: float, size: int) -> Vector:
-    """Draw a client's own noise in whole grid steps: words of its own address, so that no two clients share any."""
+    """Draw a client's own noise in whole grid steps, from its own address, so that no two clients share any."""
     if scale == 0:
         return np.zeros(size)
     return rounded_normal(entropy.stream(f"noise of client {client}", 0), scale, size).astype(np.float64)
