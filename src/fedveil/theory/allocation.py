@@ -22,12 +22,12 @@ from fedveil.checks import require
 from fedveil.theory.loss import Tails
 from fedveil.values import Vector
 
-Summand = tuple[tuple[float, float], ...]  # (shift, probability) of the rounds of one part, few different shifts
-Summands = tuple[tuple[Summand, int], ...]  # with how many parts are alike
+Summand = tuple[tuple[float, float], ...]  # (shift, probability) of the rounds of one part; few different shifts
+Summands = tuple[tuple[Summand, int], ...]  # each with the number of equal parts
 
 LARGEST_GRID = 1 << 21
-_CELLS = 8000  # of the normal variable, for each summand
-_FINE = 6e-5  # the variance that rounding may add, relative
+_CELLS = 8000  # cells of the normal variable, for each summand
+_FINE = 6e-5  # relative variance that rounding may add
 _COARSENINGS = 8
 _UNIT = 2.0**-52
 
@@ -45,7 +45,7 @@ class Grid(NamedTuple):
     slack: float
 
     def points(self) -> Vector:
-        """The values of R."""
+        """Return the values of R."""
         return self.step * np.arange(self.start, self.start + self.mass.size, dtype=np.float64)
 
 
@@ -87,7 +87,7 @@ class AllocationLaw:
         return Tails(found.p_above[at], found.p_below[at], found.q_above[at], found.q_below[at])
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """The first and the last loss that matters."""
+        """Return the first and the last loss that matters."""
         found = _cumulated(self)
         first = int(np.searchsorted(found.p_below[1:], mass))
         last = int(np.searchsorted(-(found.p_above[1:] - found.p_above[-1]), -mass))
@@ -134,7 +134,7 @@ def _both(mass: Vector) -> tuple[Vector, Vector]:
 
 @lru_cache(maxsize=32)
 def _grid(summands: Summands, side: str, tail: float) -> Grid:
-    """All summands on one grid, convolved; coarser where the fine one would be too long."""
+    """Return all summands on one grid, convolved; coarser where the fine one would be too long."""
     number = sum(count for _, count in summands)
     spread = sum(count * _variance(part) for part, count in summands)
     step = math.sqrt(6 * _FINE * spread / number)
@@ -168,7 +168,10 @@ def _convolved(summands: Summands, side: str, tail: float, step: float) -> Grid:
 
 
 def _share(part: Summand, number: int, tail: float) -> float:
-    """How much of this part may be given up, relative to its own probability: an equal lot of the whole for each."""
+    """Return how much of this part may be given up, relative to its own probability.
+
+    An equal lot of the whole for each.
+    """
     return min(tail / (number * sum(p for _, p in part)), 1e-4)
 
 
@@ -287,5 +290,8 @@ def _wrapped(mass: Vector, size: int) -> Vector:
 
 
 def sparing_tail(summands: Summands) -> float:
-    """How much of a pass may be given up as infinite loss: less where the ratio's tail is light and it costs little."""
+    """Return how much of a pass may be given up as infinite loss.
+
+    Less where the ratio's tail is light and it costs little.
+    """
     return 1e-13 if max(mu for part, _ in summands for mu, _ in part) <= 1.2 else 1e-9

@@ -45,12 +45,12 @@ class Shape:
 
 
 def at_once(count: int) -> list[Part]:
-    """Every gap closed in its own round: what is known when every model is seen."""
+    """Return every gap closed in its own round: what is known when every model is seen."""
     return [Part(k, k + 1, k, k + 1) for k in range(count)]
 
 
 def plan(count: int, shape: Shape, passes: int = 1) -> list[Part]:
-    """The parts of a shape, in order; victims of one part belong to one of the ``passes`` of equal length."""
+    """Return the parts of a shape, in order; victims of one part belong to one of the ``passes`` of equal length."""
     require(count % passes == 0, "passes", "divide the rounds", (count, passes))
     a_pass = count // passes
     tail = min(shape.tail, a_pass)
@@ -89,7 +89,7 @@ def check_plan(parts: Sequence[Part], count: int) -> None:
 
 
 def lengths(rounds: Rounds, part: Part) -> Vector:
-    """The shift, in units of the noise, that closes the gap of each victim alone; rounded up."""
+    """Return the shift, in units of the noise, that closes the gap of each victim alone; rounded up."""
     victims = np.arange(part.first, part.last)
     starts = np.maximum(victims, part.opens)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -99,7 +99,7 @@ def lengths(rounds: Rounds, part: Part) -> Vector:
 
 
 def longest(rounds: Rounds, part: Part) -> float:
-    """A bound on the shift however many victims there are: two points of a bounded domain; else infinite."""
+    """Return a bound on the shift however many victims there are: two points of a bounded domain; else infinite."""
     return _forgotten(rounds, part) * _UP
 
 
@@ -114,7 +114,7 @@ def _forgotten(rounds: Rounds, part: Part) -> float:
 
 
 def joint_lengths(rounds: Rounds, part: Part, victims: Indices) -> Vector:
-    """The shortest shift for sets of victims (rows, sorted): optimal shift inside the window; rounded up.
+    """Return the shortest shift for sets of victims (rows, sorted): optimal shift inside the window; rounded up.
 
     Only for a part that uses its victims' own noise: there sets close more cheaply together than one by one.
     """

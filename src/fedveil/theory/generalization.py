@@ -43,9 +43,9 @@ class SubGaussian:
         require(0 <= self.R < math.inf, "SubGaussian.R", "be finite and non-negative", self.R)
 
     def inverse(self, y: float, /) -> float:
-        r"""$\sqrt{2 R^2 y}$."""
+        r"""Return $\sqrt{2 R^2 y}$, the inverse in closed form."""
         _check_information("y", y)
-        return math.inf if y == math.inf else self.R * math.sqrt(2 * y)  # 0 * inf is doubt
+        return math.inf if y == math.inf else self.R * math.sqrt(2 * y)  # 0 * inf is undefined, so the answer is inf
 
 
 @final
@@ -108,7 +108,7 @@ def inverse_conjugate(psi: Callable[[float], float], y: float, b: float = math.i
 
 
 def _golden_section(of: Callable[[float], float], low: float, high: float) -> float:
-    """The least value met while closing in on the minimum of a function with one valley."""
+    """Return the least value found while narrowing in on the minimum of a function with one valley."""
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_left, at_right = of(left), of(right)
     least = min(at_left, at_right)
@@ -224,7 +224,7 @@ def coded_information(bits: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """So many nodes with so many samples each."""
+    """The number of nodes, and of samples at each."""
 
     nodes: int
     samples: int

@@ -1,4 +1,4 @@
-"""Whether a sum of whole numbers with its noise fits into 64 bits, by exact arithmetic."""
+"""Check, in exact arithmetic, that a sum of whole numbers with its noise fits into 64 bits."""
 
 import math
 from fractions import Fraction
@@ -7,11 +7,11 @@ from typing import Final
 from fedveil.checks import require
 
 MODULUS: Final = 2**64
-DEVIATIONS: Final = 12  # a normal variable goes beyond with probability below 4e-33
+DEVIATIONS: Final = 12  # the chance that a normal variable goes beyond is below 4e-33
 
 
 def widest(clients: int, bound: int, noise: float) -> int:
-    """The largest absolute value a coordinate of the sum may take: ``clients`` bounds and twelve deviations of noise.
+    """Return the largest absolute value of a coordinate of the sum: ``clients`` bounds plus twelve deviations of noise.
 
     ``bound``: on the absolute value of each client's coordinate before noise, in steps of the grid; ``noise``: the
     standard deviation of all noise in the sum, in steps. Rounded up.
@@ -23,7 +23,7 @@ def widest(clients: int, bound: int, noise: float) -> int:
 
 
 def require_headroom(clients: int, bound: int, noise: float, modulus: int = MODULUS) -> None:
-    """Refuse a sum that could wrap around: read back as signed, it must stay strictly within half the modulus.
+    """Refuse a sum that could wrap around: read as signed, it must stay strictly within half the modulus.
 
     >>> require_headroom(clients=1000, bound=2**40, noise=2.0**45)
     >>> require_headroom(clients=1000, bound=2**54, noise=0.0)

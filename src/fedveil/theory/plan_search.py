@@ -27,7 +27,7 @@ Cost = Callable[[Sequence[Part]], float]
 
 
 def best_plan(count: int, cost: Cost, *, constant: bool, passes: int = 1) -> list[Part]:
-    """The cheapest plan that is found by going downhill from a few shapes."""
+    """Return the cheapest plan that is found by going downhill from a few shapes."""
     few = not constant
     seen: dict[Shape, float] = {}
 
@@ -96,7 +96,7 @@ class PoissonCost:
         return Part(part.first + shift, part.last + shift, part.opens + shift, part.closes + shift)
 
     def _picture(self, part: Part) -> tuple[Spectrum, float]:
-        """The law of the loss under P, split between neighbouring cells; and what lies beyond the last."""
+        """Return the law of the loss under P, split between neighbouring cells; and what lies beyond the last."""
         try:
             law = part_law(self.rounds, part, self.rate, group=self.group)
         except OverflowError:
