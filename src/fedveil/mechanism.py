@@ -55,7 +55,7 @@ class Laplace:
 
     @property
     def r(self) -> float:
-        """Sensitivity over scale."""
+        """Sensitivity over the scale of the noise."""
         return sensitivity(self.neighbours) / self.noise_multiplier
 
 

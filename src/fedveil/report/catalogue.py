@@ -1,4 +1,4 @@
-"""Every figure's numbers: the papers' own settings, with our bounds beside theirs; titles state what comes out."""
+"""The numbers of every figure: the papers' own settings, with our bounds next to theirs; titles state the result."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ Shown = Mapping[str, tuple[str, Role]]
 
 
 def hidden_updates() -> Chart:
-    """000 Figure 2: one pass over 100 users in a secret order."""
+    """Return Figure 2 of Asoodeh and Calmon (2020): one pass over 100 users in a secret order."""
     shown: Shown = {
         "unhidden": ("every model seen", "baseline"),
         "linear-contraction": ("Theorem 2 of 000", "paper"),
@@ -73,7 +73,7 @@ def hidden_updates() -> Chart:
 
 
 def conversion() -> Chart:
-    """002's comparison: from Renyi privacy to (epsilon, delta)."""
+    """Return the comparison in Asoodeh's slides: from Renyi privacy to (epsilon, delta)."""
     rules: list[tuple[str, Role, Callable[[float, float, float], float]]] = [
         ("Mironov", "rival", mironov_epsilon),
         ("closed (002)", "paper", closed_epsilon),
@@ -100,7 +100,7 @@ def conversion() -> Chart:
 
 
 def moments() -> Chart:
-    """002's improved moments accountant, and exact composition of the same rounds."""
+    """Return the slides' improved moments accountant, and exact composition of the same rounds."""
     rate, noise = 0.04, 4.0
     rho, limit = moments_rho(rate, noise), moments_order_limit(rate, noise)
     counts = np.unique(np.geomspace(20, 3000, 16).round()).astype(int).tolist()
@@ -144,13 +144,13 @@ def moments() -> Chart:
 
 
 def _closed_over_orders(rho: float) -> float:
-    """002's bound: the closed conversion at the best order of a fine grid; every order is valid."""
+    """Return the slides' bound: the closed conversion at the best order of a fine grid; every order is valid."""
     orders = 1 + np.geomspace(1e-2, 1e4, 400)
     return min(closed_epsilon(alpha, alpha * rho, DELTA) for alpha in orders.tolist())
 
 
 def random_stopping() -> Chart:
-    """002's randomly stopped SGD, both parameter sets."""
+    """Return the slides' randomly stopped SGD, with both parameter sets."""
     panels = []
     for step, noise in ((0.05, 5.0), (0.1, 3.0)):
         convex = partial(
@@ -184,7 +184,7 @@ def random_stopping() -> Chart:
 
 
 def convex_places() -> Chart:
-    """003 Figure 2: convex losses, three places."""
+    """Return Figure 2 of Asoodeh, Diaz and Calmon (2020): convex losses, three places."""
     panels = tuple(_place(i, step=0.5, noise=2.0, strong=0.0) for i in (1, 20, 39))
     return _places(
         "003-figure-2",
@@ -194,7 +194,7 @@ def convex_places() -> Chart:
 
 
 def strongly_convex_places() -> Chart:
-    """003 Figure 3: strongly convex losses, three places."""
+    """Return Figure 3 of Asoodeh, Diaz and Calmon (2020): strongly convex losses, three places."""
     panels = tuple(_place(i, step=0.7, noise=1.0, strong=0.2) for i in (20, 30, 39))
     return _places(
         "003-figure-3",
@@ -220,7 +220,7 @@ def _places(name: str, panels: tuple[Panel, ...], settings: str) -> Chart:
 
 
 def _place(place: int, *, step: float, noise: float, strong: float) -> Panel:
-    """Theorem 4 with 003's own M, Proposition 1, and ours."""
+    """Return Theorem 4 of Asoodeh, Diaz and Calmon (2020) with their own M, Proposition 1, and our bounds."""
     rounds, smooth = 40, 0.5
     run = LastIterate(
         rounds=rounds,
@@ -239,7 +239,7 @@ def _place(place: int, *, step: float, noise: float, strong: float) -> Panel:
         return float(log_theta(epsilon, 2 / noise)) + (rounds - place) * later
 
     ours = bounds_of(run, {"block": ("block", "step"), "transport": ("transport", "best")})
-    last, proofs = ours[-1], [bound.log_delta for bound in ours]  # both are valid, so their least is
+    last, proofs = ours[-1], [bound.log_delta for bound in ours]  # both are valid, so the smaller is valid
     ours[-1] = NamedBound(last.name, "best", last.status, lambda e: min(proof(e) for proof in proofs))
     bounds = [
         *bounds_of(run, {"renyi-diffusion": ("Proposition 1", "rival")}),
@@ -250,7 +250,7 @@ def _place(place: int, *, step: float, noise: float, strong: float) -> Panel:
 
 
 def hiding_gain() -> Chart:
-    """What hiding buys, as a federated run grows longer."""
+    """Return the figure of what hiding buys, as a federated run grows longer."""
     shown: Shown = {
         "unhidden": ("every model seen", "baseline"),
         "linear-contraction": ("papers' contraction", "paper"),
@@ -281,7 +281,7 @@ def hiding_gain() -> Chart:
 
 
 def _jump(counts: Sequence[int], values: Sequence[float]) -> str:
-    """A sentence for the place where a costlier, sharper form of a bound is given up, if there is one."""
+    """Return a sentence about where a costlier, sharper form of a bound is given up, if there is such a place."""
     for before, after, low, high in zip(counts, counts[1:], values, values[1:], strict=False):
         if high > 1.001 * low:
             return f" Between {before} and {after} rounds position's linear program gives way to its quicker star form."
@@ -289,7 +289,7 @@ def _jump(counts: Sequence[int], values: Sequence[float]) -> str:
 
 
 def federated_run(rounds: int) -> LastIterate:
-    """The example of the README: batches of 20, constant steps."""
+    """Return the example of the README: batches of 20, constant steps."""
     return LastIterate(
         rounds=rounds,
         batch=20,

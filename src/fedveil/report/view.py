@@ -1,4 +1,4 @@
-"""All that the report says, as plain values read from a run's records; the page only sets it in type."""
+"""Everything that the report says, as plain values read from a run's records; the page only formats it."""
 
 import hashlib
 import math
@@ -23,12 +23,12 @@ from fedveil.report.outlook import Curve, Places, curve_of, places_of
 from fedveil.signature import signature_in
 from fedveil.strict_json import read_object
 
-_MOST_POINTS = 120  # of a schedule's lines
+_MOST_POINTS = 120  # most points of a schedule's lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observer:
-    """What is promised against one observer; without an epsilon, nothing."""
+    """What is promised against one observer; nothing if there is no epsilon."""
 
     adversary: Adversary
     sees: str
@@ -47,7 +47,7 @@ class Observer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """One thing that leaves, and whether the guarantee is about it."""
+    """One released thing, and whether the guarantee covers it."""
 
     what: str
     file: str
@@ -58,7 +58,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One model on the test records: every metric that was given, by its name."""
+    """One model on the test records: every given metric, by name."""
 
     name: str
     values: Mapping[str, float]
@@ -66,7 +66,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utility:
-    """How well the released model does, and others beside it; the released one comes first."""
+    """How well the released model does, and others next to it; the released one comes first."""
 
     task: str
     records: int
@@ -77,7 +77,7 @@ class Utility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Numbers of each round (of some, when there are many): step size, noise per unit, noise on the model, batch."""
+    """Numbers of each round (of some, if there are many): step size, noise per unit, noise on the model, batch."""
 
     rounds: tuple[int, ...]
     step: tuple[float, ...]
@@ -90,9 +90,9 @@ class Schedule:
 class View:
     """One run, ready to be shown.
 
-    ``places`` and ``schedule`` are of hidden runs only; ``clients``: each client's own epsilon (none: no guarantee), if
-    the method gives clients different ones; ``audit``: what attacks found, if the run was attacked;
-    ``signer``: the fingerprint of the key that is said to have signed the certificate; ``fits``: that it has.
+    ``places`` and ``schedule`` are for hidden runs only; ``clients``: each client's own epsilon (None: no guarantee),
+    if the method gives clients different ones; ``audit``: what attacks found, if the run was attacked; ``signer``: the
+    fingerprint of the key in the certificate's signature; ``fits``: whether the signature is valid.
     """
 
     plan: Plan
@@ -113,11 +113,11 @@ class View:
 
     @property
     def hidden(self) -> bool:
-        """Whether only the last of many models leaves, and the promise rests on that."""
+        """True if only the last of many models is released, and the promise depends on that."""
         return self.plan.method.hides
 
     def observer(self, adversary: str) -> Observer | None:
-        """What is promised against this observer, if the certificate names it."""
+        """Return what is promised against this observer, if the certificate names it."""
         return next((found for found in self.observers if found.adversary == adversary), None)
 
     @property
@@ -129,7 +129,7 @@ class View:
 
 
 def view_of(folder: Path) -> View:
-    """The view of a finished run; refuses records that do not belong together."""
+    """Return the view of a finished run; refuse records that do not belong together."""
     plan = read_plan(_text(folder / "plan.toml"))
     certificate = _json(folder / "certificate.json")
     metrics = _json(folder / "metrics.json")
@@ -153,7 +153,7 @@ def view_of(folder: Path) -> View:
     return View(
         plan=plan,
         plan_hash=stated,
-        private=private is True,  # doubt is "not private"
+        private=private is True,  # in doubt, "not private"
         observers=observers,
         released=released,
         curves=tuple(
@@ -179,7 +179,7 @@ def _audit(path: Path, plan: str, run: str) -> AuditView | None:
 
 
 def _drawn(plan: Plan, observers: Sequence[Observer]) -> list[Observer]:
-    """Whose curves are shown: what hiding is about; for other methods the plan's observer, and whoever learns most."""
+    """Return the observers whose curves are shown: those that hiding is about, or the plan's and the best informed."""
     if plan.method.hides:
         return [seen for seen in observers if seen.adversary in ("final-model", "every-model")]
     able = [(seen.least, seen) for seen in observers if seen.least is not None]
@@ -238,21 +238,21 @@ def _utility(metrics: Mapping[str, Any]) -> Utility | None:
 
 
 def _scores(given: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics by name; one that could not be worked out (null) is left out."""
+    """Return metrics by name; one that could not be computed (null) is left out."""
     names = {"mean_absolute_error": "mae"}
     found = {key: _number(given.get(key)) for key in ("accuracy", "loss", "r2", "mae", *names)}
     return {names.get(key, key): value for key, value in found.items() if value is not None}
 
 
 def _per_client(given: Mapping[str, Any]) -> dict[str, float]:
-    """One number a client: its accuracy, or its mean absolute error."""
+    """Return one number per client: its accuracy, or its mean absolute error."""
     rows = {str(name): _scores(row if isinstance(row, Mapping) else {"accuracy": row}) for name, row in given.items()}
     found = {name: row.get("accuracy", row.get("mae")) for name, row in rows.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, or nothing."""
+    """Return a finite number, or None."""
     if value is None:
         return None
     number = float(value)
@@ -272,7 +272,7 @@ def _schedule(plan: Plan) -> Schedule:
 
 
 def _check_model(path: Path, released: Sequence[Released]) -> None:
-    """A page about another model than the one beside it would mislead."""
+    """Refuse a model file that is not the released one, because a page about another model would mislead."""
     stated = next((row.sha256 for row in released if row.file == "model.npz"), None)
     if stated is None or not path.exists():
         return
