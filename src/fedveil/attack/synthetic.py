@@ -16,7 +16,7 @@ from fedveil.values import Vector
 _MOST_NUMBERS = 200_000_000
 
 
-def stand_ins(shape: DataShape, generator: np.random.Generator) -> Records:
+def synthetic_records(shape: DataShape, generator: np.random.Generator) -> Records:
     """Return records of exactly this shape.
 
     The last entry of a row is a constant unless the row is a square picture.

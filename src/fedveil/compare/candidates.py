@@ -37,7 +37,7 @@ def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tupl
     require(twice is None, "algorithms", "be named once each", twice)
     rows = []
     for text in wanted:
-        request, target = _wish(text, study), study.target
+        request, target = _requested(text, study), study.target
         kind, schedule = (
             request.kind,
             study.schedule if request.kind == mine else ScheduleRequest(),
@@ -62,7 +62,7 @@ def _noised_by(request: AlgorithmRequest, adversary: Adversary) -> AlgorithmRequ
     return request
 
 
-def _wish(text: str, study: Study) -> AlgorithmRequest:
+def _requested(text: str, study: Study) -> AlgorithmRequest:
     """Return the request for ``kind``, as the study states it or by default, or for ``kind:key=value:...``."""
     kind, *settings = text.split(":")
     if not settings and kind == study.algorithm.kind:

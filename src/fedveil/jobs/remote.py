@@ -50,7 +50,7 @@ def federated(
     begun = begin(folder, resume, system.random)
     post = Post(
         identity=deployment.identity,
-        cards=deployment.everybody,
+        cards=deployment.parties,
         run=begun.run,
         number=begun.number,
         carrier=carrier,

@@ -66,7 +66,7 @@ class FedAvgRequest:
 
     def design(self, task: Task) -> Draft:
         """Set defaults first, then the noise that meets the target."""
-        _check_wishes(task)
+        _check_schedule(task)
         plain = self._noiseless(task)
         plain.check(task.data, task.model, task.target)
         if self.noise == "none":
@@ -174,7 +174,7 @@ def _calibrated(method: FedAvg, task: Task, epsilon: float, delta: float) -> Fed
     return replace(method, noise_multiplier=factor)
 
 
-def _check_wishes(task: Task) -> None:
+def _check_schedule(task: Task) -> None:
     """Refuse schedule entries other than rounds, batch (the cohort), step_size (of clients), noise_std (a share)."""
     schedule = task.schedule
     counted = schedule.rounds is None or isinstance(schedule.rounds, int)

@@ -37,7 +37,7 @@ class SimFLRequest:
     def design(self, task: Task) -> Draft:
         """Set defaults first, then the noise that meets the target, then a step that the noise allows."""
         schedule, data, target = task.schedule, task.data, task.target
-        _check_wishes(task)
+        _check_schedule(task)
         constants = task.model.constants(data.bound)
         plain = SimFL(
             rounds=schedule.rounds if isinstance(schedule.rounds, int) else _ROUNDS,
@@ -78,7 +78,7 @@ def _step(method: SimFL, task: Task) -> float:
     return min(method.step_size, bearable)
 
 
-def _check_wishes(task: Task) -> None:
+def _check_schedule(task: Task) -> None:
     """Refuse schedule entries other than rounds, step_size and noise_std (of one party's sum)."""
     schedule = task.schedule
     counted = schedule.rounds is None or isinstance(schedule.rounds, int)

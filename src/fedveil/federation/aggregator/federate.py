@@ -22,7 +22,7 @@ from fedveil.data.records import Records
 from fedveil.federation.aggregator.consortium import consortium
 from fedveil.federation.aggregator.late_windows import LateWindows
 from fedveil.federation.aggregator.post import Post
-from fedveil.federation.aggregator.refusals import ask_everybody, never
+from fedveil.federation.aggregator.refusals import ask_all, never
 from fedveil.federation.aggregator.round_sums import RoundSums
 from fedveil.files import public_folder
 from fedveil.ledger import Ledger
@@ -172,7 +172,7 @@ class Federation:
             kept = Content.read(path.read_bytes())
             return consortium({name: Content.read(block) for name, block in kept.blocks.items()})
         asked = {site: Content() for site in self.cards}
-        found = ask_everybody(self.post, "hello", asked, _HELLO, "here")
+        found = ask_all(self.post, "hello", asked, _HELLO, "here")
         said = {site: answer.content for site, answer in found.items()}
         made = consortium(said)
         write_atomically(path, Content(blocks={site: content.write() for site, content in said.items()}).write())
@@ -227,16 +227,16 @@ class Federation:
         seconds = plan.trust.timeout
         if _outside(plan) and self.holder is not None:
             asked = {self.holder.name: Content(values={"plan": plan.hash}, blocks=blocks)}
-            ask_everybody(self.post, "propose", asked, seconds, "accepted", who="Key holder")
+            ask_all(self.post, "propose", asked, seconds, "accepted", who="Key holder")
         asked = {site: Content(values=values, rows=rows(site), blocks=blocks) for site in self.cards}
-        ask_everybody(self.post, "propose", asked, seconds, "accepted")
+        ask_all(self.post, "propose", asked, seconds, "accepted")
 
     def _relayed(self, plan: Plan, relay: Relay) -> Any:
         """Relay all rounds of a method without a server; the aggregator carries the messages and cannot read them."""
         tick = self._ticking(plan)
 
         def ask(kind: str, turn: int, asked: Mapping[str, Content], wanted: str, /) -> dict[str, Content]:
-            said = ask_everybody(self.post, kind, asked, Trust().timeout, wanted, turn)
+            said = ask_all(self.post, kind, asked, Trust().timeout, wanted, turn)
             return {site: answer.content for site, answer in said.items()}
 
         log = self.folder / "private" / "relayed"

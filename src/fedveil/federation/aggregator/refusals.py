@@ -62,7 +62,7 @@ class SiteRefused(FedveilError):
     """A site does not agree to the plan, or does not answer; the message says which site and why."""
 
 
-def ask_everybody(
+def ask_all(
     post: Post, kind: str, asked: Mapping[str, Content], timeout: float, wanted: str, turn: int = 0, who: str = "Site"
 ) -> dict[str, Answer]:
     """Return an answer from every site; raise :class:`SiteRefused` if one is missing.

@@ -9,7 +9,7 @@ from fedveil.algorithms.across_sites import Serving, Standing
 from fedveil.federation.aggregator import encrypted as encrypted_server
 from fedveil.federation.aggregator import masked as masked_server
 from fedveil.federation.aggregator.post import Answer, Post
-from fedveil.federation.aggregator.refusals import SiteRefused, ask_everybody
+from fedveil.federation.aggregator.refusals import SiteRefused, ask_all
 from fedveil.federation.aggregator.serving import count, least, right, summed
 from fedveil.federation.agreements.encrypted import maker_of
 from fedveil.federation.agreements.enrolment import roster_of
@@ -120,10 +120,10 @@ class RoundSums:
         path, seconds = self.private / "roster", self.trust.timeout
         if path.exists():
             return
-        found = ask_everybody(self.post, "enrol", {site: Content() for site in self.cards}, seconds, "enrolled")
+        found = ask_all(self.post, "enrol", {site: Content() for site in self.cards}, seconds, "enrolled")
         lists = Content(blocks={site: answer.content.blocks.get("list", b"") for site, answer in found.items()})
         roster_of(lists.blocks, self.cards, self.run, self.server.plan.data.clients)
-        ask_everybody(self.post, "roster", dict.fromkeys(self.cards, lists), seconds, "known")
+        ask_all(self.post, "roster", dict.fromkeys(self.cards, lists), seconds, "known")
         write_atomically(path, lists.write())
 
     def _share_key(self) -> None:
@@ -135,13 +135,13 @@ class RoundSums:
         if path.exists():
             return
         maker = maker_of(self.cards)
-        made = ask_everybody(self.post, "make-key", {maker: Content()}, seconds, "made")[maker].content.blocks
+        made = ask_all(self.post, "make-key", {maker: Content()}, seconds, "made")[maker].content.blocks
         for site in self.cards:
             if site != maker and f"for {site}" not in made:
                 raise SiteRefused(f"Site {maker} has no public key of {site}: put it at peers/{site}.pub there.")
         encrypted_server.adder_of(self.server, made.get("public", b""), 0)
         asked = {site: Content(blocks={"key": made[f"for {site}"]}) for site in self.cards if site != maker}
-        ask_everybody(self.post, "take-key", asked, seconds, "taken")
+        ask_all(self.post, "take-key", asked, seconds, "taken")
         write_atomically(path, made["public"])
 
     def _spread_key(self) -> None:
@@ -150,10 +150,10 @@ class RoundSums:
         if path.exists():
             return
         asked = {holder.name: Content()}
-        made = ask_everybody(self.post, "make-key", asked, seconds, "made", who="Key holder")
+        made = ask_all(self.post, "make-key", asked, seconds, "made", who="Key holder")
         signed = made[holder.name].content.blocks.get("key", b"")
         public = public_of(signed, holder, self.run, self.server.plan.hash)
         encrypted_server.adder_of(self.server, public, 0)
         told = Content(blocks={"key": signed})
-        ask_everybody(self.post, "take-key", dict.fromkeys(self.cards, told), seconds, "taken")
+        ask_all(self.post, "take-key", dict.fromkeys(self.cards, told), seconds, "taken")
         write_atomically(path, public)

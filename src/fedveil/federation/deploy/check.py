@@ -45,7 +45,7 @@ def _center(folder: Path, now: datetime) -> list[Row]:
         found = read_deployment(folder)
     except FedveilError as error:
         return [Row("files", False, str(error))]
-    missing = [site for site in found.everybody if not found.node_key(site).exists()]
+    missing = [site for site in found.parties if not found.node_key(site).exists()]
     rows = [Row("files", not missing, "complete" if not missing else f"no node key of {', '.join(missing)}")]
     rows += [_closed(found.folder / "identity.key")]
     for place in (found.folder.parent / name for name in (LINK, RELAY, PROXY)):

@@ -93,7 +93,7 @@ class Deployment:
     holder: Card | None = None
 
     @property
-    def everybody(self) -> dict[str, Card]:
+    def parties(self) -> dict[str, Card]:
         """Public keys of all parties that are reached: the sites, and the key holder."""
         return self.cards if self.holder is None else {**self.cards, self.holder.name: self.holder}
 
@@ -109,7 +109,7 @@ class Deployment:
     @property
     def node_keys(self) -> dict[str, Path]:
         """The public node keys of all sites and of the key holder."""
-        return {site: self.node_key(site) for site in self.everybody}
+        return {site: self.node_key(site) for site in self.parties}
 
 
 def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callable[[int], bytes] = os.urandom) -> None:

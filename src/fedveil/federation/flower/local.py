@@ -173,9 +173,9 @@ def local_network(
             network.start_holder()
             network.start_center()
             network.register_sites()
-            for site in deployment.everybody:
+            for site in deployment.parties:
                 network.start_node(site)
-            for site in deployment.everybody:
+            for site in deployment.parties:
                 network.guards[site].wait_for(_READY, 60.0)
             yield network
     finally:
