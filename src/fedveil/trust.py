@@ -107,7 +107,7 @@ class Trust:
 
     @property
     def hand(self) -> int:
-        """Number of clients that one curious observer may control."""
+        """Number of clients that look together as one curious observer."""
         return 1 if self.together is None else self.together
 
     def honest(self, cohort: int) -> int:

@@ -32,19 +32,19 @@ _USUAL = 1e-5  # the delta for which a plan is sought when none is given
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What a run is dominated by: independent uses in both directions of zero-out, or of an exchange."""
+    """What dominates a run: independent uses in both directions of zero-out, or of an exchange."""
 
     forward: tuple[tuple[LossLaw, int], ...]
     backward: tuple[tuple[LossLaw, int], ...]
 
     @property
     def alternatives(self) -> list[Uses]:
-        """The directions that differ."""
+        """Return the directions that differ."""
         return [self.forward] if self.forward == self.backward else [self.forward, self.backward]
 
 
 def sampled_evaluators(run: LastIterate) -> Sequence[Evaluator]:
-    """Every bound, certified ones first."""
+    """Return every bound, certified ones first."""
     other = "stated for a known place or a partition, not for records that draw their own rounds"
     names = ("linear-contraction", "nonlinear-contraction", "shift", "block", "transport", "position")
     rest = [withdrawn(name, other) for name in (*names, "renyi-diffusion", "renyi-iteration")]
@@ -80,7 +80,7 @@ def _evaluator(
     chance: float,
     again: Callable[[LastIterate, int], Evaluator],
 ) -> Evaluator:
-    """The bound from its pairs; ``chance`` of what they do not cover is added to delta."""
+    """Return the bound from its pairs; the ``chance`` of what they do not cover is added to delta."""
     exact_groups = run.order == "poisson"
 
     def epsilon(delta: float) -> float:
@@ -106,7 +106,7 @@ def _evaluator(
 
 
 def _two_hops(run: LastIterate) -> bool:
-    """Exchanges under independent draws go through the run without the record."""
+    """Return whether exchanges are bounded through the run without the record, as for independent draws."""
     return run.order == "independent" and run.neighbours == "replace-one"
 
 
@@ -118,7 +118,7 @@ def _hops(run: LastIterate, name: str) -> tuple[Callable[[float], float], Callab
 
 
 def sampled_rounds(run: LastIterate) -> Rounds:
-    """The rounds as the theorem sees them: the gap that one contribution opens, whatever the neighbours are."""
+    """Return the rounds in the form of the theorem: the gap that one contribution opens, for any neighbours."""
     plain = rounds_of(replace(run, neighbours="zero-out", largest_batch=None))
     step, lipschitz = per_round(run.step_size, run), plain.lipschitz
     if run.largest_batch is not None and run.smoothness is not None:
@@ -133,7 +133,7 @@ def sampled_rounds(run: LastIterate) -> Rounds:
 
 
 def overfull(run: LastIterate) -> float:
-    """A bound on the chance that some round is joined by more than ``largest_batch`` others (Chernoff); else 0."""
+    """Bound the chance that more than ``largest_batch`` others join some round (Chernoff); 0 if not given."""
     if run.largest_batch is None or run.records is None or run.smoothness in (None, 0.0):
         return 0.0
     others, rate = run.records - 1, run.rate if run.rate is not None else 1 / run.rounds
@@ -148,7 +148,7 @@ def overfull(run: LastIterate) -> float:
 
 @lru_cache(maxsize=16)
 def seen_pairs(run: LastIterate, group: int) -> Pairs:
-    """Every model seen."""
+    """Return the pairs if every model is seen."""
     rounds = sampled_rounds(run)
     if run.order == "independent":
         return _passes(run, rounds, at_once(run.rounds) if _steady(run, rounds) else at_once(run.total))
@@ -172,7 +172,7 @@ def _both(found: Sequence[tuple[tuple[LossLaw, int], ...]]) -> Pairs:
 
 
 def _few(values: Vector) -> tuple[Vector, Vector]:
-    """At most so many different values, rounded up, with their counts."""
+    """Return at most so many different values, rounded up, with their counts."""
     different, counts = np.unique(values, return_counts=True)
     if different.size <= _KINDS:
         return different, counts.astype(np.float64)
@@ -182,7 +182,7 @@ def _few(values: Vector) -> tuple[Vector, Vector]:
 
 @lru_cache(maxsize=64)
 def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
-    """Only the last model seen: the best plan that is found for about this delta."""
+    """Return the pairs if only the last model is seen, by the best plan found for about this delta."""
     rounds = sampled_rounds(run)
     constant = all(bool(np.all(a == a[0])) for a in (rounds.noise, rounds.gap, rounds.lipschitz))
     if run.order == "independent":
@@ -216,7 +216,7 @@ def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
 
 
 def _widest(rounds: Rounds, rate: float, group: int, delta: float) -> float:
-    """Four times about what a Gaussian of the same first order costs, and one use at the end."""
+    """Return four times about what a Gaussian of the same first order costs, and one use at the end."""
     mu = 1.2 * group * rate * math.sqrt(float(np.sum((rounds.gap / rounds.noise) ** 2)))
     last = float(rounds.gap[-1] / rounds.noise[-1]) * group
     normal = math.sqrt(-2 * math.log(delta))
@@ -225,13 +225,16 @@ def _widest(rounds: Rounds, rate: float, group: int, delta: float) -> float:
 
 
 def _steady(run: LastIterate, rounds: Rounds) -> bool:
-    """Whether all passes are alike."""
+    """Return whether all passes are alike."""
     arrays = (rounds.gap, rounds.noise)
     return all(bool(np.all(a.reshape(run.passes, -1) == a[: run.rounds])) for a in arrays)
 
 
 def _passes(run: LastIterate, rounds: Rounds, parts: Sequence[Part]) -> Pairs:
-    """Independent draws: each pass a sum over its parts; ``parts`` of one pass stand for all."""
+    """Return the pairs for independent draws: each pass is a sum over its parts.
+
+    ``parts`` of one pass stand for all.
+    """
     repeated = run.passes if parts[-1].last == run.rounds else 1
     by_pass: dict[int, list[Part]] = {}
     for part in parts:
@@ -248,7 +251,7 @@ def _passes(run: LastIterate, rounds: Rounds, parts: Sequence[Part]) -> Pairs:
 
 
 def _pass_law(summands: Summands, way: str) -> LossLaw:
-    """The sum over a pass; with one round nothing is secret."""
+    """Return the law of the sum over a pass; with one round nothing is secret."""
     if len(summands) == 1 and summands[0][1] == 1 and len(summands[0][0]) == 1:
         return GaussianLaw(summands[0][0][0][0])
     return AllocationLaw(summands, "present" if way == "present" else "null", tail=sparing_tail(summands))
@@ -269,7 +272,7 @@ def _summands(rounds: Rounds, parts: Sequence[Part], a_pass: int) -> Summands:
 
 
 def best_pairs(run: LastIterate) -> Pairs | None:
-    """The pairs by which a sampled run enters a composition; None where only its curve is known."""
+    """Return the pairs by which a sampled run enters a composition; None if only its curve is known."""
     if _two_hops(run) or overfull(run) > 0:
         return None
     hidden = run.stopping == "end" and sampled_rounds(run).contracts
@@ -277,7 +280,7 @@ def best_pairs(run: LastIterate) -> Pairs | None:
 
 
 def certified_epsilon(run: LastIterate, delta: float) -> float:
-    """The least epsilon: hidden where that applies (closing every gap at once is among its plans), else seen."""
+    """Return the least epsilon: hidden if that applies (its plans include closing every gap at once), else seen."""
     for evaluator in (_shifted(run, 1), _unhidden(run, 1)):
         if evaluator.epsilon is not None and (value := evaluator.epsilon(delta)) < math.inf:
             return value

@@ -20,7 +20,7 @@ from fedveil.values import Vector
 
 
 def sampled_views(run: LastIterate, adversary: Adversary, who: Participation) -> Sequence[Evaluator]:
-    """Every bound on what this observer learns."""
+    """Return every bound on what this observer learns."""
     batch = per_round(run.batch, run)
     match adversary:
         case "final-model":
@@ -38,7 +38,7 @@ def sampled_views(run: LastIterate, adversary: Adversary, who: Participation) ->
 
 
 def seen(run: LastIterate, why: str) -> Sequence[Evaluator]:
-    """Every noisy sum counted as seen."""
+    """Return the bound that counts every noisy sum as seen."""
     return [replace(found, reason=why) for found in sampled_evaluators(run) if found.name == "unhidden"]
 
 
@@ -68,7 +68,7 @@ def _summed(run: LastIterate, who: Participation, batch: Vector) -> Sequence[Eva
 
 
 def _noisy(run: LastIterate, variance: Vector) -> LastIterate:
-    """The run with this share of each round's variance."""
+    """Return the run with this share of each round's variance."""
     noise = per_round(run.noise_std, run) * np.sqrt(variance)
     same = bool(np.all(noise == noise[0]))
     return replace(run, noise_std=float(noise[0]) if same else tuple(noise.tolist()))

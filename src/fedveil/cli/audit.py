@@ -92,7 +92,7 @@ def _audit_run(
 
 
 def _verdict(findings: tuple[Finding, ...]) -> Verdict:
-    """Return the verdict of all attacks: failed if any attack fails; undecided if none could judge."""
+    """Return the verdict of all attacks: broken if any attack breaks the promise; not-judged if none could judge."""
     given = {row.verdict for row in findings}
     return "broken" if "broken" in given else "consistent" if "consistent" in given else "not-judged"
 

@@ -72,7 +72,7 @@ class AllocationLaw:
 
     @property
     def under_slack(self) -> float:
-        """What the law from below may promise too much, in delta."""
+        """The delta by which the law from below may promise too much."""
         return _grid(self.summands, "below", self.tail).slack
 
     @property
@@ -81,7 +81,7 @@ class AllocationLaw:
         return AllocationLaw(self.summands, self.way, "below", self.tail)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """Sums over the grid on either side of each level."""
+        """Return sums over the grid on either side of each level."""
         found = _cumulated(self)
         at = np.searchsorted(found.losses, levels, side="right")
         return Tails(found.p_above[at], found.p_below[at], found.q_above[at], found.q_below[at])
@@ -125,7 +125,7 @@ def _cumulated(law: AllocationLaw) -> _Cumulated:
 
 
 def _both(mass: Vector) -> tuple[Vector, Vector]:
-    """Running sums from either end, with more digits than the masses have."""
+    """Return running sums from either end, with more digits than the masses have."""
     long = mass.astype(np.longdouble)
     above = np.append(np.cumsum(long[::-1])[::-1], 0.0)
     below = np.append(0.0, np.cumsum(long))
@@ -168,15 +168,12 @@ def _convolved(summands: Summands, side: str, tail: float, step: float) -> Grid:
 
 
 def _share(part: Summand, number: int, tail: float) -> float:
-    """Return how much of this part may be given up, relative to its own probability.
-
-    An equal lot of the whole for each.
-    """
+    """Return how much of this part may be given up, relative to its own probability: an equal share for each part."""
     return min(tail / (number * sum(p for _, p in part)), 1e-4)
 
 
 def _variance(part: Summand) -> float:
-    """Of the part's likelihood ratio, within reason: what exceeds it is a rare, large ratio."""
+    """Return the variance of the part's likelihood ratio, limited, because more comes from rare, large ratios."""
     return sum(p * q * math.expm1(min(m * n, 6.0)) for m, p in part for n, q in part)
 
 
@@ -186,13 +183,13 @@ def _values(part: Summand, z: Vector) -> Vector:
 
 
 def _ends(part: Summand, tail: float) -> tuple[float, float]:
-    """Normal coordinates beyond which a summand is nothing, or is given up."""
+    """Return normal coordinates beyond which a summand is negligible, or is given up."""
     top = max(mu for mu, _ in part)
     return float(ndtri(min(tail, 1e-12))) - 1.0, top - float(ndtri(tail))
 
 
 def _masses(part: Summand, z: Vector) -> tuple[Vector, Vector]:
-    """Probability and mean part of the ratio between neighbouring coordinates (increasing)."""
+    """Return probability and mean part of the ratio between neighbouring coordinates (increasing)."""
 
     def between(shift: float) -> Vector:
         low, high = z[:-1] - shift, z[1:] - shift
@@ -203,7 +200,7 @@ def _masses(part: Summand, z: Vector) -> tuple[Vector, Vector]:
 
 
 def _split(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
-    """From above: each cell of the normal variable goes to two grid points around its values, keeping its mean."""
+    """Return a part from above: each cell of the normal variable goes to two grid points, keeping its mean."""
     first, last = _ends(part, tail)
     z = np.append(-np.inf, np.linspace(first, last, _CELLS))
     probability, mean = _masses(part, z)
@@ -225,7 +222,7 @@ def _split(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
 
 
 def _lowered(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
-    """From below, for parts of one shift: the largest convex put function under the lowered one (see lattice.py)."""
+    """Return a part of one shift from below: the largest convex put function under the lowered one (see lattice.py)."""
     require(len(part) == 1, "A law from below", "have one shift in each part", len(part))
     ((mu, p),) = part
     _, last = _ends(part, tail)
@@ -257,7 +254,7 @@ def _lowered(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
 
 
 def _window(pieces: list[tuple[Vector, int]], log_outside: float) -> tuple[int, int]:
-    """Grid range outside which the sum has at most ``exp(log_outside)`` on either side, by Chernoff."""
+    """Return the grid range outside which the sum has at most ``exp(log_outside)`` on either side, by Chernoff."""
     sparse = [(np.flatnonzero(mass), mass[mass > 0], count) for mass, count in pieces]
     means = [float(mass @ at) for at, mass, _ in sparse]
     spread = sum(n * (float(mass @ at**2.0) - m * m) for (at, mass, n), m in zip(sparse, means, strict=True))
@@ -290,8 +287,5 @@ def _wrapped(mass: Vector, size: int) -> Vector:
 
 
 def sparing_tail(summands: Summands) -> float:
-    """Return how much of a pass may be given up as infinite loss.
-
-    Less where the ratio's tail is light and it costs little.
-    """
+    """Return how much of a pass may be given up as infinite loss; less if the ratio's tail is light."""
     return 1e-13 if max(mu for part, _ in summands for mu, _ in part) <= 1.2 else 1e-9

@@ -104,7 +104,7 @@ def longest(rounds: Rounds, part: Part) -> float:
 
 
 def _forgotten(rounds: Rounds, part: Part) -> float:
-    """Two arbitrary points enter the window, if all victims come before it."""
+    """Return the shift if two arbitrary points enter the window, which needs all victims to come before it."""
     if part.opens < part.last or not math.isfinite(rounds.diameter):
         return math.inf
     opens, closes = np.array([part.opens]), np.array([part.closes])
@@ -125,7 +125,7 @@ def joint_lengths(rounds: Rounds, part: Part, victims: Indices) -> Vector:
 
 
 def _window_mu(rounds: Rounds, uses: Indices, gaps: Vector, closes: int) -> Vector:
-    """Sets that open several gaps in one round are merged by pooling, as pieces of no width."""
+    """Return mu of sets of uses; several gaps in one round are pooled, as pieces of zero width."""
     opened = rounds.factor[uses] * gaps
     stops = np.concatenate([uses[..., 1:], np.full((*uses.shape[:-1], 1), closes)], axis=-1)
     widths = rounds.span(uses, stops)
@@ -140,7 +140,7 @@ def _window_mu(rounds: Rounds, uses: Indices, gaps: Vector, closes: int) -> Vect
 
 
 def shapes(count: int, few: bool) -> Iterator[Shape]:
-    """Starting points of the search; ``few``: rounds of many kinds, where every block costs."""
+    """Yield starting points of the search; ``few``: rounds of many kinds, where every block costs."""
     least = max(1, count // 100) if few else 1
     for tail, lead in ((1, 1), (4, 2), (8, 4)):
         for most in (8, 32, 128):
@@ -148,7 +148,7 @@ def shapes(count: int, few: bool) -> Iterator[Shape]:
 
 
 def neighbours(shape: Shape, count: int, few: bool) -> Iterator[Shape]:
-    """Shapes one step away."""
+    """Yield shapes one step away."""
     least = max(1, count // 100) if few else 1
     sizes = (1, 2, 3, 4, 6, 8, 12, 16, 24)
     at = min(range(len(sizes)), key=lambda i: abs(sizes[i] - shape.tail))

@@ -1,4 +1,4 @@
-"""Which records of a client are in a round: by a coin each, a uniformly random set, or the next part of a shuffle."""
+"""The batches of a client: a coin for each record, a uniformly random set, or the next part of a shuffle."""
 
 from functools import lru_cache
 
@@ -11,7 +11,7 @@ from fedveil.values import Indices
 
 
 class Sampler:
-    """The batches of one client, a function of the key, the client and the round alone."""
+    """The batches of one client, a function of the key, the client and the round only."""
 
     def __init__(
         self, settings: ClientSettings, sampling: Sampling, records: int, entropy: Entropy, client: int
@@ -21,7 +21,7 @@ class Sampler:
         self._shuffle = lru_cache(maxsize=1)(self._shuffled)
 
     def batch(self, turn: int) -> Indices:
-        """The places of the records in this round, in rising order (a shuffled part: as shuffled)."""
+        """Return the places of the records in this round, ascending (for a shuffle, in its order)."""
         if self._sampling == "shuffled":
             per_pass, size = self._settings.batches_a_pass, self._settings.size(self._records)
             which, part = divmod(turn, per_pass)
@@ -40,7 +40,7 @@ class Sampler:
 
 
 def coins(source: Source, rate: float, records: int) -> Indices:
-    """Every record joins on its own, with probability at most ``rate`` and at least ``rate - 2**-64``."""
+    """Return the records that join, each with its own coin of probability from ``rate - 2**-64`` to ``rate``."""
     if rate == 1:
         return np.arange(records, dtype=np.int64)
     limit = np.uint64(int(rate * 2.0**64))  # exact: a float times a power of two, cut to a whole number
@@ -48,7 +48,7 @@ def coins(source: Source, rate: float, records: int) -> Indices:
 
 
 def subset(source: Source, size: int, records: int) -> Indices:
-    """A uniformly random set of ``size`` places: the smallest words, redrawn if two tie for the last place."""
+    """Return a uniformly random set of ``size`` places: the smallest words, redrawn if two tie for the last place."""
     if size == records:
         return np.arange(records, dtype=np.int64)
     while True:

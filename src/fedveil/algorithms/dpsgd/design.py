@@ -85,7 +85,7 @@ class DpSgdRequest:
         )
 
     def design(self, task: Task) -> Draft:
-        """Rate, rounds and steps by rule where they are not given; the least noise that meets the target."""
+        """Set rate, rounds and steps by rule if they are not given, and the least noise that meets the target."""
         hint = 'Use kind = "fedavg" to protect whole clients.'
         require(task.target.unit == "record", "privacy.unit", "be record for dpsgd", task.target.unit, hint)
         target = task.target
@@ -97,7 +97,7 @@ class DpSgdRequest:
         return Draft(method=method, reason=said)
 
     def grid(self, method: Method, task: Task) -> int:
-        """The finest on which float64 holds every noised sum exactly."""
+        """Return the exponent of the finest grid on which float64 holds every noised sum exactly."""
         found = _dpsgd(method)
         noise = [settings.noise * settings.clip for settings in found.client_settings]
         rows = (found.most_rows(settings, task.data.largest_client) for settings in found.client_settings)
@@ -106,7 +106,7 @@ class DpSgdRequest:
         return choose_grid(most, min(noise), max(noise))
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> DpSgd:
-        """The same rounds; noise that was not given is calibrated for the other target."""
+        """Return the same rounds; noise that was not given is calibrated for the other target."""
         found = _dpsgd(method)
         if self.noise_multiplier is not None:
             return found
@@ -116,7 +116,7 @@ class DpSgdRequest:
         return replace(found, client_settings=tuple(client_settings))
 
     def _kinds(self, task: Task) -> int:
-        """One settings for all clients, or as many as there are clients where a list was given."""
+        """Return the number of different settings: one for all clients, or one for each if a list was given."""
         counts = {}
         for name in ("rate", "rounds", "clip", "noise_multiplier", "steps"):
             value = getattr(self, name)
@@ -141,7 +141,7 @@ class DpSgdRequest:
         return replace(one, step_size=self._steps(task, client, one))
 
     def _rounds(self, task: Task, client: int) -> tuple[float, int]:
-        """The sampling rate and the rounds of all passes."""
+        """Return the sampling rate and the rounds of all passes."""
         schedule, rate, rounds = task.schedule, _of(self.rate, client), _of(self.rounds, client)
         require(not isinstance(schedule.batch, tuple), "schedule.batch", "be one number for dpsgd", schedule.batch)
         require(not isinstance(schedule.rounds, str), "schedule.rounds", "be a number for dpsgd", schedule.rounds)
@@ -162,7 +162,9 @@ class DpSgdRequest:
         return float(rate), count
 
     def _steps(self, task: Task, client: int, settings: ClientSettings) -> Numbers:
-        """As given; else falling linearly from a multiple of 1 / smoothness, less where the noise would drown it."""
+        """Return the given steps, or steps that fall linearly from a multiple of 1 / smoothness, less if noise
+        dominates.
+        """
         given = _of(self.steps, client)
         given = task.schedule.step_size if given is None else given
         if given is not None:
@@ -187,7 +189,7 @@ def _of(value: Any, client: int) -> Any:
 
 
 def _share(part: int, of: int) -> float:
-    """The smallest float that is not below part / of, so that a batch of that share holds all of its records."""
+    """Return the smallest float that is not below part / of, so that a batch of that share holds all of its records."""
     rate = part / of
     return rate if Fraction(rate) * of >= part else math.nextafter(rate, 2.0)
 

@@ -26,7 +26,7 @@ _LEAST_NOISE = 1e-6  # that a client may have: over its clip
 
 
 def _with_noise(plan: Plan, factor: float) -> Plan:
-    """Multiply the noise; 0 leaves the least that there may be, a millionth of the clip."""
+    """Multiply the noise; a factor of 0 leaves the least that is allowed, a millionth of the clip."""
     method = dpsgd_of(plan)
     rows = tuple(replace(p, noise=max(p.noise * factor, _LEAST_NOISE)) for p in method.client_settings)
     return replace(plan, method=replace(method, client_settings=rows))
@@ -81,9 +81,9 @@ def _widened(plan: Plan, width: int) -> DpSgd:
 
 
 def _rows(plan: Plan, width: int) -> int:
-    """As many as a batch needs to have its rate, the others are silent.
+    """Return as many rows as a batch needs to have its rate; the other rows are zero.
 
-    Coins are tossed for each record, whoever else is there; a shuffled batch is a whole number of records.
+    Coins are tossed for each record separately; a shuffled batch is a whole number of records.
     """
     method = dpsgd_of(plan)
     return 1 if method.sampling == "poisson" else math.ceil(20 / (method.settings(0).rate * width))

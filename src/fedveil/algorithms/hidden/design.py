@@ -1,4 +1,4 @@
-"""Hidden training, designed: the schedule of least expected risk, its noise calibrated for the chosen observer."""
+"""Design of hidden training: the schedule of least expected risk, with noise calibrated for the chosen observer."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiddenRequest:
-    """Which order the units come in, when to stop, which noise; ``deal``: records or whole clients (None: decide)."""
+    """The order of the units, when to stop, which noise; ``deal``: records or whole clients (None: decide)."""
 
     order: Literal["secret", "public"] = "secret"
     stopping: Literal["end", "random"] = "end"
@@ -47,7 +47,7 @@ class HiddenRequest:
             require(given in words, f"algorithm.{name}", f"be one of {shown}", given)
 
     def design(self, task: Task) -> Draft:
-        """By the schedule's stated criterion."""
+        """Design by the schedule's stated criterion."""
         if task.model.constants(task.data.bound).smoothness is None:
             return self._stated(task)
         deal, problem, calibrator = self._deal(task), self._problem(task), self._calibrator(task)
@@ -66,7 +66,7 @@ class HiddenRequest:
         return Draft(method=Hidden(run=designed.mechanism, deal=deal), reason=designed.reason, designed=designed)
 
     def _stated(self, task: Task) -> Draft:
-        """As the user states it: there is no criterion for a model of unknown smoothness."""
+        """Take the schedule as the user states it, since a model of unknown smoothness has no criterion."""
         self._check_noise(task)
         deal, target = self._deal(task), task.target
         run = stated_run(
@@ -86,7 +86,7 @@ class HiddenRequest:
         return Draft(method=Hidden(run=run, deal=deal), reason=reason)
 
     def grid(self, method: Method, task: Task) -> int:
-        """The finest on which float64 holds the state exactly."""
+        """Return the exponent of the finest grid on which float64 holds the state exactly."""
         hidden = _hidden(method)
         noise = hidden.noise()
         largest = float(noise.max()) * math.sqrt(extra_noise(hidden.cohorts(task.data, task.target), task.trust))
@@ -97,7 +97,7 @@ class HiddenRequest:
         return choose_grid(radius, float(noise.min()), largest)
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> Hidden:
-        """The same schedule, its noise scaled."""
+        """Return the same schedule with its noise scaled."""
         hidden = _hidden(method)
         _, run = self._calibrator(task)(hidden.run, epsilon=epsilon, delta=delta)
         return replace(hidden, run=run) if isinstance(run, LastIterate) else hidden
@@ -118,7 +118,7 @@ class HiddenRequest:
         return calibrator
 
     def _check_noise(self, task: Task) -> int:
-        """The number of parameters, which goes with the noise."""
+        """Return the number of parameters; refuse noise that does not fit it."""
         dimension = task.model.loss.size(task.data.features)
         if self.noise == "laplace":
             hint = "Use one feature without intercept, or Gaussian noise."
@@ -152,7 +152,7 @@ def _hidden(method: Method) -> Hidden:
 
 
 def _whole_clients(designed: Designed, schedule: ScheduleRequest, shape: DataShape) -> ScheduleRequest:
-    """ScheduleRequest whose batches hold whole clients."""
+    """Return the schedule with batches that hold whole clients."""
     size, batch = shape.largest_client, designed.mechanism.batch
     if isinstance(batch, tuple):
         fits = all(count % size == 0 for count in batch)

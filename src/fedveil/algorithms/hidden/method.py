@@ -58,21 +58,21 @@ class Hidden(Served):
 
     @property
     def total(self) -> int:
-        """Rounds of all passes."""
+        """Number of rounds of all passes."""
         return self.run.total
 
     def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """What is accounted for is what the model's enforced constants say, never less."""
+        """Refuse units that do not fit the data, and constants below those that the model enforces."""
         _check_units(self, data, target)
         _check_constants(self.run, model, data)
 
     @property
     def hides(self) -> bool:
-        """Nobody sees a model before the last."""
+        """True: nobody sees a model before the last."""
         return True
 
     def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """Noise must be normal to be shared, and the grid must hold all sums."""
+        """Refuse noise that is not normal, which cannot be shared, and a grid that does not hold all sums."""
         sizes = self.cohorts(data, target)
         check_cohorts(sizes, trust)
         check_punctual(trust, self.kind)
@@ -83,7 +83,10 @@ class Hidden(Served):
         check_range(self.noise(), sizes, trust, exponent, most, most)
 
     def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
-        """A client answers once a round, for all of its units in the batch; sums of all include those without one."""
+        """Return the traffic: a client answers once a round, for all of its units.
+
+        If all are asked together, clients without a unit in the batch send as well.
+        """
         batches, clients = per_round(self.run.batch, self.run), data.clients
         each = 1 if target.unit == "client" else data.largest_client
         if self.deal == "records":
@@ -93,7 +96,7 @@ class Hidden(Served):
         return int(sizes.sum()), self.run.passes, int(sizes.max())
 
     def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
-        """Root mean square over rounds, which count by their squared step."""
+        """Return the root mean square over rounds, weighted by their squared step."""
         steps = per_round(self.run.step_size, self.run)
         law = math.sqrt(2) if self.run.noise == "laplace" else 1.0  # a Laplace scale is not yet a deviation
         each = law * self.noise() / steps
@@ -101,7 +104,7 @@ class Hidden(Served):
         return whole * math.sqrt(extra_noise(self.cohorts(data, target), trust))
 
     def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
-        """All clients where records are dealt (some send noise alone); where clients are dealt, the round's own."""
+        """Return all clients if records are dealt (some send only noise); if clients are dealt, those of each round."""
         if self.deal == "records":
             return [data.clients] * self.total
         each = 1 if target.unit == "client" else data.largest_client
@@ -124,7 +127,7 @@ class Hidden(Served):
         return views(self.run, adversary, who)
 
     def shares(self, data: DataShape, target: Target, trust: Trust) -> Shares:
-        """How the clients share the noise of a round."""
+        """Return how the clients share the noise of a round."""
         sizes = self.cohorts(data, target)[: self.run.rounds]
         return Shares(
             cohort=sizes[0] if len(set(sizes)) == 1 else tuple(sizes),
@@ -137,12 +140,12 @@ class Hidden(Served):
         )
 
     def participation(self, data: DataShape, target: Target) -> Participation:
-        """How often clients take part, as the observers' accounting wants to know."""
+        """Return how often clients take part, in the form that accounting needs."""
         held = 1 if target.unit == "client" else data.largest_client
         return Participation(largest_client=held, clients=data.clients, every_round=self.deal == "records" and held > 1)
 
     def radius(self, data: DataShape, model: ModelPlan) -> float:
-        """As stated, or too large to be reached by steps and noise in practice."""
+        """Return the stated radius, or one too large to be reached by steps and noise in practice."""
         if model.radius is not None:
             return model.radius
         step = per_round(self.run.step_size, self.run)
@@ -184,7 +187,9 @@ class Hidden(Served):
     def _grid_of_shares(
         self, exponent: int, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust
     ) -> Grid:
-        """Each contribution is rounded on its own, and a state is off by the rounding of all shares."""
+        """Return the cost of the grid if each contribution is rounded separately and a state has the error of all
+        shares.
+        """
         cohorts, dimension = self.cohorts(data, target), model.loss.size(data.features)
         sizes = np.array(cohorts, dtype=np.float64)
         sent = np.minimum(sizes, per_round(self.run.batch, self.run))  # zeros are not rounded
@@ -234,16 +239,16 @@ class Hidden(Served):
     def assumptions(
         self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Row]:
-        """Clipping, order, noise, steps, and what this observer is trusted with."""
+        """Return the assumptions: clipping, order, noise, steps, and what this observer is trusted with."""
         return assumption_rows(self, adversary, data, target, trust)
 
     def table(self) -> dict[str, Any]:
-        """As in a mechanism file, with what is dealt."""
+        """Return the table of a mechanism file, with what is dealt."""
         return {"deal": self.deal, **last_iterate_table(self.run)}
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> "Hidden":
-        """From the table that :meth:`table` writes."""
+        """Read the table that :meth:`table` writes."""
         values = dict(table)
         deal: Any = values.pop("deal", None)
         run = mechanism_of(values)
@@ -252,7 +257,7 @@ class Hidden(Served):
         return cls(run=run, deal=deal)  # type: ignore[arg-type]
 
     def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
-        """Order, rounds and noise."""
+        """Return facts about order, rounds and noise."""
         return fact_rows(self, target)
 
 

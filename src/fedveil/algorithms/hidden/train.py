@@ -44,7 +44,7 @@ def train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> T
 
 
 def _at_once(plan: Plan, rule: Rule, records: Records, entropy: Entropy, session: Session) -> Callable[[State], State]:
-    """A round in one piece: the sum of all clients, and the sum of their noise drawn at once."""
+    """Return a function that runs a round at once: the sum of all clients, and the sum of their noise."""
     dealt = deal(plan, records, entropy)
 
     def one(state: State) -> State:
@@ -57,7 +57,10 @@ def _at_once(plan: Plan, rule: Rule, records: Records, entropy: Entropy, session
 def _in_shares(
     plan: Plan, rule: Rule, records: Records, entropy: Entropy, session: Session
 ) -> Callable[[State], State]:
-    """A round as clients and server run it: every client sends its own part with its own share of the noise."""
+    """Return a function that runs a round as clients and server do.
+
+    Each client sends its part with its share of noise.
+    """
     laid = laid_out(plan, records, entropy)
 
     def one(state: State) -> State:
@@ -77,9 +80,9 @@ def _in_shares(
 
 
 def _messages(plan: Plan) -> int:
-    """At most so many are sent: a client answers once a round, for all of its units in the batch.
+    """Return the most messages that are sent: a client answers once a round, for all of its units in the batch.
 
-    In shares, clients without a unit in the batch send their noise too.
+    With shared noise, clients without a unit in the batch send their noise too.
     """
     if plan.trust.shared:
         return sum(plan.method.cohorts(plan.data, plan.target))

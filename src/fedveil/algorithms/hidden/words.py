@@ -1,4 +1,4 @@
-"""What the guarantees of hidden training assume, and what a reader should know of a run, as rows for people."""
+"""The assumptions of hidden training's guarantees, and facts about a run, as rows for people."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SENT: Row = ("it is sent a model only when it takes part", "declared", "declare
 def assumption_rows(
     method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust
 ) -> Sequence[Row]:
-    """All that the guarantee against this observer assumes, beside what every algorithm does."""
+    """Return everything that the guarantee against this observer assumes, besides what every algorithm does."""
     rows = [*_units(method), *_noise(method, trust)]
     if adversary in ("final-model", "curious-client"):
         rows += [*_steps(method), *_hiding(method, trust)]
@@ -88,7 +88,7 @@ def _order(method: Hidden, trust: Trust) -> list[Row]:
 
 
 def _observer(method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> list[Row]:
-    """What this observer is trusted with; where clients add shares, :func:`share_rows` says the rest."""
+    """Return what this observer is trusted with; if clients add shares, :func:`share_rows` says the rest."""
     shares = ("every client adds its share of the noise", "no dropouts, no colluders", "declared")
     match adversary:
         case "final-model" | "every-model":
@@ -107,7 +107,7 @@ def _observer(method: Hidden, adversary: Adversary, data: DataShape, target: Tar
 
 
 def fact_rows(method: Hidden, target: Target) -> Sequence[tuple[str, str]]:
-    """Order, rounds and noise."""
+    """Return facts about order, rounds and noise."""
     run = method.run
     batch = f"{run.batch:,}" if isinstance(run.batch, int) else f"{min(run.batch):,} to {max(run.batch):,}"
     return [

@@ -1,4 +1,4 @@
-"""From a problem and wishes to the schedule that will run: searched by expected risk, its noise certified."""
+"""From a problem and the user's request to the schedule that will run: searched by expected risk, noise certified."""
 
 import math
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class Calibrator(Protocol):
     """The least factor on a mechanism's noise that meets a target, and the mechanism with that noise."""
 
     def __call__(self, mechanism: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
-        """Certified: what is returned meets the target."""
+        """Return a factor and a mechanism that certainly meet the target."""
         ...
 
 
@@ -101,7 +101,7 @@ def design(
 
 
 def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIterate:
-    """The hidden run of this frame."""
+    """Return the hidden run of this frame."""
     return LastIterate(
         rounds=frame.rounds,
         passes=frame.passes,
@@ -123,7 +123,7 @@ def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIter
 def _settled(
     problem: Problem, schedule: ScheduleRequest, shape: Shape, calibrate: Calibrator
 ) -> tuple[Shape, LastIterate]:
-    """The shape with noise that is certified; noise that the user gave is kept, and must do."""
+    """Return the shape with certified noise; noise that the user gave is kept, and must be enough."""
     run = mechanism_of(problem, shape.frame, shape.noise_std)
     factor, calibrated = calibrate(run, epsilon=problem.epsilon, delta=problem.delta)
     if schedule.noise_std is not None:
@@ -138,7 +138,7 @@ def _settled(
 
 
 def _converged(problem: Problem, schedule: ScheduleRequest) -> Shape:
-    """Full passes until the start is forgotten: every further round would change neither model nor guarantee."""
+    """Return full passes until the start is forgotten, when further rounds change neither model nor guarantee."""
     step = schedule.step_size if schedule.step_size is not None else 1 / problem.smoothness
     if isinstance(step, tuple):
         raise BadValue('schedule.step_size must be one number with rounds = "converged", got a list.')
@@ -174,7 +174,7 @@ def _row(shape: Shape, *, certified: bool) -> Row:
 
 
 def _poisson(problem: Problem, frame: Frame) -> Row | None:
-    """DP-SGD with Poisson batches of the same mean size, as many rounds, every model seen, the same target."""
+    """Return DP-SGD with Poisson batches of the same mean size, as many rounds, every model seen, the same target."""
     if problem.noise != "gaussian":
         return None
     mean = float(frame.batches.mean())

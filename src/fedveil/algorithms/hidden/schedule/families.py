@@ -28,17 +28,17 @@ class Frame:
 
     @property
     def total(self) -> int:
-        """Rounds of all passes together."""
+        """Number of rounds of all passes together."""
         return self.passes * self.rounds
 
     @property
     def step_sizes(self) -> Vector:
-        """One per round of all passes."""
+        """The step size of every round of all passes."""
         return _tiled(self.steps, self.rounds, self.total)
 
     @property
     def batches(self) -> Vector:
-        """One per round of all passes."""
+        """The batch of every round of all passes."""
         return _tiled(self.batch, self.rounds, self.total)
 
 
@@ -54,7 +54,7 @@ class Shape:
 
     @property
     def risk(self) -> float:
-        """Expected excess risk on the model problem."""
+        """The expected excess risk on the model problem."""
         return self.bias + self.sampling + self.injected
 
 
@@ -65,14 +65,14 @@ def _tiled(values: Numbers | int | tuple[int, ...], rounds: int, total: int) -> 
 
 @lru_cache(maxsize=4)
 def target_mu(problem: Problem) -> float:
-    """The mu of one Gaussian step that just meets the target: the unit in which noise is first measured."""
+    """Return mu of one Gaussian step that just meets the target, the unit in which noise is first measured."""
     aim = math.log(problem.delta)
     found = brentq(lambda log_mu: float(log_theta(problem.epsilon, math.exp(log_mu))) - aim, -30.0, 12.0)
     return float(math.exp(float(found)))
 
 
 def deal(units: int, rounds: int) -> tuple[int, int]:
-    """Rounds of a pass and the batch, as few units as possible left over."""
+    """Return the rounds of a pass and the batch, with as few units as possible left over."""
     batch = units // rounds
     more = units // batch
     return (rounds, batch) if units - rounds * batch <= units - more * batch else (more, batch)
@@ -86,7 +86,7 @@ def growing(units: int, rounds: int) -> tuple[int, ...] | None:
 
 
 def decay(first: float, total: int, power: float) -> Numbers:
-    """Steps that fall like a power of the rounds left, to a hundredth at most."""
+    """Return steps that fall like a power of the rounds left, down to a hundredth at most."""
     if power == 0 or total == 1:
         return first
     return tuple((first * np.maximum((np.arange(total, 0, -1) / total) ** power, 0.01)).tolist())
@@ -108,7 +108,7 @@ def _model(problem: Problem) -> Yardstick:
 
 
 def later_factors(problem: Problem, steps: Vector) -> Vector:
-    """Products of the Lipschitz constants of the later rounds, never too small for a float."""
+    """Return products of the Lipschitz constants of the later rounds, never too small for a float."""
     probe = LastIterate(
         rounds=1,
         step_size=1.0,
@@ -123,7 +123,7 @@ def later_factors(problem: Problem, steps: Vector) -> Vector:
 
 
 def shaped(problem: Problem, frame: Frame, noise_std: Numbers | None = None) -> Shape:
-    """Noise of the frame's kind in the amount that should meet the target, or the noise given; and the risk."""
+    """Return the frame with noise of its kind that should meet the target, or with the given noise; and the risk."""
     model, steps, batch = _model(problem), frame.step_sizes, frame.batches
     kept = model.kept(steps)
     weights = model.weights(kept)
@@ -136,20 +136,20 @@ def shaped(problem: Problem, frame: Frame, noise_std: Numbers | None = None) -> 
 
 
 def injected(problem: Problem, frame: Frame, noise_std: Numbers) -> float:
-    """Risk from this noise."""
+    """Return the risk from this noise."""
     scale = frame.step_sizes * _tiled(noise_std, frame.rounds, frame.total) / np.sqrt(frame.batches)
     model, spare = _model(problem), 2.0 if problem.noise == "laplace" else 1.0  # Laplace: variance 2 * scale**2
     return spare * float(model.weights(model.kept(frame.step_sizes)) @ scale**2)
 
 
 def noise_on_average(frame: Frame, noise_std: Numbers) -> float:
-    """Noise on the averaged gradient of a round, root mean square, rounds counting by their squared step."""
+    """Return the noise on the averaged gradient of a round, root mean square, weighted by squared steps."""
     noise = _tiled(noise_std, frame.rounds, frame.total) / np.sqrt(frame.batches)
     return float(np.sqrt(np.average(noise**2, weights=frame.step_sizes**2)))
 
 
 def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
-    """Variances of the rounds for mu = 1 (secret order: on average over the places)."""
+    """Return variances of the rounds for mu = 1 (for a secret order, on average over the places)."""
     steps, secret = frame.step_sizes, problem.order == "secret"
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / frame.batches
     factors = later_factors(problem, steps)
@@ -161,7 +161,7 @@ def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
 
 
 def _tidy(noise: Vector, *, even: bool) -> Numbers:
-    """One number where all agree."""
+    """Return one number if all rounds agree."""
     if even and float(noise.max()) <= float(noise.min()) * (1 + 1e-9):
         return float(noise[0])
     return tuple(float(value) for value in noise)

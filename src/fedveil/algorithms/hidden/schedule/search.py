@@ -1,4 +1,4 @@
-"""The candidates that a problem and the user's wishes leave open, and the best of each kind and number of passes."""
+"""The candidates that a problem and the user's request leave open, and the best of each kind and number of passes."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -25,7 +25,7 @@ Deal = tuple[int, int | tuple[int, ...]]  # rounds of a pass, and their batch
 
 
 def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
-    """The kinds to look at; where the bounds know rounds of one kind only, that one."""
+    """Return the kinds to consider; only one if the bounds know rounds of one kind only."""
     lists = [v for v in (schedule.batch, schedule.step_size, schedule.noise_std) if isinstance(v, tuple)]
     varied = any(len(set(values)) > 1 for values in lists)
     if problem.noise == "laplace" or problem.stopping == "random":
@@ -41,7 +41,7 @@ def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
 
 
 def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]]:
-    """For each kind its best shape for each number of passes, fewest passes first."""
+    """Return for each kind its best shape for each number of passes, fewest passes first."""
     counts = [count for count in _COUNTS if count <= _MOST_PASSES] if problem.noise == "gaussian" else [1]
     counts = [schedule.passes] if schedule.passes is not None else counts
     found: dict[str, list[Shape]] = {}
@@ -55,14 +55,14 @@ def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]
 
 
 def pick(shapes: Sequence[Shape]) -> Shape:
-    """The cheapest of those whose expected risk is as good as the best."""
+    """Return the cheapest of those whose expected risk is as good as the best."""
     least = min(shape.risk for shape in shapes)
     close = [shape for shape in shapes if shape.risk <= _CLOSE * least]
     return min(close, key=lambda shape: _PASS * shape.frame.passes + shape.frame.total)
 
 
 def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> Shape | None:
-    """The best of the few frames that look best before their noise is worked out."""
+    """Return the best of the few frames that look best before their noise is computed."""
     options = [
         o for dealt in _deals(kind, problem, schedule, passes) for o in _options(kind, problem, schedule, passes, dealt)
     ]
@@ -79,7 +79,7 @@ def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -
 def _options(
     kind: str, problem: Problem, schedule: ScheduleRequest, passes: int, dealt: Deal
 ) -> list[tuple[float, Frame]]:
-    """Frames of one way to deal, with the risk that no noise can beat: over all steps that are open."""
+    """Return frames of one way to deal, with a risk that no noise can beat, over all open steps."""
     rounds, batch = dealt
     total = rounds * passes
     if schedule.step_size is not None:
@@ -103,7 +103,7 @@ def _check_length(name: str, values: Numbers | None, rounds: int, total: int) ->
 
 
 def _deals(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> list[Deal]:
-    """Ways to deal the units into the rounds of a pass."""
+    """Return ways to deal the units into the rounds of a pass."""
     units, rounds = problem.units, _requested_rounds(schedule)
     if schedule.batch is not None:
         return [_wished_deal(units, rounds, schedule.batch)]
