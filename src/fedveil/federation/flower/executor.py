@@ -30,7 +30,7 @@ from fedveil.federation.flower.client_app import relay
 from fedveil.federation.flower.supernode import Naps
 
 _SELDOM: Final = 1.0  # seconds between looks for a task when none has come for long
-_PATIENCE: Final = 5.0  # seconds until a node on this machine that does not answer is given up
+_PATIENCE: Final = 5.0  # seconds until a node that does not answer is looked at: if it still runs, it is asked again
 _ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
@@ -38,8 +38,8 @@ _ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 class Executor:
     """Takes tasks of one node, one after another."""
 
-    def __init__(self, address: str, secret: bytes, guard: Path) -> None:
-        self.address, self.guard, self._naps = address, guard, Naps()
+    def __init__(self, address: str, secret: bytes, guard: Path, patience: float = _PATIENCE) -> None:
+        self.address, self.guard, self.patience, self._naps = address, guard, patience, Naps()
         self._client = self._connected(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE))
 
     def serve(self, stop: Callable[[], bool]) -> None:
@@ -48,7 +48,8 @@ class Executor:
             getLogger(name).setLevel("WARNING")
         try:
             while not stop():
-                self._next()
+                with suppress(httpx.TransportError):  # a busy machine; a node that has ended stops us
+                    self._next()
         except Exception:
             if not stop():
                 raise
@@ -93,5 +94,5 @@ class Executor:
             insecure=True,  # on this machine's loopback interface, between two processes of one user
             root_certificates=None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), credentials],
-            retry_invoker=patient(make_simple_http_retry_invoker(), _PATIENCE),
+            retry_invoker=patient(make_simple_http_retry_invoker(), self.patience),
         )
