@@ -6,7 +6,6 @@ client process is made of.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, final
@@ -30,44 +29,52 @@ from fedveil.federation.flower.client_app import relay
 from fedveil.federation.flower.supernode import Naps
 
 _SELDOM: Final = 1.0  # seconds between looks for a task when none has come for long
-_PATIENCE: Final = 5.0  # seconds until a node that does not answer is looked at: if it still runs, it is asked again
 _ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
 @final
 class Executor:
-    """Takes tasks of one node, one after another."""
+    """Takes tasks of one node, one after another.
 
-    def __init__(self, address: str, secret: bytes, guard: Path, patience: float = _PATIENCE) -> None:
-        self.address, self.guard, self.patience, self._naps = address, guard, patience, Naps()
+    ``over`` says whether the node has ended, or this process is to stop. As long as it says no, a node that does not
+    answer is only slow, and is asked again.
+    """
+
+    def __init__(self, address: str, secret: bytes, guard: Path, over: Callable[[], bool]) -> None:
+        self.address, self.guard, self.over, self._naps = address, guard, over, Naps()
         self._client = self._connected(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE))
 
-    def serve(self, stop: Callable[[], bool]) -> None:
-        """Until told to stop, which is also when the node has ended: whatever was under way has ended with it."""
+    def serve(self) -> None:
+        """Serve until it is over, or until a task could not be ended in order.
+
+        Flower's node waits without limit for the reply to such a task and answers nothing more: it must be replaced.
+        """
         for name in ("httpx", "httpcore"):
             getLogger(name).setLevel("WARNING")
         try:
-            while not stop():
-                with suppress(httpx.TransportError):  # a busy machine; a node that has ended stops us
-                    self._next()
+            while not self.over() and self._next():
+                pass
         except Exception:
-            if not stop():
+            if not self.over():
                 raise
         finally:
             self._client.close()
 
-    def _next(self) -> None:
+    def _next(self) -> bool:
+        """Take the next task, if there is one; return whether the node can go on."""
         found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
         if found.HasField("task") and found.token:
-            # A run that has ended meanwhile: the link says no, or the client was closed. The next task is another.
-            with suppress(httpx.HTTPStatusError, RuntimeError):
-                self._one(found.token)
             self._naps = Naps()
+            try:
+                self._one(found.token)
+            except (httpx.HTTPError, RuntimeError):  # the node says no, or the client was closed: its run has ended
+                return False
         else:
             self._naps.sleep(_SELDOM)
+        return True
 
     def _one(self, token: str) -> None:
-        """One message in, one out; whatever fails is reported by its kind alone."""
+        """Pass one message to the guard and its answer back; a failure of the guard is reported by its kind alone."""
         client = self._connected(RuntimeTokenHttpInterceptor(token))
         context: Context | None = None
         status, details = SubStatus.COMPLETED, ""
@@ -94,5 +101,5 @@ class Executor:
             insecure=True,  # on this machine's loopback interface, between two processes of one user
             root_certificates=None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), credentials],
-            retry_invoker=patient(make_simple_http_retry_invoker(), self.patience),
+            retry_invoker=patient(make_simple_http_retry_invoker(), None, self.over),
         )

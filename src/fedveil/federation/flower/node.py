@@ -44,9 +44,10 @@ def run_node(
                     tell,
                 )
                 tell("connected")
-                Executor(f"127.0.0.1:{port}", secret.read_bytes(), guard).serve(partial(_over, node, stop))
+                Executor(f"127.0.0.1:{port}", secret.read_bytes(), guard, partial(_over, node, stop)).serve()
                 if not stop():
-                    tell("the link has let go of this node; trying again")
+                    tell("a run was cut short; starting again" if node.alive else "the link has let go; trying again")
+                    node.stop()
 
 
 def _let_in(
