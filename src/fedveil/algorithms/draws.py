@@ -5,7 +5,6 @@ round are a function of the key, the client's number and the round alone: a roun
 a simulation and a real site all find the same draws, and none is ever made twice. Theory page: sampled-shift.md.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,10 +16,10 @@ from numpy.typing import NDArray
 from fedveil.checks import require
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import Source
+from fedveil.theory.crowds import most_joined as most_joined
 from fedveil.values import Indices
 
 Order = Literal["poisson", "independent"]
-_RARE = 100 * math.log(2)  # minus the logarithm of the chance that a round is joined by more than is allowed for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +113,3 @@ def picks(source: Source, rounds: int, units: int) -> Indices:
     while (again := np.flatnonzero(words > last)).size:
         words[again] = source.words(again.size)
     return (words % np.uint64(rounds)).astype(np.int64)
-
-
-def most_joined(rate: float, units: int) -> int:
-    """More units than join a round, but for a chance of 2**-100 (Bernstein)."""
-    mean = rate * units
-    return min(units, math.ceil(mean + _RARE / 3 + math.sqrt(_RARE**2 / 9 + 2 * mean * _RARE)) + 1)

@@ -18,7 +18,6 @@ from fedveil.account.grid import Grid
 from fedveil.algorithms.base import EveryModelSeen
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Clipping, Sampling
 from fedveil.algorithms.dpsgd.network import Network
-from fedveil.algorithms.draws import most_joined
 from fedveil.algorithms.noise_shares import check_cohorts
 from fedveil.algorithms.share_words import Row, answer_row, holder_rows, site_row, sums_row
 from fedveil.checks import require
@@ -29,6 +28,7 @@ from fedveil.model.rounding import UNIT, rounding_bound
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import known
 from fedveil.target import Target
+from fedveil.theory.crowds import most_joined
 from fedveil.theory.grid import SAMPLER_DISTANCE
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices, number, whole
