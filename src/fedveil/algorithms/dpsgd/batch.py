@@ -1,4 +1,4 @@
-"""Which records of a client are in a round: by a coin each, a uniformly random set, or the next part of a shuffle."""
+"""Which records of a client are in a round: by draws of their own, a uniformly random set, or a part of a shuffle."""
 
 from functools import lru_cache
 
@@ -20,9 +20,15 @@ class Sampler:
         self._settings, self._sampling, self._records = settings, sampling, records
         self._entropy, self._label = entropy, f"dpsgd batch {client}"
         self._shuffle = lru_cache(maxsize=1)(self._shuffled)
+        self._picks: draws.Draws | None = None
+        if sampling == "independent":
+            how = draws.DrawnOrder(order="independent", rounds=settings.batches_a_pass)
+            self._picks = draws.Draws(how, {client: records}, entropy, "dpsgd batch")
 
     def batch(self, turn: int) -> Indices:
         """The places of the records in this round, in rising order (a shuffled part: as shuffled)."""
+        if self._picks is not None:
+            return self._picks.joined(turn)
         if self._sampling == "shuffled":
             per_pass, size = self._settings.batches_a_pass, self._settings.size(self._records)
             which, part = divmod(turn, per_pass)
