@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedveil.algorithms.draws import Draws
 from fedveil.algorithms.hidden.deal import Batch
+from fedveil.algorithms.hidden.drawn import LABEL, drawn_order
 from fedveil.algorithms.hidden.steps import Rule, State, draw, last_round, model_of, start, step
 from fedveil.algorithms.hidden.train import batches_of
-from fedveil.algorithms.observation import AttackView, Observation, Observations, noise_of_client
+from fedveil.algorithms.observation import AttackView, DrawnRounds, Observation, Observations, noise_of_client
 from fedveil.data.records import Records
 from fedveil.guarantee import Adversary
 from fedveil.noise.entropy import Entropy
@@ -91,4 +93,12 @@ def _own(plan: Plan, rule: Rule, records: Records, entropy: Entropy, clients: Se
     return found
 
 
-ATTACK_VIEW = AttackView(with_noise=_with_noise, observe=_observe, first_round=_first_round)
+def _drawn(plan: Plan, entropy: Entropy) -> DrawnRounds | None:
+    """The draws of one client that holds all units: each unit's draws have the same law, whoever holds it."""
+    if not plan.run.sampled:
+        return None
+    draws = Draws(drawn_order(plan.run), {0: plan.units}, entropy, LABEL)
+    return DrawnRounds(plan.units, plan.run.rounds, plan.run.rate, draws.joined)
+
+
+ATTACK_VIEW = AttackView(with_noise=_with_noise, observe=_observe, first_round=_first_round, drawn=_drawn)
