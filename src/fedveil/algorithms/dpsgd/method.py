@@ -285,18 +285,21 @@ class DpSgd(EveryModelSeen):
             ),
             ("rounds of a client", _span([float(p.rounds) for p in client_settings]), "all are charged, lost ones too"),
             ("the network", "not part of it", "its delays and losses do not depend on the data: declared"),
-            *self._taking_part(),
+            *self._taking_part(trust),
             *self._window_rows(adversary, data, target, trust),
         ]
 
-    def _taking_part(self) -> list[Row]:
+    def _taking_part(self, trust: Trust) -> list[Row]:
         """Why nobody learns the draws from who takes part: all clients do, whatever their records picked."""
         if self.sampling != "independent":
             return []
-        how = "a client that no record picked sends its noise like any other, so nobody learns the draws, the server "
-        how += "not even from single updates: every row here counts on them; a client that is silent when it has "
-        how += "nothing to send would void that"
-        return [("every client takes part in each of its rounds", "with an empty batch if need be", how)]
+        how = "a client whose batch is empty sends its noise like any other, so not even a server that sees single "
+        how += "updates learns the draws: they count in favour of every row of this certificate"
+        rows = [("every client takes part in each of its rounds", "with an empty batch if need be", how)]
+        if trust.shared and trust.dropouts:
+            why = "declared: who is missing depends on no record and on no draw"
+            rows.append(("clients are missing by chance", f"at most {trust.dropouts} a round", why))
+        return rows
 
     def _window_rows(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> list[Row]:
         """What a stated trust adds where windows wait for everybody; otherwise nothing is added up."""
