@@ -17,7 +17,16 @@ from fedveil.account.sampled import best_pairs
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Answer, Bound, Moves, Status
-from fedveil.mechanism import Gaussian, LastIterate, Mechanism, SampledGaussian, alike, flatten
+from fedveil.mechanism import (
+    Gaussian,
+    IndependentGaussian,
+    LastIterate,
+    Mechanism,
+    SampledGaussian,
+    ShuffledGaussian,
+    alike,
+    flatten,
+)
 from fedveil.theory.concentrated import group_epsilon_delta
 from fedveil.theory.loss import FiniteLaw, law_of_profile
 from fedveil.theory.numerics import (
@@ -169,8 +178,12 @@ def _moves(mechanism: Mechanism) -> Moves | None:
     found: list[tuple[float, int]] = []
     for part, times in flatten(mechanism):
         match part:
-            case Gaussian():
+            case Gaussian() | ShuffledGaussian():
                 found.append((part.mu, times))
+            case IndependentGaussian(neighbours="zero-out"):  # any of the pass's rounds may be the one
+                found.append((part.mu, times * part.rounds))
+            case IndependentGaussian():  # both records may pick the same round
+                found.append((2 * part.mu, times * part.rounds))
             case SampledGaussian(sampling="poisson", neighbours="zero-out"):
                 found.append((part.mu, times))
             case SampledGaussian():  # an exchange takes one contribution away and adds another

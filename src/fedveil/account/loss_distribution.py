@@ -142,7 +142,7 @@ class LossDistributionAccountant:
         check_delta(delta)
         if not curve.forward:
             exact = gaussian_epsilon(math.sqrt(curve.squared_mu), delta)
-            return Bracket(exact * (1 - 1e-8), exact)
+            return Bracket(exact * (1 - 1e-8) if curve.bracketed else 0.0, exact)
         if not curve.bracketed:
             return Bracket(0.0, self.epsilon(curve, delta))
         if any(_known_between(law) for law, _ in curve.forward + curve.backward):

@@ -47,11 +47,15 @@ class Observations:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """How far one use of a victim moves a sum, in units of its noise, and how likely it is used in a round."""
+    """How far one use of a victim moves a sum, in units of its noise, and how likely it is used in a round.
+
+    ``places``: among how many rounds of each pass the victim picks one; 0 where it does not pick.
+    """
 
     size: float
     rate: float
     noise: float
+    places: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +78,31 @@ class Releases:
     work: Callable[[Plan], int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnRounds:
+    """Who draws its own rounds in a plan, and how: ``batch`` gives the units that join a round, by the real sampler.
+
+    ``rounds``: of a pass; ``rate``: of a coin, None where every unit picks one round of each pass.
+    """
+
+    units: int
+    rounds: int
+    rate: float | None
+    batch: Callable[[int], Indices]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackView:
     """``with_noise``: the plan with its noise multiplied; ``observe``: what is seen of a run, ``clients`` naming whose
     own messages are wanted; ``first_round``: the records that the first round uses. ``releases``: None where only the
-    last model is released.
+    last model is released. ``drawn``: the sampler where units draw their own rounds by secret draws; else None.
     """
 
     with_noise: Callable[[Plan, float], Plan]
     observe: Callable[[Plan, Records, Entropy, Sequence[int], bool], Observations]
     first_round: Callable[[Plan, Records, Entropy], Indices]
     releases: Releases | None = None
+    drawn: Callable[[Plan, Entropy], DrawnRounds | None] = lambda plan, entropy: None
 
 
 def noise_of_client(entropy: Entropy, client: int, scale: float, size: int) -> Vector:

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from fedveil.algorithms.hidden.deal import Batch, deal
 from fedveil.algorithms.hidden.steps import Rule, State, draw, step
+from fedveil.attack.drawn_runs import Join, drawn_batches, join
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.data.rows import row_norms
@@ -31,12 +32,13 @@ class Parts:
 
     draw: Draw = draw
     step: Step = step
+    join: Join = join
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """Many runs: ``positions`` after every round (runs, rounds, parameters) in grid steps, ``noise`` of every round,
-    and ``places``: the round (from 0, of a pass) that uses each record; one row a run, or one row for all.
+    and ``places``: the round (from 0, of a pass) that uses each record; one row a run, or one row for all; -1: unknown.
     """
 
     rule: Rule
@@ -82,10 +84,13 @@ def _group(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Par
     rule, total, size = Rule.of(plan), plan.run.total, plan.dimension
     state = State(0, np.zeros((runs, size)))
     positions, noises = np.empty((runs, total, size)), np.empty((runs, total, size))
-    batches, places = _dealt(plan, records, runs, entropy)
+    if plan.run.sampled:
+        batches, places = drawn_batches(plan, records, runs, entropy, parts.join, _blocks)
+    else:
+        batches, places = _dealt(plan, records, runs, entropy)
     for turn in range(total):
         noise = parts.draw(rule, turn, runs * size, entropy).reshape(runs, size)
-        state = parts.step(rule, state, batches(turn % plan.run.rounds), noise)
+        state = parts.step(rule, state, batches(turn if plan.run.sampled else turn % plan.run.rounds), noise)
         positions[:, turn], noises[:, turn] = state.position, noise
     return Trace(rule, positions, noises, places)
 

@@ -15,6 +15,7 @@ from fedveil.algorithms.hidden.deal import Batch
 from fedveil.algorithms.hidden.steps import State
 from fedveil.algorithms.projection import project
 from fedveil.attack.batched_runs import Parts, Trace, stacked
+from fedveil.attack.drawn_runs import drawn_scores
 from fedveil.attack.neighbours import Pair
 from fedveil.audit.game import Seen
 from fedveil.data.records import Records
@@ -85,7 +86,13 @@ class Scene:
 
 
 def look(scene: Scene, adversary: Adversary) -> Seen:
-    """What this observer can make of the runs."""
+    """What this observer can make of the runs.
+
+    Where units draw their own rounds, whoever sees more than the last model looks at all rounds. Some may see more
+    than that; what they are promised must hold for this look as well.
+    """
+    if scene.plan.run.sampled and adversary != "final-model":
+        return _drawn(scene)
     match adversary:
         case "final-model":
             return _final(scene)
@@ -116,6 +123,21 @@ def residuals(scene: Scene) -> tuple[Vector, Vector]:
         seen.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
         ratios.append(_ratio(seen[-1], *scene.pushes(turn, models)))
     return np.stack(seen, axis=1), np.stack(ratios, axis=1)
+
+
+def _drawn(scene: Scene) -> Seen:
+    """All rounds seen, the victim's draws unknown: the likelihood ratio over all that they may be."""
+    run, rule, seen, ahead, back = scene.plan.run, scene.trace.rule, list[Vector](), list[Vector](), list[Vector]()
+    for turn in range(run.total):
+        models = scene.models(turn)
+        moved = scene.trace.positions[:, turn] * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        seen.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
+        nothing = np.zeros(scene.trace.runs)
+        for found, push in zip((ahead, back), scene.pushes(turn, models), strict=True):
+            found.append(_ratio(seen[-1], push, nothing))
+    first, second, features = (np.stack(rows, axis=1) for rows in (ahead, back, seen))
+    scores = np.stack(drawn_scores(run, features, first, second), axis=1)
+    return Seen(features if features.shape[1] <= _MOST_FEATURES else features[:, :0], scores)
 
 
 def _ratio(seen: Vector, one: Vector, other: Vector) -> Vector:
