@@ -18,6 +18,7 @@ from fedveil.mechanism import LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.closing import Part, at_once, check_plan, lengths
 from fedveil.theory.composition import Uses, worst_upper
+from fedveil.theory.exchange import exchange_delta, exchange_epsilon, exchange_law
 from fedveil.theory.hops import log_delta_upper, profile, two_hops
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, LossLaw
 from fedveil.theory.mixture_law import Way
@@ -28,6 +29,7 @@ from fedveil.values import Vector
 
 _KINDS = 48  # different rounds that are told apart when every model is seen
 _CLASSES = 12  # different shifts inside one part of a pass
+_WIDEST = 50.0  # epsilon of an exchange up to which it is looked for
 _USUAL = 1e-5  # the delta for which a plan is sought when none is given
 
 
@@ -89,16 +91,18 @@ def _evaluator(
         if not left > 0:
             return math.inf
         try:
-            if _two_hops(run):
-                return _hops(run, name, delta)[1](left)
+            if _exchanged(run):
+                return _exchange(run, name, delta)[1](left)
             return worst_upper(pairs(delta).alternatives, left)
         except OverflowError:  # beyond what the grids hold: nothing is promised
             return math.inf
 
     def log_delta(at: float) -> float:
         try:
-            exchange = _two_hops(run)
-            found = _hops(run, name, _USUAL)[0](at) if exchange else log_delta_upper(pairs(_USUAL).alternatives, at)
+            if _exchanged(run):
+                found = _exchange(run, name, _USUAL)[0](at)
+            else:
+                found = log_delta_upper(pairs(_USUAL).alternatives, at)
         except OverflowError:
             found = 0.0
         return min(math.log(math.exp(min(found, 0.0)) + chance(_USUAL)), 0.0)
@@ -108,19 +112,46 @@ def _evaluator(
     return Evaluator(name, "certified", why, log_delta, epsilon=direct, grouped=many)
 
 
-def _two_hops(run: LastIterate) -> bool:
-    """Exchanges under independent draws go through the run without the record."""
+def _exchanged(run: LastIterate) -> bool:
+    """Whether a record is exchanged for another under independent draws: then two sums over each pass differ."""
     return run.order == "independent" and run.neighbours == "replace-one"
 
 
 @lru_cache(maxsize=32)
-def _hops(run: LastIterate, name: str, delta: float) -> tuple[Callable[[float], float], Callable[[float], float]]:
+def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[float], float], Callable[[float], float]]:
+    """Logarithm of delta at an epsilon, and epsilon at a delta: the two sums together, or two hops if that is less."""
     single = replace(run, neighbours="zero-out")
     found = seen_pairs(single, 1) if name == "unhidden" else hidden_pairs(single, 1, delta)
-    return two_hops(profile(found.forward), profile(found.backward))
+    hops = two_hops(profile(found.forward), profile(found.backward))
+    (law, times), *rest = found.forward
+    alone = law if not rest and times == 1 and isinstance(law, AllocationLaw) else None
+
+    def log_delta(at: float) -> float:
+        try:
+            if alone is None:
+                return min(hops[0](at), log_delta_upper([_exchange_uses(found)], at))
+            return min(hops[0](at), math.log(max(exchange_delta(alone.summands, at, alone.tail), 1e-300)))
+        except OverflowError:
+            return hops[0](at)
+
+    def epsilon(at: float) -> float:
+        loose = hops[1](at)
+        try:
+            if alone is None:
+                return min(loose, worst_upper([_exchange_uses(found)], at))
+            return min(loose, exchange_epsilon(alone.summands, at, min(loose, _WIDEST), alone.tail))
+        except OverflowError:
+            return loose
+
+    return log_delta, epsilon
 
 
-def sampled_rounds(run: LastIterate, delta: float) -> Rounds:
+def _exchange_uses(pairs: Pairs) -> tuple[tuple[LossLaw, int], ...]:
+    """The passes of an exchange, from those of zero-out; the same in both directions."""
+    return tuple((exchange_law(law), times) for law, times in pairs.forward)
+
+
+def sampled_rounds(run: LastIterate, delta: float = _USUAL) -> Rounds:
     """The rounds as the theorem sees them: the gap that one contribution opens, whatever the neighbours are.
 
     Steps are as steep as the number of records makes them that may join when about this delta is asked for.
@@ -131,7 +162,7 @@ def sampled_rounds(run: LastIterate, delta: float) -> Rounds:
     return Rounds(plain.noise, plain.gap, plain.swap, lipschitz, unknown, plain.diameter)
 
 
-def overfull(run: LastIterate, delta: float) -> float:
+def overfull(run: LastIterate, delta: float = _USUAL) -> float:
     """A bound on the chance that some round is joined by more records than it is charged for at about this delta."""
     return joining(run, delta).chance
 
@@ -265,12 +296,15 @@ def best_pairs(run: LastIterate) -> Pairs | None:
 
     Should more records join than are charged for, everything counts as disclosed.
     """
-    if _two_hops(run):
-        return None
-    hidden = _shifted(run, 1)
-    if hidden.status != "certified":
-        return seen_pairs(run, 1)
-    pairs, chance = hidden_pairs(run, 1, _USUAL), overfull(run, _USUAL)
+    single = replace(run, neighbours="zero-out") if _exchanged(run) else run
+    hidden = _shifted(run, 1).status == "certified"
+    pairs = hidden_pairs(single, 1, _USUAL) if hidden else seen_pairs(single, 1)
+    if _exchanged(run):
+        try:
+            pairs = Pairs(_exchange_uses(pairs), _exchange_uses(pairs))
+        except OverflowError:
+            return None
+    chance = overfull(run, _USUAL) if hidden else 0.0
     if chance == 0:
         return pairs
     kept = (1 - chance) * (1 - 8e-16)  # floats near 1 must not round a small chance away
