@@ -70,7 +70,9 @@ def _shifted(run: LastIterate, group: int) -> Evaluator:
         return withdrawn(name, no_contraction(run) + ("" if run.smoothness is None else f": {joined.words}"))
     if not joined.chance < 1:
         return withdrawn(name, "more records than largest_batch are likely to join some round")
-    why = "the record's draws are secret and later noise closes its gaps, part by part; " + joined.words
+    why = "the record's draws are secret and later noise closes its gaps, part by part"
+    if run.largest_batch is None and run.smoothness:
+        why += f"; {joined.words}"
     return _evaluator(name, why, run, group, partial(hidden_pairs, run, group), partial(overfull, run), _shifted)
 
 
