@@ -9,6 +9,7 @@ from fedveil.algorithms.hidden.schedule.drawn import planned, rate_of
 from fedveil.algorithms.hidden.schedule.families import Frame, Shape, injected, noise_on_average, shaped
 from fedveil.algorithms.hidden.schedule.problem import Problem
 from fedveil.algorithms.hidden.schedule.search import pick, search
+from fedveil.algorithms.hidden.schedule.stopped import stopping_words
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
@@ -210,6 +211,7 @@ def _reason(problem: Problem, schedule: ScheduleRequest, best: Shape, poisson: R
         f"+ {best.sampling:.2g} dealing"
     )
     if poisson is None:
-        return text + "."
+        return text + "." + stopping_words(problem, frame.passes)
     ratio = math.sqrt(best.injected / max(poisson.arriving, 1e-300))
-    return text + f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    text += f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    return text + stopping_words(problem, frame.passes)

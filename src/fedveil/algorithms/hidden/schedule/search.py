@@ -56,11 +56,17 @@ def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]
     found: dict[str, list[Shape]] = {}
     for kind in kinds_of(problem, schedule):
         shapes = [best for passes in counts if (best := _best(kind, problem, schedule, passes)) is not None]
-        if shapes:
+        if problem.stopping == "random":  # other bounds for one pass than for several: the best of both is certified
+            found |= {f"{kind}, {n}": some for n in ("one", "several") if (some := _passes(shapes, n))}
+        elif shapes:
             found[kind] = shapes
     hint = "Growing batches need at least two rounds and a few units in each."
     require(found, "[schedule]", f"leave a schedule for {problem.units} units", schedule, hint)
     return found
+
+
+def _passes(shapes: Sequence[Shape], number: str) -> list[Shape]:
+    return [shape for shape in shapes if (shape.frame.passes == 1) == (number == "one")]
 
 
 def pick(shapes: Sequence[Shape]) -> Shape:
