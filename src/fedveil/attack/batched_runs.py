@@ -5,24 +5,41 @@ matrix whose rows are zero but for their own run's columns, so the gradient of a
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from fedveil.algorithms.draws import coins, picks
 from fedveil.algorithms.hidden.deal import Batch, deal
 from fedveil.algorithms.hidden.steps import Rule, State, draw, step
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.data.rows import row_norms
+from fedveil.mechanism import LastIterate
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.values import Indices, Vector
 
 Draw = Callable[[Rule, int, int, Entropy], Vector]
 Step = Callable[[Rule, State, Batch, Vector], State]
+Joins = Callable[[LastIterate, int, int, Entropy], NDArray[np.bool_]]
 _ENTRIES = 20_000_000  # of one stacked batch: runs are made in groups below it
+
+
+def joins(run: LastIterate, runs: int, turn: int, entropy: Entropy) -> NDArray[np.bool_]:
+    """Who joins a round, where units draw their own: a row for each of many runs, by the trainer's own coins and picks.
+
+    Only their addresses are others: all runs draw from one stream.
+    """
+    units = run.records or 1
+    if run.order == "poisson":
+        return coins(entropy.stream("coins of runs", turn), run.rate or 1.0, runs, units)
+    which, part = divmod(turn, run.rounds)
+    picked = picks(entropy.stream("picks of runs", which), run.rounds, runs * units)
+    return np.asarray(picked.reshape(runs, units) == part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +48,14 @@ class Parts:
 
     draw: Draw = draw
     step: Step = step
+    joins: Joins = joins
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """Many runs: ``positions`` after every round (runs, rounds, parameters) in grid steps, ``noise`` of every round,
-    and ``places``: the round (from 0, of a pass) that uses each record; one row a run, or one row for all.
+    and ``places``: the round (from 0, of a pass) that uses each record; one row a run, or one row for all; -1 where
+    that is not known, or not one round.
     """
 
     rule: Rule
@@ -57,6 +76,8 @@ def many_runs(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: 
     whole = plan.run.stopping == "end"
     require(whole, "schedule.stopping", "be end for the distinguishing game", plan.run.stopping)
     largest = int(np.max(plan.run.batch)) * plan.data.features * _largest_unit(plan)
+    if plan.run.sampled:
+        largest = plan.data.records * plan.data.features
     size = max(1, min(runs, _ENTRIES // max(1, largest)))
     groups = [
         _group(plan, records, min(size, runs - first), _own(entropy, number), parts or Parts())
@@ -82,16 +103,38 @@ def _group(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Par
     rule, total, size = Rule.of(plan), plan.run.total, plan.dimension
     state = State(0, np.zeros((runs, size)))
     positions, noises = np.empty((runs, total, size)), np.empty((runs, total, size))
-    batches, places = _dealt(plan, records, runs, entropy)
+    batches, places = (_drawn if plan.run.sampled else _dealt)(plan, records, runs, entropy, parts)
     for turn in range(total):
         noise = parts.draw(rule, turn, runs * size, entropy).reshape(runs, size)
-        state = parts.step(rule, state, batches(turn % plan.run.rounds), noise)
+        state = parts.step(rule, state, batches(turn), noise)
         positions[:, turn], noises[:, turn] = state.position, noise
     return Trace(rule, positions, noises, places)
 
 
-def _dealt(plan: Plan, records: Records, runs: int, entropy: Entropy) -> tuple[Callable[[int], Batch], Indices]:
+def _drawn(
+    plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Parts
+) -> tuple[Callable[[int], Batch], Indices]:
+    """All units of all runs in every round; those that did not join weigh nothing."""
+    whole = Batch(records.features, records.targets, row_norms(records.features), None)
+    stack, each = stacked([whole] * runs), 1.0 / records.sizes[records.owner]
+
+    def batch(turn: int) -> Batch:
+        joined = parts.joins(plan.run, runs, turn, entropy)
+        weights = joined[:, records.owner] * each if plan.target.unit == "client" else joined.astype(np.float64)
+        return replace(stack, weights=weights.ravel())
+
+    return batch, np.full((1, plan.data.records), -1, dtype=np.int64)
+
+
+def _dealt(
+    plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Parts
+) -> tuple[Callable[[int], Batch], Indices]:
     """The batch of each round for all runs, and where the records went."""
+    batches, places = _dealt_once(plan, records, runs, entropy)
+    return (lambda turn: batches(turn % plan.run.rounds)), places
+
+
+def _dealt_once(plan: Plan, records: Records, runs: int, entropy: Entropy) -> tuple[Callable[[int], Batch], Indices]:
     if plan.run.order == "public" or plan.run.rounds == 1:  # the order of a single round does not matter
         dealt = deal(plan, records, entropy)
         places = np.repeat(np.arange(plan.run.rounds), np.diff(dealt.starts))

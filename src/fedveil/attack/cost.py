@@ -23,7 +23,8 @@ def _hidden(plan: Plan) -> int:
     run, data = plan.run, plan.data
     fixed = 4 * _WORD * data.records * data.features
     each = 6 * _WORD * run.total * plan.dimension + 7 * _WORD * data.records
-    work = 4 * (run.passes * data.records * data.features + run.total * plan.dimension)
+    times = run.total if run.sampled else run.passes  # all units of a round are looked at, whoever joined
+    work = 4 * (times * data.records * data.features + run.total * plan.dimension)
     return int(min(MOST, max(0, BYTES - fixed) // each, NUMBERS // work))
 
 

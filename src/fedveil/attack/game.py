@@ -18,10 +18,12 @@ from fedveil.promises import ADVERSARIES
 Claims = Callable[[Adversary], Claim]
 
 
-def scenes(plan: Plan, runs: int, entropy: Entropy, parts: Parts | None = None) -> tuple[Scene, Scene]:
-    """The same plan run ``runs`` times on each of two neighbouring data sets."""
+def scenes(
+    plan: Plan, runs: int, entropy: Entropy, parts: Parts | None = None, *, loud: bool = False
+) -> tuple[Scene, Scene]:
+    """The same plan run ``runs`` times on each of two neighbouring data sets; ``loud``: the others push aside."""
     require(plan.method.hides, "algorithm.kind", "be hidden for the distinguishing game", plan.method.kind)
-    pair, parts = worst_pair(plan), parts or Parts()
+    pair, parts = worst_pair(plan, loud=loud), parts or Parts()
     keys = [Entropy(entropy.words("scene", k, 4).tobytes(), private=entropy.private) for k in range(2)]
     found = [
         Scene(plan, pair, records, many_runs(plan, records, runs, key, parts), key, parts)
@@ -39,8 +41,11 @@ def game(
     claims: Claims | None = None,
     alarm: float = 1e-6,
     parts: Parts | None = None,
+    loud: bool = False,
 ) -> list[Finding]:
     """One finding for each observer; ``claims`` stands in for what the plan promises. ``alarm`` is for each.
+
+    ``loud``: all others push, across the victim's direction, so that an observer sees how many are in a round.
 
     Methods that hide nothing are looked at release by release, as one observer sees them (attack/releases.py).
     """
@@ -49,7 +54,7 @@ def game(
         who = view_of(plan).seen_by
         claim = claim_of_plan(plan, who) if claims is None else claims(who)
         return [play(*seen, claim, adversary=who, delta=plan.target.delta, alarm=alarm)]
-    first, second = scenes(plan, runs, entropy, parts)
+    first, second = scenes(plan, runs, entropy, parts, loud=loud)
     found = []
     for adversary in adversaries:
         claim = claim_of_plan(plan, adversary) if claims is None else claims(adversary)
@@ -61,11 +66,11 @@ def game(
 def what_hiding_buys(plan: Plan, runs: int, entropy: Entropy, *, alarm: float = 1e-6) -> list[tuple[str, Finding]]:
     """The same attacker with the last model, with one in the middle too, and with all; beside what is certified.
 
-    In the middle: right after the round that uses the victim last (of a secret order: after the middle round).
+    In the middle: right after the round that uses the victim last (where nobody knows it: after the middle round).
     """
     first, second = scenes(plan, runs, entropy)
     total, place = plan.run.total, int(first.places(int(first.pair.victim[0]))[0])
-    middle = max(1, total // 2) if plan.run.order == "secret" else total - plan.run.rounds + place + 1
+    middle = max(1, total // 2) if plan.run.order != "public" else total - plan.run.rounds + place + 1
     looks: list[tuple[str, Adversary, Callable[[Scene], Seen]]] = [
         ("the final model", "final-model", lambda scene: look(scene, "final-model")),
         (f"the model after round {middle} too", "every-model", lambda scene: some_models(scene, (middle, total))),

@@ -1,7 +1,8 @@
 """Two neighbouring data sets of a plan's shape that a run should tell apart if it tells any: one unit against silence.
 
 All other rows are zero: they push nowhere, so nothing but the noise hides the victim, whose rows lie on the feature
-bound and whose labels differ on the two data sets (or who is silent on the second).
+bound and whose labels differ on the two data sets (or who is silent on the second). Or they are loud: all push alike,
+across the victim's direction, so that how many of them are in a round can be read.
 """
 
 from dataclasses import dataclass
@@ -17,15 +18,19 @@ from fedveil.values import Indices, Vector
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """The two data sets; ``victim``: the rows that differ; ``direction``: of the victim's push, a unit vector."""
+    """The two data sets; ``victim``: the rows that differ; ``direction``: of the victim's push, a unit vector.
+
+    ``aside``: the direction of everybody else's push; None where they are silent.
+    """
 
     first: Records
     second: Records
     victim: Indices
     direction: Vector
+    aside: Vector | None = None
 
 
-def worst_pair(plan: Plan) -> Pair:
+def worst_pair(plan: Plan, *, loud: bool = False) -> Pair:
     """The pair for a plan; refuses models of which it is not known that a zero row pushes nowhere."""
     hint = "Zero rows push a torch model too: audit it with canaries or membership inference."
     require(not isinstance(plan.model.loss, TorchLoss), "model.kind", "be a loss of linear scores", "torch", hint)
@@ -36,6 +41,9 @@ def worst_pair(plan: Plan) -> Pair:
     row[0] = data.bound
     top = float(data.classes - 1) if data.classes else 1.0
     features, targets = np.zeros((data.records, data.features)), np.zeros(data.records)
+    if loud:
+        require(data.features >= 2, "data.features", "be at least 2 for others that push aside", data.features)
+        features[:, -1], targets[:] = data.bound, top
     features[victim], targets[victim] = row, top
     silent, other = features.copy(), targets.copy()
     if plan.target.neighbours == "zero-out":
@@ -43,7 +51,8 @@ def worst_pair(plan: Plan) -> Pair:
     else:
         other[victim] = 0.0 if data.classes else -1.0
     first, second = (_records(plan, X, y, owner) for X, y in ((features, targets), (silent, other)))
-    return Pair(first, second, victim, _direction(plan, first, second, victim))
+    direction = _direction(plan, first, second, victim)
+    return Pair(first, second, victim, direction, _aside(plan, first, victim) if loud else None)
 
 
 def _owners(plan: Plan) -> Indices:
@@ -76,6 +85,15 @@ def _records(plan: Plan, features: Vector, targets: Vector, owner: Indices) -> R
     return Records(
         features=features, targets=targets, owner=owner, clients=data.clients, bound=data.bound, classes=data.classes
     )
+
+
+def _aside(plan: Plan, records: Records, victim: Indices) -> Vector:
+    """Of the push of one that is not the victim, at the zero model."""
+    other = int(np.flatnonzero(~np.isin(np.arange(len(records)), victim))[0])
+    rows, clip = slice(other, other + 1), plan.constants.lipschitz
+    start = np.zeros(plan.dimension)
+    push, _ = plan.model.loss.gradient(start, records.features[rows], records.targets[rows], clip=clip)
+    return np.asarray(-push / np.linalg.norm(push), dtype=np.float64)
 
 
 def _direction(plan: Plan, first: Records, second: Records, victim: Indices) -> Vector:

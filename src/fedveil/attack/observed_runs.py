@@ -20,6 +20,7 @@ from fedveil.audit.game import Seen
 from fedveil.data.records import Records
 from fedveil.data.rows import row_norms
 from fedveil.guarantee import Adversary
+from fedveil.mechanism import LastIterate
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
 from fedveil.plan import Plan
@@ -67,6 +68,16 @@ class Scene:
             found.append(self.along(total.reshape(models.shape)) * factor)
         return found[0], found[1]
 
+    def missing_aside(self, turn: int, moved: Vector) -> Vector:
+        """How much likelier it is, in each run, that the others in this round are one fewer than planned; logarithm."""
+        if self.pair.aside is None:
+            return np.zeros(self.trace.runs)
+        rule = self.trace.rule
+        noise = float(rule.noise[turn]) * rule.unit
+        one = float(rule.steps[turn] * rule.clip / rule.batches[turn]) / noise  # each pushes at its clip
+        lacking = float(rule.batches[turn]) * one - moved @ self.pair.aside / noise
+        return np.asarray(one * lacking - one * one / 2, dtype=np.float64)
+
     @property
     def _weights(self) -> Vector | None:
         held = self.pair.victim.size
@@ -86,6 +97,8 @@ class Scene:
 
 def look(scene: Scene, adversary: Adversary) -> Seen:
     """What this observer can make of the runs."""
+    if scene.plan.run.sampled and adversary != "final-model":
+        return drawn_rounds(scene)
     match adversary:
         case "final-model":
             return _final(scene)
@@ -116,6 +129,44 @@ def residuals(scene: Scene) -> tuple[Vector, Vector]:
         seen.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
         ratios.append(_ratio(seen[-1], *scene.pushes(turn, models)))
     return np.stack(seen, axis=1), np.stack(ratios, axis=1)
+
+
+def drawn_rounds(scene: Scene) -> Seen:
+    """All rounds seen, where the victim drew its own: the likelihood ratio of all draws together.
+
+    Every observer inside the run sees at least this much; what else one of them knows is not used. If empty rounds
+    are silent, nobody was in a round that moved nothing. Where others push aside, one of them is missing where the
+    victim is, if rounds are filled to a fixed number.
+    """
+    run, rule = scene.plan.run, scene.trace.rule
+    seen, sides = [], ([], [])  # type: tuple[list[Vector], tuple[list[Vector], list[Vector]]]
+    for turn in range(run.total):
+        models = scene.models(turn)
+        moved = scene.trace.positions[:, turn] * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        seen.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
+        shy = scene.missing_aside(turn, moved)
+        before = scene.trace.positions[:, turn - 1] if turn else 0.0
+        still = np.where(np.all(scene.trace.positions[:, turn] == before, axis=1), -np.inf, 0.0)
+        for found, push in zip(sides, scene.pushes(turn, models), strict=True):
+            found.append(push * seen[-1] - push * push / 2 + shy + still)
+    logs = [np.stack(found, axis=1) for found in sides]
+    scores = [_all_draws(run, logs[0]) - _all_draws(run, logs[1])]
+    if run.passes > 1:  # and as if every pass had the draws of the first
+        again = [each.reshape(-1, run.passes, run.rounds).sum(axis=1) for each in logs]
+        scores.append(_all_draws(run, again[0]) - _all_draws(run, again[1]))
+    features = np.stack(seen, axis=1)
+    return Seen(features if features.shape[1] <= _MOST_FEATURES else features[:, :0], np.stack(scores, axis=1))
+
+
+def _all_draws(run: LastIterate, logs: Vector) -> Vector:
+    """Logarithm of how likely all rounds are, the victim's draws averaged; ``logs``: of each round, if it joined."""
+    if run.order == "poisson":
+        rate = run.rate or 1.0
+        stay = np.log1p(-rate) if rate < 1 else -700.0
+        return np.asarray(np.logaddexp(stay, np.log(rate) + logs).sum(axis=1), dtype=np.float64)
+    by_pass = logs.reshape(logs.shape[0], -1, run.rounds)
+    found = np.maximum(logsumexp(by_pass, axis=2), -700.0)  # all rounds silent: it was in none
+    return np.asarray(found.sum(axis=1), dtype=np.float64)
 
 
 def _ratio(seen: Vector, one: Vector, other: Vector) -> Vector:
