@@ -1,7 +1,7 @@
 """What an algorithm must know: a plan holds one as a frozen value, and trainer and accountant both read it."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from fedveil.account.grid import Grid
 from fedveil.algorithms.share_words import Row
@@ -94,9 +94,14 @@ class Method(Protocol):
 
 
 class Served:
-    """What algorithms answer alike that add noise, have a server, and add up every round by itself."""
+    """What algorithms answer alike that add noise, have a server, and add up every round by itself.
+
+    ``pulls_when_empty``: whether a client without records still sends the pull of an l2 penalty, so that leaving a
+    client's records out is not the same as leaving the client out.
+    """
 
     __slots__ = ()
+    pulls_when_empty: ClassVar[bool] = False
 
     @property
     def noiseless(self) -> bool:

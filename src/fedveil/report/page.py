@@ -3,6 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
+from fedveil.algorithms.registry import title_of
 from fedveil.files import PUBLIC, write_atomically
 from fedveil.report import (
     audit_section,
@@ -11,7 +12,6 @@ from fedveil.report import (
     plain_section,
     run_sections,
     traffic_section,
-    words,
 )
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.view import View, view_of
@@ -101,7 +101,7 @@ def _header(view: View) -> Markup:
         released = "one, drawn at random," if view.plan.run.stopping == "random" else "the last"
         facts += f". Of all the models along the way, only {released} is released."
     else:
-        facts += f" by {words.METHODS.get(kind, kind)}."
+        facts += f" by {title_of(kind)}."
     return tag("header", tag("p", "Privacy report", class_="kicker"), tag("h1", view.plan.name), tag("p", facts))
 
 

@@ -60,6 +60,7 @@ class FedAvg(EveryModelSeen):
     most_records: int = 0
 
     kind: ClassVar[str] = "fedavg"
+    pulls_when_empty: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("rounds", "local_epochs", "local_batch", "most_records"):
@@ -318,3 +319,4 @@ def _noise_rule(none: bool) -> str:
 
 
 METHOD = FedAvg
+TITLE = "federated averaging of noised updates"

@@ -293,3 +293,4 @@ def _check_constants(run: LastIterate, model: ModelPlan, data: DataShape) -> Non
 
 
 METHOD = Hidden
+TITLE = "hidden training"

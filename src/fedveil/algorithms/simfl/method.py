@@ -269,3 +269,4 @@ def _name(group: range) -> str:
 
 
 METHOD = SimFL
+TITLE = "rounds without a server, led by each client in turn (SimFL)"
