@@ -85,9 +85,9 @@ def survivors(mutants: Sequence[Mutant]) -> Iterator[Mutant]:
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         folder = Path(place)
         copied(ROOT, folder)
-        for test in sorted({test for mutant in mutants for test in mutant.tests}):
-            if _fails(test, folder, PATIENCE):
-                raise RuntimeError(f"{test} fails without any planted error: mend it first")
+        red = [t for t in sorted({t for mutant in mutants for t in mutant.tests}) if _fails(t, folder, PATIENCE)]
+        if red:
+            raise RuntimeError(f"These must pass without any planted error, and do not: {', '.join(red)}")
         for number, mutant in enumerate(mutants, 1):
             start = time.monotonic()
             found = caught(mutant, folder)
