@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedveil.algorithms.hidden.schedule import Row
 from fedveil.certificate.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
-from fedveil.cli.show import Json, Out, digits, out, plain_table, rounded_up, show
+from fedveil.cli.show import Json, Out, out, plain_table, rounded_up, show
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Adversary, Answer, finite_or_none
@@ -82,7 +81,7 @@ def plan(study: StudyFile, as_json: Json = False) -> None:
                 "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
             )
             best = sorted(planned.draft.designed.considered, key=lambda row: row.risk)[:8]
-            plain_table([_short(row) for row in best])
+            plain_table([row.shown() for row in best], count=3)
 
     show(result, as_json, text)
 
@@ -310,18 +309,6 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "method": plan.method.table(),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
-    }
-
-
-def _short(row: Row) -> dict[str, Any]:
-    batch = str(row.batch) if isinstance(row.batch, int) else f"{min(row.batch)} to {max(row.batch)}"
-    return {
-        "kind": row.kind + (" *" if row.certified else ""),
-        "passes x rounds": f"{row.passes} x {row.rounds}",
-        "batch": batch,
-        "step": digits(row.step_size, 3),
-        "noise": digits(row.noise_on_average, 3),
-        "risk": digits(row.risk, 3),
     }
 
 

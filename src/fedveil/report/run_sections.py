@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedveil.algorithms.registry import title_of
 from fedveil.certificate.assumptions import Assumption
 from fedveil.mechanism import LastIterate
 from fedveil.plan import Plan
@@ -115,7 +116,7 @@ def schedule(view: View) -> Markup:
     plan, found = view.plan, view.schedule
     if found is None:
         kind = plan.method.kind
-        text = f"By {words.METHODS.get(kind, kind)}, as the plan says:"
+        text = f"By {title_of(kind)}, as the plan says:"
         facts = [*_facts(plan), *plan.method.facts(plan.data, plan.target), ("grid of the noise", f"2^{plan.grid}")]
         return section("schedule", "How it was trained", paragraph(text), table("The plan", ("what", "value"), facts))
     run, unit = plan.run, plan.target.unit

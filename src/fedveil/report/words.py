@@ -32,13 +32,6 @@ SEEN_BY = {
     "server": "a server that sees every update",
 }
 
-METHODS = {
-    "hidden": "hidden training",
-    "dpsgd": "noisy clipped gradient steps (DP-SGD)",
-    "fedavg": "federated averaging of noised updates",
-    "simfl": "rounds without a server, led by each client in turn (SimFL)",
-}
-
 BOUNDS = {
     "unhidden": "as if every model were seen",
     "linear-contraction": "product of contractions",
