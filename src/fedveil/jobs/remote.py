@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedveil.data.load import Loaded
+from fedveil.data.preparation import Preparation
 from fedveil.federation.aggregator.federate import Federation, Held, begin, check_carried, check_folder
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
@@ -44,8 +45,12 @@ def federated(
     tell: Tell = _silent,
     system: System | None = None,
     key: SigningKey | None = None,
+    preparation: Preparation | None = None,
 ) -> Result:
-    """Train across the sites that the carrier reaches; certify and report."""
+    """Train across the sites that the carrier reaches; certify and report.
+
+    ``preparation``: how records became rows, where this process knows it.
+    """
     system = system or System()
     begun = begin(folder, resume, system.random)
     post = Post(
@@ -69,7 +74,7 @@ def federated(
         watch=watch,
         holder=deployment.holder,
     ).conduct()
-    return concluded(folder, metrics, key)
+    return concluded(folder, metrics, key, preparation)
 
 
 def run_on(
@@ -143,6 +148,7 @@ def run_local(
             watch=watch,
             tell=tell,
             system=system,
+            preparation=loaded.preparation,
         )
 
 
