@@ -18,12 +18,14 @@ from fedveil.algorithms.hidden.schedule import Row
 from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
+from fedveil.cli.quality import tell_quality
 from fedveil.cli.show import Json, Out, digits, out, plain_table, rounded_up, show
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.jobs.local import Result, plan_study, run_study
 from fedveil.jobs.remote import run_on
+from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.conduct import Progress as Step
@@ -229,11 +231,11 @@ def told(quiet: bool) -> Callable[[str, str], None]:
 
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:
     """The certificate and how good the model is."""
-    certificate = result.certificate
+    certificate, useless = result.certificate, no_better(result.metrics.get("test") or {})
     signer = None if result.signature is None else result.signature.signer.fingerprint
     summary = {
         **json.loads(certificate.text()),
-        "warnings": list(certificate.plan.warnings),
+        "warnings": [*certificate.plan.warnings, *([] if useless is None else [useless])],
         "metrics": result.metrics,
         "folder": str(result.folder),
         **({} if signer is None else {"signer": signer}),
@@ -245,15 +247,11 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
         plan = certificate.plan
         _plan_text(plan)
         _certificate_table(certificate)
-        test = result.metrics.get("test") or {}
-        if "accuracy" in test:
-            rest = [f"{name} {row['accuracy']:.1%}" for name, row in result.metrics.get("baselines", {}).items()]
-            out().print("accuracy on held-out records: " + ", ".join([f"this model {test['accuracy']:.1%}", *rest]))
-        elif test.get("r2") is not None:
-            out().print(f"held-out records: r2 {test['r2']:.3f}, mean absolute error {test['mean_absolute_error']:.3f}")
+        tell_quality(result.metrics)
         if signer is not None:
             out().print(f"signed by {signer}", highlight=False, soft_wrap=True)
         out().print(f"written: {result.folder} (open {result.folder / 'report.html'})")
+        out().print(f"use it: fedveil predict {result.folder} NEW.csv --out predictions.csv", soft_wrap=True)
 
     show(summary, as_json, text)
 

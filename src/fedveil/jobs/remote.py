@@ -131,7 +131,11 @@ def run_local(
     """The study on real processes of this machine; its sites' own records are left in ``out``/sites."""
     found, loaded = open_study(study)
     found, folder, system = replace(found, baselines=False), Path(out), system or System()
-    held = Held(records=loaded.test, public=loaded.test_public if loaded.test is not None else True)
+    held = Held(
+        records=loaded.test,
+        public=loaded.test_public if loaded.test is not None else True,
+        preparation=loaded.preparation,
+    )
     # Before a process is started: whatever can be refused now leaves nothing behind.
     check_folder(folder, resume)
     check_carried(found.planned(loaded.train.shape, held.count, held.public).plan)
