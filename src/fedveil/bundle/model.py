@@ -114,14 +114,17 @@ class ReleasedModel:
         known = self.preparation
         return scores[:, 0] if known is None else known.labels.own_unit(scores[:, 0])
 
-    def scores(self, cells: Mapping[str, Cells], place: Place) -> tuple[Matrix, Mask]:
-        """Scores of records given as named columns, and which records have none (their rule is "drop-row")."""
+    def scores(self, cells: Mapping[str, Cells], place: Place, names: tuple[str, ...] = ()) -> tuple[Matrix, Mask]:
+        """Scores of records given as named columns, and which records have none (their rule is "drop-row").
+
+        ``names``: other columns that the data have, for a hint.
+        """
         if self.preparation is None:
             raise BadValue(
                 "The model must say how records become rows, and it does not, since they came to it prepared: "
                 "call predict in Python with an array of prepared rows."
             )
-        rows, dropped = self.preparation.rows(cells, place)
+        rows, dropped = self.preparation.rows(cells, place, names)
         return self._loss.scores(self.bundle.parameters, rows), dropped
 
     def _scored(self, X: Any) -> Matrix:

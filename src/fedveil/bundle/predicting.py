@@ -106,7 +106,7 @@ def _titles(model: ReleasedModel, with_probabilities: bool) -> tuple[str, ...]:
 
 def _predicted(model: ReleasedModel, chunk: Chunk, with_probabilities: bool) -> tuple[list[Any], Any]:
     """The columns to write, numbers as floats (NaN: none) and classes as texts (empty: none)."""
-    scores, dropped = model.scores(chunk.cells, chunk.place)
+    scores, dropped = model.scores(chunk.cells, chunk.place, chunk.names)
     known = model.preparation
     if known is None or not known.labels.classes:
         return [np.where(dropped, np.nan, model.numbers(scores))], dropped
@@ -120,7 +120,7 @@ def _predicted(model: ReleasedModel, chunk: Chunk, with_probabilities: bool) -> 
 
 
 def _kept(chunk: Chunk, name: str) -> Cells:
-    hint = "" if name in chunk.cells else nearest(name, list(chunk.cells))
+    hint = "" if name in chunk.cells else nearest(name, chunk.names)
     require(name in chunk.cells, "--keep", "name columns of the data", name, hint)
     return chunk.cells[name]
 

@@ -133,16 +133,16 @@ class Preparation:
         """New data, to be read as the training data were; what is predicted need not be there."""
         return Source(source=name, feature_bound=1.0, label_above=0.0, missing=self.missing, **self.reading)
 
-    def rows(self, cells: Mapping[str, Cells], place: Place) -> tuple[Matrix, Mask]:
+    def rows(self, cells: Mapping[str, Cells], place: Place, names: tuple[str, ...] = ()) -> tuple[Matrix, Mask]:
         """The row of each record, and which records are to be left out (their rule is "drop-row").
 
-        Columns that the model does not know are not looked at.
+        Columns that the model does not know are not looked at; ``names``: theirs, for a hint.
         """
         count = len(next(iter(cells.values()))) if cells else 0
         rows, dropped = np.zeros((count, len(self.features))), np.zeros(count, dtype=np.bool_)
         start, everyone = 0, np.arange(count)
         for column in self.columns:
-            given = self._cells(column, cells, count)
+            given = self._cells(column, cells, count, names)
             if column.categories:
                 codes = column.codes(given, self.missing, place, dropped)
                 listed = codes >= 0
@@ -155,7 +155,7 @@ class Preparation:
             rows[:, -1] = self.intercept
         return rows, dropped
 
-    def _cells(self, column: Column, cells: Mapping[str, Cells], count: int) -> Cells:
+    def _cells(self, column: Column, cells: Mapping[str, Cells], count: int, names: tuple[str, ...]) -> Cells:
         found = cells.get(column.name)
         if found is not None:
             same = len(found) == count
@@ -163,7 +163,8 @@ class Preparation:
             return found
         stand_in = column.absent(count)
         if stand_in is None or self.absent == "refuse":
-            near = difflib.get_close_matches(column.name, [name for name in cells if name not in self.names], n=1)
+            others = [name for name in (*cells, *names) if name not in self.names]
+            near = difflib.get_close_matches(column.name, others, n=1)
             hint = f"Did you mean {near[0]}?" if near else ""
             if not near and stand_in is not None:
                 hint = f"Its fill, {column.fill}, can stand for it if you say so (absent columns: fill)."

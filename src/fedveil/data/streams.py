@@ -29,10 +29,14 @@ ROWS: Final = 8192  # records at a time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """Some records as named columns, and where each stands; columns that nobody asked for may be left out."""
+    """Some records as named columns, and where each stands; columns that nobody asked for may be left out.
+
+    ``names``: all columns that there are, also those.
+    """
 
     cells: Mapping[str, Cells]
     place: Place
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.cells.values()))) if self.cells else 0
@@ -74,7 +78,7 @@ def _sliced(columns: Mapping[str, Cells], file: str, line: str) -> Iterator[Chun
     count = next(iter(lengths))
     for start in range(0, count, ROWS):
         part = {name: values[start : start + ROWS] for name, values in columns.items()}
-        yield Chunk(part, numbered(file, line, start))
+        yield Chunk(part, numbered(file, line, start), tuple(columns))
 
 
 def numbered(file: str, line: str, start: int) -> Place:
@@ -87,11 +91,12 @@ def _parquet(path: Path, wanted: Mapping[str, bool]) -> Iterator[Chunk]:
     with bytes_of(path) as stream, damage_told(path.name, "a Parquet file"):
         file, start = parquet.ParquetFile(stream, pre_buffer=False), 0
         check_columns(path.name, file.metadata.num_columns)
-        here = [name for name in file.schema_arrow.names if name in wanted]
+        names = tuple(str(name) for name in file.schema_arrow.names)
+        here = [name for name in names if name in wanted]
         for batch in file.iter_batches(batch_size=ROWS, columns=here):
             table = arrow.Table.from_batches([batch])
             cells = {name: arrow_array(arrow, table.column(name), name, path.name) for name in here}
-            yield Chunk(cells, numbered(path.name, "row", start))
+            yield Chunk(cells, numbered(path.name, "row", start), names)
             start += table.num_rows
 
 
@@ -106,7 +111,7 @@ def _csv(source: Source, path: Path, wanted: Mapping[str, bool]) -> Iterator[Chu
         try:
             with closing(arrow_chunks(source, path, names, wanted, ROWS)) as parts:
                 for cells in parts:
-                    chunk = Chunk(cells, numbered(path.name, "record", done))
+                    chunk = Chunk(cells, numbered(path.name, "record", done), names)
                     yield chunk
                     done += len(chunk)
             return
@@ -115,7 +120,7 @@ def _csv(source: Source, path: Path, wanted: Mapping[str, bool]) -> Iterator[Chu
         left = islice(chain(ahead, rows), done, None)
         here = [(index, name) for index, name in enumerate(names) if name in wanted]
         while part := list(islice(left, ROWS)):
-            yield Chunk(_cells(part, here, len(names), path.name), _lines(path.name, part))
+            yield Chunk(_cells(part, here, len(names), path.name), _lines(path.name, part), names)
 
 
 def _cells(part: list[Row], here: list[tuple[int, str]], width: int, file: str) -> dict[str, Cells]:
