@@ -319,7 +319,7 @@ def test_a_lenient_reader_fills_absent_columns_and_takes_unknown_categories_for_
 
 
 CHANGES = {
-    "model.npz": (b"logistic", b"lOgistic"),
+    "model.npz": (b"parameters", b"parametErs"),
     "preparation.json": (b'"C"', b'"C", "D"'),
     "plan.toml": (b"delta = ", b"delta = 0"),
     "certificate.json": (b'"plan": "', b'"plan": "0'),
@@ -553,8 +553,11 @@ def test_compare_shows_the_constant_answer(tmp_path: Path, command: Command) -> 
     assert 0.4 < found["baseline"] < 0.8
     assert "always &#x27;yes&#x27;" in (tmp_path / "compared" / "compare.html").read_text(encoding="utf-8")
     rows = [row | {"ill": "yes" if index % 9 == 0 else "no"} for index, row in enumerate(table())]
-    write_csv(tmp_path / "train.csv", rows)
+    (tmp_path / "rare").mkdir()
+    study = write_study(tmp_path / "rare")
+    write_csv(tmp_path / "rare" / "train.csv", rows)
     said = command("compare", study, "--algorithms", "hidden", "--runs", "1", "--json")
+    assert said.code == 0, said.err
     assert json.loads(said.out)["no_better"] == ["hidden"]
 
 

@@ -14,10 +14,10 @@ def columns_given(X: Any, names: tuple[str, ...]) -> dict[str, Cells]:
     """The columns of ``X`` by name; an array's columns are ``names``, in that order."""
     if isinstance(X, Mapping):
         return {str(name): _column(str(name), values) for name, values in X.items()}
-    if hasattr(X, "columns") and hasattr(X, "__getitem__"):  # a frame of pandas or polars
-        return {str(name): _column(str(name), X[name]) for name in X.columns}
-    if hasattr(X, "column_names"):  # a table of Arrow
-        return {str(name): _column(str(name), X[name]) for name in X.column_names}
+    titles = getattr(X, "column_names", None)  # a table of Arrow has these, a frame of pandas or polars the others
+    titles = getattr(X, "columns", None) if titles is None else titles
+    if titles is not None:
+        return {str(name): _column(str(name), X[name]) for name in titles}
     array = _array(X)
     require(array.ndim == 2, "X", "have rows and columns", array.shape, "One record is [[...]].")
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
