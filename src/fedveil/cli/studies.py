@@ -14,14 +14,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
+from fedveil.cli.quality import tell_quality
 from fedveil.cli.show import Json, Out, out, plain_table, rounded_up, show
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.jobs.local import Result, plan_study, run_study
 from fedveil.jobs.remote import run_on
+from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.conduct import Progress as Step
@@ -207,8 +210,8 @@ def _fresh(folder: Path) -> Path:
         hint = "A run's books must not be lost: name another folder."
         mine = found.name == DEMO_NAME and found.data.clients == 4 and found.training_public
         require(mine, "--out", "name a new folder, or one that a demo left", str(folder), hint)
-        left = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json", "report.html")
-        for name in left:
+        records = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json")
+        for name in (*records, BUNDLE, "report.html"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "private", ignore_errors=True)
     return folder
@@ -227,11 +230,11 @@ def told(quiet: bool) -> Callable[[str, str], None]:
 
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:
     """The certificate and how good the model is."""
-    certificate = result.certificate
+    certificate, useless = result.certificate, no_better(result.metrics.get("test") or {})
     signer = None if result.signature is None else result.signature.signer.fingerprint
     summary = {
         **json.loads(certificate.text()),
-        "warnings": list(certificate.plan.warnings),
+        "warnings": [*certificate.plan.warnings, *([] if useless is None else [useless])],
         "metrics": result.metrics,
         "folder": str(result.folder),
         **({} if signer is None else {"signer": signer}),
@@ -243,15 +246,11 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
         plan = certificate.plan
         _plan_text(plan)
         _certificate_table(certificate)
-        test = result.metrics.get("test") or {}
-        if "accuracy" in test:
-            rest = [f"{name} {row['accuracy']:.1%}" for name, row in result.metrics.get("baselines", {}).items()]
-            out().print("accuracy on held-out records: " + ", ".join([f"this model {test['accuracy']:.1%}", *rest]))
-        elif test.get("r2") is not None:
-            out().print(f"held-out records: r2 {test['r2']:.3f}, mean absolute error {test['mean_absolute_error']:.3f}")
+        tell_quality(result.metrics)
         if signer is not None:
             out().print(f"signed by {signer}", highlight=False, soft_wrap=True)
         out().print(f"written: {result.folder} (open {result.folder / 'report.html'})")
+        out().print(f"use it: fedveil predict {result.folder} NEW.csv --out predictions.csv", soft_wrap=True)
 
     show(summary, as_json, text)
 
