@@ -116,10 +116,10 @@ class LastIterate:
     With ``order`` poisson every record joins every round by a coin of its own, with probability ``rate``; with
     independent every record picks one round of every pass, uniformly, by its own draw. Nobody learns the draws.
     Batches then vary in size and ``batch`` is the planned divisor; a round that nobody joined still gets its noise.
-    ``smoothness`` must hold for the sum of a round over that divisor, whoever joined, and ``strong_convexity`` is
-    that of a penalty which every round adds whole. With ``largest_batch``, ``smoothness`` is that of one record's
-    loss: rounds are charged as if so many records joined, and the chance that more do is added to delta (``records``
-    must be given).
+    ``smoothness`` is that of one record's loss, and ``strong_convexity`` that of a penalty which every round adds
+    whole. Rounds are charged as if ``largest_batch`` records joined, and the chance that more do is added to delta.
+    Without it the number follows from ``rate`` and ``records``, and without ``records`` the planned batch is the
+    expected one: there are batch / rate records, or those of a pass together.
     """
 
     rounds: int

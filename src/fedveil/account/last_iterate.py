@@ -6,6 +6,7 @@ bound that needs convexity or a projection withdraws with a reason if they are m
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from fedveil.account.evaluator import Evaluator, mean_theta, moves_of, needs_gau
 from fedveil.account.hidden import HiddenRun, checkpoints, hidden_run, shift_mus, unhidden_mus
 from fedveil.account.papers import diffusion_bound, iteration_bound
 from fedveil.account.sampled import sampled_evaluators
+from fedveil.account.stopping import LARGEST_TABLE, followed, stopped_log_delta
 from fedveil.account.tight import position_bound, transport_bound
 from fedveil.guarantee import Moves
 from fedveil.mechanism import LastIterate
@@ -163,6 +165,8 @@ def _nonlinear(run: LastIterate) -> Evaluator:
 def _shift(run: LastIterate) -> Evaluator:
     name = "shift"
     state = hidden_run(run)
+    if run.stopping == "random" and run.passes > 1 and run.noise == "gaussian":
+        return _stopped_shift(run)
     if (refused := needs_gaussian(run, name)) is not None:
         return refused
     if run.stopping == "random":
@@ -176,6 +180,17 @@ def _shift(run: LastIterate) -> Evaluator:
         "later noise closes the gap at the best pace" + _growth(state),
         lambda e: mean_theta(mus, e),
     )
+
+
+def _stopped_shift(run: LastIterate) -> Evaluator:
+    """Several passes and a random stop: the mean over the stops of what later noise leaves open."""
+    if not followed(run):
+        return withdrawn("shift", f"random stopping is followed for {LARGEST_TABLE} places and stops, not for more")
+    state = hidden_run(run)
+    why = "later noise closes the gaps at the best pace; the mean over the stops" + _growth(state)
+    if not state.rounds.contracts:
+        why = "every model up to the stop counted as seen; the mean over the stops; " + no_contraction(run)
+    return Evaluator("shift", "certified", why, partial(stopped_log_delta, run))
 
 
 def _growth(state: HiddenRun) -> str:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import (
     ApproximateDP,
@@ -25,8 +23,8 @@ from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.composition import Bracket, Uses, worst_bracket, worst_delta, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import log_gaussian_delta
+from fedveil.theory.exchange import exchange_law
 from fedveil.theory.fixed_size import ZeroedBatchLaw
-from fedveil.theory.hops import profile, two_hops
 from fedveil.theory.loss import (
     LARGEST_GROUP,
     FiniteLaw,
@@ -37,12 +35,9 @@ from fedveil.theory.loss import (
     LossLaw,
     SampledLaw,
     SwappedLaw,
-    law_of_profile,
 )
 from fedveil.theory.numerics import LARGEST_EPSILON, ROUNDING, check_delta, check_epsilon
 from fedveil.theory.occupancy import LARGEST_SHUFFLED, shared_batches
-
-_HOP_POINTS = 120  # epsilons at which an exchange under independent draws is taken into a composition
 
 Counted = tuple[tuple[LossLaw, int], ...]
 
@@ -142,7 +137,7 @@ class LossDistributionAccountant:
         check_delta(delta)
         if not curve.forward:
             exact = gaussian_epsilon(math.sqrt(curve.squared_mu), delta)
-            return Bracket(exact * (1 - 1e-8), exact)
+            return Bracket(exact * (1 - 1e-8) if curve.bracketed else 0.0, exact)
         if not curve.bracketed:
             return Bracket(0.0, self.epsilon(curve, delta))
         if any(_known_between(law) for law, _ in curve.forward + curve.backward):
@@ -153,7 +148,7 @@ class LossDistributionAccountant:
 
 
 def _allocated(mechanism: IndependentGaussian) -> LossCurve:
-    """One pass of independent draws; exchanges go through the run without the record, two hops."""
+    """One pass of independent draws."""
     if mechanism.rounds == 1:
         plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
         return LossCurve(plain.mu**2)
@@ -164,14 +159,10 @@ def _allocated(mechanism: IndependentGaussian) -> LossCurve:
         pair[0].reach(tail)
         if mechanism.neighbours == "zero-out":
             return LossCurve(0.0, ((pair[0], 1),), ((pair[1], 1),))
-        hops = [profile([(law, 1)]) for law in pair]
+        return _symmetric(exchange_law(pair[0]), bracketed=False)
     except OverflowError:  # so little noise that its grid would not fit: as if the round were known
         plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
         return LossCurve(plain.mu**2, bracketed=False)
-    log_delta = two_hops(*hops)[0]
-    grid = np.linspace(0.0, float(hops[0][0][-1] + hops[1][0][-1]), _HOP_POINTS)
-    law = law_of_profile(grid, np.exp(np.array([log_delta(float(e)) for e in grid])))
-    return _symmetric(law, bracketed=False)
 
 
 def _known_between(law: LossLaw) -> bool:

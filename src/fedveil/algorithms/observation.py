@@ -53,21 +53,26 @@ class Observations:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """How far one use of a victim moves a sum, in units of its noise, and the chance that a round uses it."""
+    """How far one use of a victim moves a sum, in units of its noise, and how likely it is used in a round.
+
+    ``places``: among how many rounds of each pass the victim picks one; 0 where it does not pick.
+    """
 
     size: float
     rate: float
     noise: float
+    places: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Releases:
-    """How the distinguishing game observes an algorithm that hides nothing: every release, many runs at once.
+    """How the distinguishing game looks at an algorithm that hides nothing: release by release, many runs at once.
 
-    A wide problem holds as many runs as it has parameters, each with its own victim. ``sums``: the released sums of all
-    rounds, one per row; ``towards``: 1 if sums point where the model goes, -1 if they are gradients; ``widened``: the
-    method for so many victims; ``rows``: rows of each; ``clients``: whether a victim is a client; ``work``: how often a
-    round goes through the records.
+    A wide problem holds as many runs as it has parameters, each with a victim of its own. ``sums``: the released sums
+    of all rounds, one a row; ``towards``: 1 where sums point where the model goes, -1 where they are gradients;
+    ``widened``: the method for so many victims; ``rows``: rows of each; ``clients``: whether a victim is a client;
+    ``work``: how often a round goes through the records. ``shortened``: the plan of the first so many rounds
+    alone; None where a shorter run does not repeat the beginning of a longer one.
     """
 
     seen_by: Adversary
@@ -78,21 +83,34 @@ class Releases:
     push: Callable[[Plan, float], Push]
     clients: bool
     work: Callable[[Plan], int]
+    shortened: Callable[[Plan, int], Plan] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnRounds:
+    """Who draws its own rounds in a plan, and how: ``batch`` gives the units that join a round, by the real sampler.
+
+    ``rounds``: of a pass; ``rate``: of a coin, None where every unit picks one round of each pass.
+    """
+
+    units: int
+    rounds: int
+    rate: float | None
+    batch: Callable[[int], Indices]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackView:
-    """How attacks observe an algorithm.
-
-    ``with_noise``: the plan with its noise multiplied; ``observe``: what is seen of a run, with ``clients`` naming
-    whose own messages are wanted; ``first_round``: the records that the first round uses; ``releases``: None if only
-    the last model is released.
+    """``with_noise``: the plan with its noise multiplied; ``observe``: what is seen of a run, ``clients`` naming whose
+    own messages are wanted; ``first_round``: the records that the first round uses. ``releases``: None where only the
+    last model is released. ``drawn``: the sampler where units draw their own rounds by secret draws; else None.
     """
 
     with_noise: Callable[[Plan, float], Plan]
     observe: Callable[[Plan, Records, Entropy, Sequence[int], bool], Observations]
     first_round: Callable[[Plan, Records, Entropy], Indices]
     releases: Releases | None = None
+    drawn: Callable[[Plan, Entropy], DrawnRounds | None] = lambda plan, entropy: None
 
 
 def noise_of_client(entropy: Entropy, client: int, scale: float, size: int) -> Vector:

@@ -17,6 +17,7 @@ from fedveil.attack.leakage import LINEAR, leakage
 from fedveil.attack.membership import attacked, watched
 from fedveil.attack.one_run import one_run
 from fedveil.attack.releases import view_of
+from fedveil.attack.sampler import sampler_finding
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import FEWEST, MOST, runs_needed
@@ -94,6 +95,9 @@ def audit_run(
             tell("measuring what hiding buys")
             hidden_state = _hiding(plan, runs, effort.alarm, entropy)
     findings += canaries
+    draws = sampler_finding(plan, entropy, alarm=effort.alarm)
+    if draws is not None and draws.verdict == "broken":  # right draws measure no epsilon: there is nothing to say
+        findings.append(draws)
     named: dict[str, Any] = {"plan": plan.hash, "run": certificate.run}
     public = Audit(**named, findings=tuple(findings), hidden_state=hidden_state)
     if study is None and data is None:

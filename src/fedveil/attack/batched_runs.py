@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from fedveil.algorithms.hidden.deal import Batch, deal
 from fedveil.algorithms.hidden.steps import Rule, State, draw, step
+from fedveil.attack.drawn_runs import Join, drawn_batches, join
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.data.rows import row_norms
@@ -31,14 +32,13 @@ class Parts:
 
     draw: Draw = draw
     step: Step = step
+    join: Join = join
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Many runs, with one row for each run.
-
-    ``positions`` after every round (runs, rounds, parameters) in grid steps; ``noise`` of every round; ``places``: the
-    round (from 0, of a pass) that uses each record, with one row for each run, or one row for all.
+    """Many runs: ``positions`` after every round (runs, rounds, parameters) in grid steps, ``noise`` of every round,
+    and ``places``: the round (from 0, of a pass) that uses each record; one row a run, or one row for all; -1: unknown.
     """
 
     rule: Rule
@@ -84,10 +84,13 @@ def _group(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Par
     rule, total, size = Rule.of(plan), plan.run.total, plan.dimension
     state = State(0, np.zeros((runs, size)))
     positions, noises = np.empty((runs, total, size)), np.empty((runs, total, size))
-    batches, places = _dealt(plan, records, runs, entropy)
+    if plan.run.sampled:
+        batches, places = drawn_batches(plan, records, runs, entropy, parts.join, _blocks)
+    else:
+        batches, places = _dealt(plan, records, runs, entropy)
     for turn in range(total):
         noise = parts.draw(rule, turn, runs * size, entropy).reshape(runs, size)
-        state = parts.step(rule, state, batches(turn % plan.run.rounds), noise)
+        state = parts.step(rule, state, batches(turn if plan.run.sampled else turn % plan.run.rounds), noise)
         positions[:, turn], noises[:, turn] = state.position, noise
     return Trace(rule, positions, noises, places)
 
@@ -146,6 +149,17 @@ def stacked(batches: list[Batch]) -> Batch:
     )
     weights = None if batches[0].weights is None else np.concatenate([np.asarray(b.weights) for b in batches])
     return Batch(_blocks(features, len(batches), [b.targets.size for b in batches]), targets, norms, weights)
+
+
+def copies(records: Records, which: Indices, weights: Vector | None, runs: int) -> Batch:
+    """A batch of these records alone, for as many runs."""
+    rows = records.features[which]
+    return stacked([Batch(rows, records.targets[which], row_norms(rows), weights)] * runs)
+
+
+def stepped(parts: Parts, rule: Rule, turn: int, before: Vector, batch: Batch, noise: Vector) -> Vector:
+    """Where one round takes runs that stand at ``before``, all in grid steps."""
+    return parts.step(rule, State(turn, before), batch, noise).position
 
 
 def _blocks(rows: Vector, runs: int, sizes: list[int] | None = None) -> Any:

@@ -59,14 +59,13 @@ def game(
 
 
 def what_hiding_buys(plan: Plan, runs: int, entropy: Entropy, *, alarm: float = 1e-6) -> list[tuple[str, Finding]]:
-    """Return findings for an attacker who sees the last model, one in the middle too, or all models.
+    """The same attacker with the last model, with one in the middle too, and with all; beside what is certified.
 
-    The model in the middle is the one right after the round that last uses the victim (for a secret order: after the
-    middle round).
+    In the middle: right after the round that uses the victim last (where that is secret: after the middle round).
     """
     first, second = scenes(plan, runs, entropy)
     total, place = plan.run.total, int(first.places(int(first.pair.victim[0]))[0])
-    middle = max(1, total // 2) if plan.run.order == "secret" else total - plan.run.rounds + place + 1
+    middle = max(1, total // 2) if plan.run.order != "public" else total - plan.run.rounds + place + 1
     looks: list[tuple[str, Adversary, Callable[[Scene], Seen]]] = [
         ("the final model", "final-model", lambda scene: look(scene, "final-model")),
         (f"the model after round {middle} too", "every-model", lambda scene: some_models(scene, (middle, total))),

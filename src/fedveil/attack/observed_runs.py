@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from fedveil.account.hidden import per_round
-from fedveil.algorithms.hidden.deal import Batch
-from fedveil.algorithms.hidden.steps import State
 from fedveil.algorithms.projection import project
-from fedveil.attack.batched_runs import Parts, Trace, stacked
+from fedveil.attack.batched_runs import Parts, Trace, copies, stepped
+from fedveil.attack.drawn_runs import drawn_scores
 from fedveil.attack.neighbours import Pair
 from fedveil.audit.game import Seen
 from fedveil.data.records import Records
-from fedveil.data.rows import row_norms
 from fedveil.guarantee import Adversary
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
@@ -61,7 +59,7 @@ class Scene:
         rule, found = self.trace.rule, []
         factor = -rule.steps[turn] / (rule.batches[turn] * rule.noise[turn] * rule.unit)
         for records in (self.pair.first, self.pair.second):
-            batch = stacked([self.victim_batch(records)] * models.shape[0])
+            batch = copies(records, self.pair.victim, self.weights, models.shape[0])
             total, _ = self.plan.model.loss.gradient(
                 models.ravel(), batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
             )
@@ -69,7 +67,8 @@ class Scene:
         return found[0], found[1]
 
     @property
-    def _weights(self) -> Vector | None:
+    def weights(self) -> Vector | None:
+        """Of the victim's records in a round: a client's count as one together."""
         held = self.pair.victim.size
         return np.full(held, 1 / held) if self.plan.target.unit == "client" else None
 
@@ -78,15 +77,15 @@ class Scene:
         found = self.trace.places[:, record]
         return np.broadcast_to(found, (self.trace.runs,))
 
-    def victim_batch(self, records: Records) -> Batch:
-        """Return the batch that consists of the victim only."""
-        rows = records.features[self.pair.victim]
-        norms = row_norms(rows)
-        return Batch(rows, records.targets[self.pair.victim], norms, self._weights)
-
 
 def look(scene: Scene, adversary: Adversary) -> Seen:
-    """Return what this observer can compute from the runs."""
+    """What this observer can make of the runs.
+
+    Where units draw their own rounds, whoever sees more than the last model looks at all rounds. Some may see more
+    than that; what they are promised must hold for this look as well.
+    """
+    if scene.plan.run.sampled and adversary != "final-model":
+        return _drawn(scene)
     match adversary:
         case "final-model":
             return _final(scene)
@@ -118,6 +117,21 @@ def residuals(scene: Scene) -> tuple[Vector, Vector]:
         seen.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
         ratios.append(_ratio(seen[-1], *scene.pushes(turn, models)))
     return np.stack(seen, axis=1), np.stack(ratios, axis=1)
+
+
+def _drawn(scene: Scene) -> Seen:
+    """All rounds seen, the victim's draws unknown: the likelihood ratio over all that they may be."""
+    run, rule, seen, ahead, back = scene.plan.run, scene.trace.rule, list[Vector](), list[Vector](), list[Vector]()
+    for turn in range(run.total):
+        models = scene.models(turn)
+        moved = scene.trace.positions[:, turn] * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        seen.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
+        nothing = np.zeros(scene.trace.runs)
+        for found, push in zip((ahead, back), scene.pushes(turn, models), strict=True):
+            found.append(_ratio(seen[-1], push, nothing))
+    first, second, features = (np.stack(rows, axis=1) for rows in (ahead, back, seen))
+    scores = np.stack(drawn_scores(run, features, first, second), axis=1)
+    return Seen(features if features.shape[1] <= _MOST_FEATURES else features[:, :0], scores)
 
 
 def _ratio(seen: Vector, one: Vector, other: Vector) -> Vector:
@@ -213,7 +227,6 @@ def _own_updates(scene: Scene, turns: Indices, known: Mask) -> tuple[Vector, Vec
     rule, seen, ratio = scene.trace.rule, np.zeros(scene.trace.runs), np.zeros(scene.trace.runs)
     part = own_part(scene.plan)
     quieter = replace(rule, noise=rule.noise * np.sqrt(part))
-    alone = scene.victim_batch(scene.records)
     for turn in np.unique(turns).tolist():
         here = np.flatnonzero(turns == turn)
         placed = known[here][:, None]
@@ -222,8 +235,9 @@ def _own_updates(scene: Scene, turns: Indices, known: Mask) -> tuple[Vector, Vec
         drawn = scene.parts.draw(quieter, turn, models.size, _aside(scene.entropy)).reshape(models.shape)
         given = scene.trace.noise[here, turn] * part[turn] + drawn * np.sqrt(1 - part[turn])
         noise = np.where(placed, given, drawn)
-        state = scene.parts.step(quieter, State(turn, before), stacked([alone] * here.size), noise)
-        moved = state.position * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        alone = copies(scene.records, scene.pair.victim, scene.weights, here.size)
+        after = stepped(scene.parts, quieter, turn, before, alone, noise)
+        moved = after * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
         seen[here] = scene.along(moved) / (quieter.noise[turn] * rule.unit)
         louder = np.sqrt(1 / part[turn])  # the push relative to one sender's noise
         ratio[here] = _ratio(seen[here], *(push * louder for push in scene.pushes(turn, models)))

@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 
 from fedveil.algorithms.observation import Push, Releases
 from fedveil.algorithms.registry import attack_view
+from fedveil.attack.drawn_runs import picked_ratio
 from fedveil.audit.game import Seen
 from fedveil.checks import require
 from fedveil.data.records import Records
@@ -40,7 +41,7 @@ def releases(plan: Plan, runs: int, entropy: Entropy, sums: Sums | None = None) 
             key = entropy.words(f"releases {side}", number, 4).tobytes()
             parts.append(run(wide, records, Entropy(key, private=False)).T)
         seen = view.towards * np.concatenate(parts)[:runs] / push.noise
-        found.append(Seen(seen if seen.shape[1] <= 60 else seen[:, :0], _scores(seen, push)))
+        found.append(Seen(seen if seen.shape[1] <= 60 else seen[:, :0], scores(seen, push)))
     return found[0], found[1]
 
 
@@ -97,8 +98,30 @@ def push_of(plan: Plan) -> Push:
     return view_of(plan).push(plan, 2.0 if plan.target.neighbours == "replace-one" else 1.0)
 
 
-def _scores(seen: Vector, push: Push) -> Vector:
-    """Return three scores: the victim pushes in every round, in each by a coin, or in one of all."""
+def scores(seen: Vector, push: Push) -> Vector:
+    """What an attacker thinks telling: pushed in every round, in each by a coin, in one of all.
+
+    Where the victim picks one round of each pass also that, and what would tell if its draws were not what they should
+    be: the same round in every pass, and never a round that is silent.
+    """
     ratio = push.size * seen - push.size**2 / 2
     coin = np.logaddexp(math.log1p(-min(push.rate, 1 - 1e-12)), math.log(push.rate) + ratio).sum(axis=1)
-    return np.stack([seen.sum(axis=1), coin, logsumexp(ratio, axis=1)], axis=1)
+    plain = [seen.sum(axis=1), coin, logsumexp(ratio, axis=1)]
+    return np.stack([*plain, *_picked(seen, ratio, push)] if push.places else plain, axis=1)
+
+
+def _picked(seen: Vector, ratio: Vector, push: Push) -> list[Vector]:
+    """Likelihood ratios of a victim that picks one round of each pass; those of a pass that was only begun too."""
+    places = push.places
+    passes = -(-seen.shape[1] // places)
+
+    def by_pass(values: Vector) -> Vector:
+        padded = np.pad(values, ((0, 0), (0, passes * places - seen.shape[1])))  # what is not seen tells nothing
+        return padded.reshape(seen.shape[0], passes, places)
+
+    ratios, pushed = by_pass(ratio), by_pass(seen) * (push.size / 2)
+    fresh = picked_ratio(ratios, by_pass((seen == 0).astype(np.float64)) > 0)
+    # An exchange: one record pushes ahead, the other back, each in a round of its own.
+    exchange = (logsumexp(pushed, axis=2) - logsumexp(-pushed, axis=2)).sum(axis=1)
+    both = pushed.sum(axis=1)
+    return [fresh, exchange, logsumexp(ratios.sum(axis=1), axis=1), logsumexp(both, axis=1) - logsumexp(-both, axis=1)]

@@ -86,7 +86,7 @@ def _score(given: Setting, design: Design, delta: float, clipped: bool) -> float
 
 def _seeds(given: Setting) -> list[Design]:
     run = given.run
-    if run.order == "secret":
+    if run.order != "public":
         places: list[int | None] = [None]
     elif run.place is not None:
         places = [run.place]
@@ -110,7 +110,7 @@ def _active(given: Setting, design: Design) -> dict[str, bool]:
         "before": not public or place > 1,
         "beside": public and float(given.batch[place - 1]) > 1,
         "after": public and place < run.rounds - 1,
-        "last": public and place < run.rounds,
+        "last": run.sampled or (public and place < run.rounds),
     }
 
 
@@ -125,7 +125,7 @@ def _plain(given: Setting, base: Design) -> Iterator[Design]:
         for drift in (-1.0, 1.0):
             push = Shape(drift)
             yield replace(base, start=start, before=push, beside=push, after=push, last=push)
-    if given.run.order == "public" and given.steepest > 0:
+    if given.run.order != "secret" and given.steepest > 0:
         for bend in (1.0, -1.0) if not given.run.convex else (1.0,):
             yield replace(base, after=Shape(0.0, bend, 0.0), last=Shape(0.0, bend, 0.0))
 

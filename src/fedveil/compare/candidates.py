@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedveil.algorithms.fedavg.design import FedAvgRequest
 from fedveil.algorithms.registry import KINDS
-from fedveil.algorithms.request import AlgorithmRequest
+from fedveil.algorithms.request import AlgorithmRequest, NoiseCanMove
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.compare.result import Entry, View
@@ -38,10 +37,8 @@ def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tupl
     rows = []
     for text in wanted:
         request, target = _requested(text, study), study.target
-        kind, schedule = (
-            request.kind,
-            study.schedule if request.kind == mine else ScheduleRequest(),
-        )  # a schedule belongs to one kind of algorithm
+        kind = request.kind
+        schedule = study.schedule if kind == mine else ScheduleRequest()  # a schedule is of its own kind
         one = replace(study, algorithm=request, schedule=schedule, baselines=False)
         if view == "algorithms":
             rows.append((Entry(label=text, algorithm=kind, adversary=target.adversary), one))
@@ -49,21 +46,16 @@ def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tupl
         for word, adversary, explained in TRUST:
             label = word if len(wanted) == 1 else f"{text}, {word}"
             entry = Entry(label=label, algorithm=kind, adversary=adversary, explained=explained)
-            noised = _noised_by(request, adversary)
+            # Against the server itself, noise that the server would add is added by the clients.
+            noised = request
+            if adversary in ("server", "server-with-secure-aggregation") and isinstance(request, NoiseCanMove):
+                noised = request.noised_by_clients()
             rows.append((entry, replace(one, algorithm=noised, target=replace(target, adversary=adversary))))
     return rows
 
 
-def _noised_by(request: AlgorithmRequest, adversary: Adversary) -> AlgorithmRequest:
-    """Let the clients add the noise if it must hold against the server itself."""
-    central = isinstance(request, FedAvgRequest) and request.noise == "central"
-    if central and adversary in ("server", "server-with-secure-aggregation"):
-        return replace(request, noise="shared")  # type: ignore[type-var]
-    return request
-
-
 def _requested(text: str, study: Study) -> AlgorithmRequest:
-    """Return the request for ``kind``, as the study states it or by default, or for ``kind:key=value:...``."""
+    """``kind``, as the study states it or as it comes; or ``kind:key=value:...`` with settings of its own."""
     kind, *settings = text.split(":")
     if not settings and kind == study.algorithm.kind:
         return study.algorithm

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
+from fedveil.data.preparation import Preparation
 from fedveil.data.rows import row_norms
 from fedveil.values import Indices, Matrix, Vector, number, whole
 
@@ -53,8 +54,9 @@ class Records:
     bound: float
     classes: int
     names: tuple[str, ...] = ()
-    raw: RawRows | None = field(default=None, repr=False)  # the rows they were made from, if known
-    sizes: Indices = field(init=False, repr=False)  # number of records of each client
+    raw: RawRows | None = field(default=None, repr=False)  # the rows they were made from, where that is known
+    preparation: Preparation | None = field(default=None, repr=False)  # how they were made from them, likewise
+    sizes: Indices = field(init=False, repr=False)  # records of each client
 
     def __post_init__(self) -> None:
         _check_arrays(self)

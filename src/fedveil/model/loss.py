@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.values import Vector, number
+from fedveil.values import Matrix, Vector, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +82,14 @@ class Loss(Protocol):
         clip: float,
         weights: Vector | None = None,
         norms: Vector | None = None,
+        grain: float | None = None,
     ) -> tuple[Vector, int]:
-        """Return the weighted sum of the clipped gradients, and how many records were left out of it.
+        """The weighted sum of the clipped gradients, and how many records were left out of it.
 
-        A record is left out if its row, target or gradient is not finite, or its target is not a class. That count
-        depends on the data and must not be published. ``norms``: the rows' norms, if known; clipping trusts them.
+        Left out: a row, target or gradient that is no finite number, a target that is no class. That count depends on
+        the data: it must not be published. ``norms``: the rows' norms, if known; clipping trusts them. With ``grain``,
+        a power of two as :func:`fedveil.model.rows.grain_of` gives it, every record's gradient is rounded to multiples
+        of it and the sum is exact: what a record adds is the same to the bit, whoever else is in the batch.
         """
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
@@ -94,6 +97,9 @@ class Loss(Protocol):
 
     def predict(self, w: Vector, X: Vector) -> Vector:
         """Return a class number or a real number for each row."""
+
+    def scores(self, w: Vector, X: Vector) -> Matrix:
+        """What a prediction is made from: a row of numbers for each row, one or one per class."""
 
 
 def with_l2(constants: Constants, l2: float) -> Constants:

@@ -14,8 +14,8 @@ from scipy.special import expit
 
 from fedveil.checks import require
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
-from fedveil.model.rows import row_norms, weighted_sum
-from fedveil.values import Vector, number
+from fedveil.model.rows import row_norms, scores, weighted_sum
+from fedveil.values import Matrix, Vector, number
 
 
 class MarginLoss(ABC):
@@ -63,6 +63,7 @@ class MarginLoss(ABC):
         clip: float,
         weights: Vector | None = None,
         norms: Vector | None = None,
+        grain: float | None = None,
     ) -> tuple[Vector, int]:
         """Return the weighted sum of the clipped gradients, and how many records were left out of it."""
         check_clip(clip)
@@ -70,11 +71,11 @@ class MarginLoss(ABC):
         norms = row_norms(X) if norms is None else norms
         with np.errstate(all="ignore"):
             limits = clip / norms  # infinite for a row of zeros, which needs no clipping
-            slopes = self._slope(X @ w, y)
+            slopes = self._slope(scores(X, w, grain), y)
             np.minimum(slopes, limits, out=slopes)
             np.maximum(slopes, np.negative(limits, out=limits), out=slopes)
             usable = np.isfinite(slopes) & np.isfinite(norms) & np.isfinite(y)
-            return weighted_sum(X, slopes, usable, weights), X.shape[0] - int(np.count_nonzero(usable))
+            return weighted_sum(X, slopes, usable, weights, grain), X.shape[0] - int(np.count_nonzero(usable))
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
         """Return the mean loss, not clipped."""
@@ -86,6 +87,11 @@ class MarginLoss(ABC):
         """Return the sign of the score as class 0 or 1; for regression the score itself."""
         z: Vector = X @ w
         return (z > 0).astype(np.float64) if self.classes else z
+
+    def scores(self, w: Vector, X: Vector) -> Matrix:
+        """The score, as a column."""
+        z: Vector = X @ w
+        return z[:, None]
 
 
 def _signs(y: Vector) -> Vector:

@@ -151,13 +151,13 @@ def _convolved(summands: Summands, side: str, tail: float, step: float) -> Grid:
     rounded = _split if side == "above" else _lowered
     pieces = [(rounded(part, step, _share(part, number, tail)), count) for part, count in summands]
     log_outside = min(-32.0, math.log(tail) - 7)
-    low, high = _window([(mass, count) for (mass, _), count in pieces], log_outside)
+    low, high = likely_window([(mass, count) for (mass, _), count in pieces], log_outside)
     size = next_fast_len(max(high - low + 1, 64), real=True)
     if size > LARGEST_GRID:
         raise OverflowError("the sum of likelihood ratios does not fit its grid")
     spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
     for (mass, _), count in pieces:
-        spectrum *= rfft(_wrapped(mass, size)) ** count
+        spectrum *= rfft(wrapped(mass, size)) ** count
     total = np.roll(np.maximum(irfft(spectrum, size), 0.0), -(low % size))
     peaked = math.sqrt(max(size * float(total @ total), 1.0))
     rounding = 4 * _UNIT * math.log2(size) * (number + 1) * peaked
@@ -253,8 +253,8 @@ def _lowered(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
     return np.diff(np.concatenate([[0.0], fitted, [total]])) * (1 - 1e-13), 0.0
 
 
-def _window(pieces: list[tuple[Vector, int]], log_outside: float) -> tuple[int, int]:
-    """Return the grid range outside which the sum has at most ``exp(log_outside)`` on either side, by Chernoff."""
+def likely_window(pieces: list[tuple[Vector, int]], log_outside: float) -> tuple[int, int]:
+    """Grid range outside which the sum has at most ``exp(log_outside)`` on either side, by Chernoff."""
     sparse = [(np.flatnonzero(mass), mass[mass > 0], count) for mass, count in pieces]
     means = [float(mass @ at) for at, mass, _ in sparse]
     spread = sum(n * (float(mass @ at**2.0) - m * m) for (at, mass, n), m in zip(sparse, means, strict=True))
@@ -278,7 +278,8 @@ def _log_moment(pieces: list[tuple[NDArray[np.intp], Vector, int]], tilt: float)
     return total
 
 
-def _wrapped(mass: Vector, size: int) -> Vector:
+def wrapped(mass: Vector, size: int) -> Vector:
+    """Masses on a circle of ``size`` points: what lies beyond comes round again."""
     circle = np.zeros(size)
     for begin in range(0, mass.size, size):
         piece = mass[begin : begin + size]

@@ -1,9 +1,10 @@
-"""The batches of a client: a coin for each record, a uniformly random set, or the next part of a shuffle."""
+"""Which records of a client are in a round: by draws of their own, a uniformly random set, or a part of a shuffle."""
 
 from functools import lru_cache
 
 import numpy as np
 
+from fedveil.algorithms import draws
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Sampling
 from fedveil.noise.entropy import Entropy, ranked
 from fedveil.noise.grid import Source
@@ -19,9 +20,15 @@ class Sampler:
         self._settings, self._sampling, self._records = settings, sampling, records
         self._entropy, self._label = entropy, f"dpsgd batch {client}"
         self._shuffle = lru_cache(maxsize=1)(self._shuffled)
+        self._picks: draws.Draws | None = None
+        if sampling == "independent":
+            how = draws.DrawnOrder(order="independent", rounds=settings.batches_a_pass)
+            self._picks = draws.Draws(how, {client: records}, entropy, "dpsgd batch")
 
     def batch(self, turn: int) -> Indices:
         """Return the places of the records in this round, ascending (for a shuffle, in its order)."""
+        if self._picks is not None:
+            return self._picks.joined(turn)
         if self._sampling == "shuffled":
             per_pass, size = self._settings.batches_a_pass, self._settings.size(self._records)
             which, part = divmod(turn, per_pass)
@@ -41,10 +48,7 @@ class Sampler:
 
 def coins(source: Source, rate: float, records: int) -> Indices:
     """Return the records that join, each with its own coin of probability from ``rate - 2**-64`` to ``rate``."""
-    if rate == 1:
-        return np.arange(records, dtype=np.int64)
-    limit = np.uint64(int(rate * 2.0**64))  # exact: a float times a power of two, cut to a whole number
-    return np.flatnonzero(source.words(records) < limit)
+    return np.flatnonzero(draws.coins(source, rate, 1, records)[0])
 
 
 def subset(source: Source, size: int, records: int) -> Indices:

@@ -52,7 +52,7 @@ class Client:
 
     @property
     def divisor(self) -> float:
-        """The planned batch size: rate times records, whatever the coins say."""
+        """The planned batch: rate times records, whatever the draws say."""
         return self.method.divisor(self.settings, self.targets.size)
 
     def update(self, model: Vector, turn: int) -> Vector:
@@ -72,8 +72,8 @@ class Client:
 
         An empty batch sends its noise like any other.
         """
-        total = self.total(model, self._sampler.batch(turn))
         unit, settings = 2.0**self.plan.grid, self.settings
+        total = self.total(model, self._sampler.batch(turn))
         noise = rounded_normal(
             self.entropy.stream(f"dpsgd noise {self.index}", turn), settings.noise * settings.clip / unit, total.size
         )
@@ -84,13 +84,19 @@ class Client:
         return noised
 
     def total(self, model: Vector, chosen: NDArray[np.int64]) -> Vector:
-        """Return the sum of clipped gradients; with batch clipping, the clipped mean."""
+        """The sum of clipped gradients; with batch clipping the clipped mean.
+
+        Where every record picks its round, each is rounded to the grid on its own: it adds the same to any batch.
+        """
         clip = self.settings.clip if self.method.clipping == "individual" else _NO_CLIP
+        grain = 2.0**self.plan.grid if self.method.apart else None
         loss, total, dropped = self.plan.model.loss, np.zeros(self.plan.dimension), 0
         for first in range(0, chosen.size, _PART):
             part = chosen[first : first + _PART]
             rows = np.take(self.features, part, axis=0, out=self._room[: part.size], mode="clip")
-            found, lost = loss.gradient(model, rows, self.targets[part], clip=clip, norms=self._norms[part])
+            found, lost = loss.gradient(
+                model, rows, self.targets[part], clip=clip, norms=self._norms[part], grain=grain
+            )
             total += found
             dropped += lost
         self.dropped += dropped

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 from fedveil.checks import require
 from fedveil.guarantee import Neighbours
-from fedveil.mechanism import Gaussian, Mechanism, Numbers, Repeat, SampledGaussian
+from fedveil.mechanism import Gaussian, IndependentGaussian, Mechanism, Numbers, Repeat, SampledGaussian
 from fedveil.values import number, whole
 
-Sampling = Literal["poisson", "fixed-size", "shuffled"]
+Sampling = Literal["poisson", "fixed-size", "shuffled", "independent"]
+DRAWN = ("poisson", "independent")  # every record draws for itself, so the sizes of batches are random
 Clipping = Literal["individual", "batch"]
 
 MOST_ROUNDS = 20_000_000
@@ -60,7 +61,7 @@ class ClientSettings:
 
     @property
     def batches_a_pass(self) -> int:
-        """Number of batches that fit in one shuffled pass."""
+        """Batches that fit in one shuffled pass; with independent draws the rounds among which a record picks."""
         return max(1, math.floor(1 / self.rate * (1 + 4e-16)))  # rounding of the rate must not cost a batch
 
     def size(self, records: int) -> int:
@@ -70,16 +71,20 @@ class ClientSettings:
     def charged(self, sampling: Sampling, clipping: Clipping, neighbours: Neighbours) -> Mechanism:
         """What the client releases in all its rounds, as its accountant sees it.
 
-        A clipped batch moves by up to 2 * clip whether a record is exchanged or left out. Poisson batches are charged
-        for one contribution, so for half the noise; the others for an exchange, which is 2 * clip already.
+        A clipped batch moves by up to 2 * clip whether a record is exchanged or left out. Where records draw for
+        themselves it is charged for one contribution, so for half the noise; otherwise for an exchange, which is
+        2 * clip already. A pass that was only begun is charged whole.
         """
         noise = self.noise
-        if clipping == "batch" and sampling == "poisson":
+        if clipping == "batch" and sampling in DRAWN:
             noise /= 2
         elif clipping == "batch":
             neighbours = "replace-one"
+        passes = -(-self.rounds // self.batches_a_pass)
         if sampling == "shuffled":
-            passes = -(-self.rounds // self.batches_a_pass)
             return Repeat(of=Gaussian(noise_multiplier=noise, neighbours=neighbours), times=passes)
+        if sampling == "independent":
+            a_pass = IndependentGaussian(rounds=self.batches_a_pass, noise_multiplier=noise, neighbours=neighbours)
+            return Repeat(of=a_pass, times=passes)
         once = SampledGaussian(sampling=sampling, rate=self.rate, noise_multiplier=noise, neighbours=neighbours)
         return Repeat(of=once, times=self.rounds)

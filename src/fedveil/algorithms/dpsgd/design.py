@@ -12,7 +12,7 @@ from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
 from fedveil.algorithms.base import Method
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Clipping, Sampling
-from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd
+from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd, check_picks
 from fedveil.algorithms.dpsgd.network import Network
 from fedveil.algorithms.request import Draft, Task
 from fedveil.checks import require
@@ -29,7 +29,8 @@ _WALK = 1.0  # most that the noise of all rounds may move a score, in standard d
 class DpSgdRequest:
     """What clients do. ``rate``, ``rounds``, ``clip``, ``noise_multiplier``, ``steps``: one for all, or one for each.
 
-    ``rounds`` are those of all passes. ``steps``: a step size, or a list of one per round, for each client. The rest
+    ``rounds`` are those of all passes. ``steps``: a step size, or a list of one per round, for each client. With
+    independent sampling there is no ``rate``: [schedule] says among how many rounds of a pass a record picks. The rest
     is as in :class:`DpSgd` and :class:`Network`.
     """
 
@@ -61,6 +62,9 @@ class DpSgdRequest:
             for value in _listed(getattr(self, name)):
                 fine = value is None or 0 < number(f"algorithm.{name}", value) < math.inf
                 require(fine, f"algorithm.{name}", "be positive and finite", value)
+        hint = "Every record picks one round of each pass: [schedule] rounds says how many rounds a pass has."
+        drawn = self.sampling != "independent" or self.rate is None
+        require(drawn, "algorithm.rate", 'be left out with sampling = "independent"', self.rate, hint)
 
     def _with(self, client_settings: tuple[ClientSettings, ...]) -> DpSgd:
         network = Network(
@@ -145,10 +149,11 @@ class DpSgdRequest:
         schedule, rate, rounds = task.schedule, _of(self.rate, client), _of(self.rounds, client)
         require(not isinstance(schedule.batch, tuple), "schedule.batch", "be one number for dpsgd", schedule.batch)
         require(not isinstance(schedule.rounds, str), "schedule.rounds", "be a number for dpsgd", schedule.rounds)
+        if self.sampling == "independent":
+            rate = 1 / _picked_among(task)
         if rate is None and isinstance(schedule.batch, int):
-            most = task.data.records
-            require(schedule.batch <= most, "schedule.batch", f"be at most the {most} records", schedule.batch)
-            rate = _share(schedule.batch, most)
+            _check_batch(schedule.batch, task.data.records)
+            rate = _share(schedule.batch, task.data.records)
         if rate is None and isinstance(schedule.rounds, int):
             rate = _share(1, schedule.rounds)
         if rate is None:
@@ -178,6 +183,28 @@ class DpSgdRequest:
         walk = data.bound * first / (1 - self.momentum) * deviation * math.sqrt(rounds / 3)
         first *= min(1.0, _WALK / walk)
         return tuple((first * (1 - np.arange(rounds) / rounds)).tolist())
+
+
+def _picked_among(task: Task) -> int:
+    """Among how many rounds of a pass every record picks one: as the schedule says, else by the usual rule."""
+    schedule, data = task.schedule, task.data
+    if isinstance(schedule.rounds, int):
+        fits = not isinstance(schedule.batch, int) or data.records // schedule.batch == schedule.rounds
+        rule = f"be left out beside schedule.rounds = {schedule.rounds} when records pick their rounds"
+        hint = "The planned batch is the records over the rounds of a pass."
+        require(fits, "schedule.batch", rule, schedule.batch, hint)
+        found = schedule.rounds
+    elif isinstance(schedule.batch, int):
+        _check_batch(schedule.batch, data.records)
+        found = data.records // schedule.batch
+    else:
+        found = max(1, min(round(1 / _RATE), data.smallest_client // _LEAST_BATCH))
+    check_picks(found, data)
+    return found
+
+
+def _check_batch(batch: int, records: int) -> None:
+    require(batch <= records, "schedule.batch", f"be at most the {records} records", batch)
 
 
 def _listed(value: Any) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from fedveil.account.compare import account_for
 from fedveil.account.grid import Grid
 from fedveil.algorithms.base import EveryModelSeen
-from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Clipping, Sampling
+from fedveil.algorithms.dpsgd.client_settings import DRAWN, ClientSettings, Clipping, Sampling
 from fedveil.algorithms.dpsgd.network import Network
 from fedveil.algorithms.noise_shares import check_cohorts
 from fedveil.algorithms.share_words import Row, answer_row, holder_rows, site_row, sums_row
@@ -28,6 +28,7 @@ from fedveil.model.rounding import UNIT, rounding_bound
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import known
 from fedveil.target import Target
+from fedveil.theory.crowds import most_joined
 from fedveil.theory.grid import SAMPLER_DISTANCE
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices, number, whole
@@ -36,7 +37,6 @@ Compression = Literal["none", "random-k", "top-k", "quantised", "rotated"]
 
 MOST_MESSAGES = 20_000_000
 _ROUNDINGS = 60  # of a mean and its norm, beside those of the gradient
-_RARE = 100 * math.log(2)  # minus the logarithm of the chance that a batch is larger than is allowed for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +104,23 @@ class DpSgd(EveryModelSeen):
         # in it; a sampled batch would tell by that who else was drawn. A shuffle fixes both.
         fixed = model.kind != "torch" or self.sampling == "shuffled"
         require(fixed, "algorithm.sampling", "be shuffled for a torch model", self.sampling, "Or use hidden training.")
-        if self.sampling != "poisson":
+        if self.sampling == "independent":
+            for settings in dict.fromkeys(self.client_settings):
+                rule = "be one over the rounds of a pass for independent sampling"
+                require(settings.rate == 1 / settings.batches_a_pass, "algorithm.rate", rule, settings.rate)
+                check_picks(settings.batches_a_pass, data)
+        elif self.sampling != "poisson":
             least = min(settings.size(data.smallest_client) for settings in self.client_settings)
             hint = "Raise the rate, or sample with poisson."
             require(least >= 1, "algorithm.rate", "give every client a batch of at least one record", least, hint)
         sent = self.total * data.clients
         hint = 'If one party holds all records, say [clients] kind = "equal", count = 1.'
         require(sent <= MOST_MESSAGES, "Rounds times clients", f"be at most {MOST_MESSAGES}", sent, hint)
+
+    @property
+    def apart(self) -> bool:
+        """Whether every record's contribution is rounded on its own, so that it adds the same bits to any batch."""
+        return self.sampling == "independent" and self.clipping == "individual"
 
     @property
     def waits(self) -> bool:
@@ -193,7 +203,7 @@ class DpSgd(EveryModelSeen):
 
     def divisor(self, settings: ClientSettings, records: int) -> float:
         """Return the planned size of a batch, whatever its actual size."""
-        return settings.rate * records if self.sampling == "poisson" else float(settings.size(records))
+        return settings.rate * records if self.sampling in DRAWN else float(settings.size(records))
 
     def grid(
         self,
@@ -213,7 +223,7 @@ class DpSgd(EveryModelSeen):
                 dimension=model.loss.size(data.features),
                 noise=noise,
                 lipschitz=np.zeros_like(noise),
-                errors=np.full_like(noise, self._float_error(settings, data, model)),
+                errors=np.full_like(noise, self._float_error(settings, data, model, exponent)),
             )
             found.append(replace(grid, total_variation=min(1.0, grid.total_variation + self._overfull(settings))))
         worst = max(found, key=lambda grid: grid.distance)
@@ -221,17 +231,20 @@ class DpSgd(EveryModelSeen):
 
     def most_rows(self, settings: ClientSettings, records: int) -> int:
         """Return a size that a batch of such a client exceeds with a chance of at most 2**-100 a round (Bernstein)."""
-        if self.sampling != "poisson":
+        if self.sampling not in DRAWN:
             return settings.size(records)
-        mean = settings.rate * records
-        return min(records, math.ceil(mean + _RARE / 3 + math.sqrt(_RARE**2 / 9 + 2 * mean * _RARE)) + 1)
+        return most_joined(settings.rate, records)
 
     def _overfull(self, settings: ClientSettings) -> float:
-        return settings.rounds * SAMPLER_DISTANCE if self.sampling == "poisson" else 0.0
+        return settings.rounds * SAMPLER_DISTANCE if self.sampling in DRAWN else 0.0
 
-    def _float_error(self, settings: ClientSettings, data: DataShape, model: ModelPlan) -> float:
-        """Return how far the computed sum (or clipped mean) may be from the exact one."""
-        rows = self.most_rows(settings, data.largest_client)
+    def _float_error(self, settings: ClientSettings, data: DataShape, model: ModelPlan, exponent: int) -> float:
+        """How far the computed sum (or clipped mean) is from the exact one.
+
+        Where records are rounded on their own, only the victim's contribution is compared with one within its clip:
+        the others' are what they are, the same on both data sets (docs/dpsgd.md).
+        """
+        rows = 1 if self.apart else self.most_rows(settings, data.largest_client)
         raw = model.loss.constants(data.bound, settings.clip if self.clipping == "individual" else None)
         mean = rounding_bound(
             rows=rows,
@@ -241,6 +254,9 @@ class DpSgd(EveryModelSeen):
             radius=self.radius(data, model),
             outputs=model.loss.outputs,
         )
+        if self.apart:
+            half = 0.5 * math.sqrt(model.loss.size(data.features)) * 2.0**exponent
+            return mean + _ROUNDINGS * UNIT * raw.lipschitz + half
         if self.clipping == "individual":
             return rows * (mean + _ROUNDINGS * UNIT * raw.lipschitz)
         least = data.smallest_client  # there a batch exceeds the planned divisor most
@@ -257,6 +273,7 @@ class DpSgd(EveryModelSeen):
             "poisson": "every record joins each batch by a coin of its own, which nobody learns",
             "fixed-size": "every batch is drawn uniformly among all of its size, and nobody learns it",
             "shuffled": "every record is used at most once a pass: one release is charged for each pass",
+            "independent": "every record picks one round of each pass by a draw of its own, which nobody learns",
         }[self.sampling]
         client_settings = self.client_settings
         return [
@@ -270,8 +287,21 @@ class DpSgd(EveryModelSeen):
             ),
             ("rounds of a client", _span([float(p.rounds) for p in client_settings]), "all are charged, lost ones too"),
             ("the network", "not part of it", "its delays and losses do not depend on the data: declared"),
+            *self._taking_part(trust),
             *self._window_rows(adversary, data, target, trust),
         ]
+
+    def _taking_part(self, trust: Trust) -> list[Row]:
+        """Why nobody learns the draws from who takes part: all clients do, whatever their records picked."""
+        if self.sampling != "independent":
+            return []
+        how = "a client whose batch is empty sends its noise like any other, so not even a server that sees single "
+        how += "updates learns the draws: they count in favour of every row of this certificate"
+        rows = [("every client takes part in each of its rounds", "with an empty batch if need be", how)]
+        if trust.shared and trust.dropouts:
+            why = "declared: who is missing depends on no record and on no draw"
+            rows.append(("clients are missing by chance", f"at most {trust.dropouts} a round", why))
+        return rows
 
     def _window_rows(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> list[Row]:
         """Return what a stated trust adds if windows wait for all clients; otherwise nothing is added up."""
@@ -326,6 +356,13 @@ def _answer(mechanism: Mechanism, delta: float) -> Answer:
     return replace(found, bounds=tuple(replace(bound, reason=f"{bound.reason}; {why}") for bound in found.bounds))
 
 
+def check_picks(rounds: int, data: DataShape) -> None:
+    """Refuse passes of more rounds than some client has records: it would often have nothing but noise to send."""
+    hint = "Take fewer rounds a pass, or sample with poisson."
+    rule = f"be at most the {data.smallest_client} records of the smallest client for independent sampling"
+    require(rounds <= data.smallest_client, "schedule.rounds", rule, rounds, hint)
+
+
 def _weights(given: Any) -> tuple[float, ...]:
     require(isinstance(given, list | tuple), "algorithm.weights", "be a list of numbers", given)
     weights = tuple(number("algorithm.weights", value) for value in given)
@@ -353,3 +390,4 @@ def _shrunk(method: DpSgd) -> str:
 
 
 METHOD = DpSgd
+TITLE = "noisy clipped gradient steps (DP-SGD)"

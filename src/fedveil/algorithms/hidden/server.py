@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenServer:
-    """Hidden training at the aggregator; ``place``: the round of a pass that each record is dealt into."""
+    """Hidden training at the aggregator; ``place``: the round of a pass that each record is dealt into.
+
+    Where units draw their own rounds it is None: the aggregator learns no draws, and asks everybody in every round.
+    """
 
     plan: Plan
     rule: Rule
     members: Consortium
-    place: Indices
+    place: Indices | None
     cohorts: tuple[int, ...]
     last: int
 
@@ -40,7 +43,7 @@ class HiddenServer:
 
         Order and stop are drawn from its key, and each site learns only its own records' rounds.
         """
-        place = rounds_of_owned(plan, members.owner, entropy)
+        place = None if plan.run.sampled else rounds_of_owned(plan, members.owner, entropy)
         sizes = tuple(plan.method.cohorts(plan.data, plan.target))
         return cls(plan, Rule.of(plan), members, place, sizes, last_round(plan, entropy))
 
@@ -55,6 +58,8 @@ class HiddenServer:
     def proposal(self, site: str) -> dict[str, Indices]:
         """Return the numbers of the site's clients, and the rounds of its own records."""
         member = self.members.members[site]
+        if self.place is None:
+            return {"numbers": member.clients}
         return {"numbers": member.clients, "place": self.place[member.records]}
 
     def questions(self, standing: Standing) -> dict[str, Content]:
@@ -79,7 +84,7 @@ class HiddenServer:
     def clients(self, turn: int, site: str) -> set[int]:
         """Return all clients of the site if records are dealt; if clients are dealt, those of the round."""
         member = self.members.members[site]
-        if self.plan.deal == "records":
+        if self.plan.hidden.everyone:
             return set(member.clients.tolist())
         return set(self.members.owner[member.records[self._of_round(turn, member.records)]].tolist())
 
@@ -98,4 +103,7 @@ class HiddenServer:
         return Standing(state.round, state.position)
 
     def _of_round(self, turn: int, records: Indices) -> NDArray[np.bool_]:
+        """The records that are in a round, or may be."""
+        if self.place is None:
+            return np.ones(records.size, dtype=np.bool_)
         return np.asarray(self.place[records] == turn % self.plan.run.rounds)

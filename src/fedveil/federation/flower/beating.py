@@ -17,10 +17,13 @@ _OFTEN: Final = 2.0  # seconds between two heartbeats
 _LATER: Final = frozenset({429, 502, 503, 504})  # status codes after which trying again may help
 
 
-def patient(again: Any, seconds: float) -> Any:
-    """Make Flower's retries give up after so many seconds, and at once if the answer is final."""
-    again.max_time = seconds  # Flower's default retries forever
-    again.should_giveup = _is_no
+def patient(again: Any, seconds: float | None, over: Callable[[], bool] = lambda: False) -> Any:
+    """Set when Flower's way of trying again gives up: after so many seconds, when ``over`` says so, or at a plain no.
+
+    ``seconds``: None for no limit of time; then ``over`` must say when the other side has gone for good.
+    """
+    again.max_time = seconds
+    again.should_giveup = lambda error: over() or _is_no(error)
     return again
 
 

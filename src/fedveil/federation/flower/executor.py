@@ -6,7 +6,6 @@ process.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, final
@@ -29,44 +28,53 @@ from fedveil.federation.flower.beating import beating, patient
 from fedveil.federation.flower.client_app import relay
 from fedveil.federation.flower.supernode import Naps
 
-_SELDOM: Final = 1.0  # seconds between polls after a long time without a task
-_PATIENCE: Final = 5.0  # seconds to wait for a node on this machine that does not answer
+_SELDOM: Final = 1.0  # seconds between looks for a task when none has come for long
 _ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
 @final
 class Executor:
-    """Takes the tasks of one node, one after another."""
+    """Takes tasks of one node, one after another.
 
-    def __init__(self, address: str, secret: bytes, guard: Path) -> None:
-        self.address, self.guard, self._naps = address, guard, Naps()
+    ``over`` says whether the node has ended, or this process is to stop. As long as it says no, a node that does not
+    answer is only slow, and is asked again.
+    """
+
+    def __init__(self, address: str, secret: bytes, guard: Path, over: Callable[[], bool]) -> None:
+        self.address, self.guard, self.over, self._naps = address, guard, over, Naps()
         self._client = self._connected(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE))
 
-    def serve(self, stop: Callable[[], bool]) -> None:
-        """Serve until told to stop, or until the node has ended."""
+    def serve(self) -> None:
+        """Serve until it is over, or until a task could not be ended in order.
+
+        Flower's node waits without limit for the reply to such a task and answers nothing more: it must be replaced.
+        """
         for name in ("httpx", "httpcore"):
             getLogger(name).setLevel("WARNING")
         try:
-            while not stop():
-                self._next()
+            while not self.over() and self._next():
+                pass
         except Exception:
-            if not stop():
+            if not self.over():
                 raise
         finally:
             self._client.close()
 
-    def _next(self) -> None:
+    def _next(self) -> bool:
+        """Take the next task, if there is one; return whether the node can go on."""
         found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
         if found.HasField("task") and found.token:
-            # The run has ended meanwhile: the link refuses, or the client was closed. Go on with the next task.
-            with suppress(httpx.HTTPStatusError, RuntimeError):
-                self._one(found.token)
             self._naps = Naps()
+            try:
+                self._one(found.token)
+            except (httpx.HTTPError, RuntimeError):  # the node says no, or the client was closed: its run has ended
+                return False
         else:
             self._naps.sleep(_SELDOM)
+        return True
 
     def _one(self, token: str) -> None:
-        """Relay one message and its answer; a failure is reported by its kind only."""
+        """Pass one message to the guard and its answer back; a failure of the guard is reported by its kind alone."""
         client = self._connected(RuntimeTokenHttpInterceptor(token))
         context: Context | None = None
         status, details = SubStatus.COMPLETED, ""
@@ -93,5 +101,5 @@ class Executor:
             insecure=True,  # on the loopback interface, between two processes of one user
             root_certificates=None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), credentials],
-            retry_invoker=patient(make_simple_http_retry_invoker(), _PATIENCE),
+            retry_invoker=patient(make_simple_http_retry_invoker(), None, self.over),
         )

@@ -107,7 +107,7 @@ def _started(processes: Processes, name: str, command: Sequence[str], ready: str
     return started
 
 
-def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 90.0) -> Started:
+def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 300.0) -> Started:
     """Start a site's node as its operator would, and wait until it is ready."""
     words = [sys.executable, "-m", "fedveil", "node", "--superlink", link.address, "--key", str(key)]
     words += ["--authority", str(link.authority), "--socket", str(guard), "--patience", str(patience)]

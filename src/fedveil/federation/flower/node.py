@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -37,30 +37,38 @@ def run_node(
         secret.chmod(0o600)
         with Processes(folder / "flower", folder / "logs", apart=False) as processes:
             while not stop():
-                port = free_port()
-                command = supernode_command(link, key, guard, port, secret)
-                node = _let_in(processes, command, patience, stop, tell)
+                node, port = _let_in(
+                    lambda port: processes.start("supernode", supernode_command(link, key, guard, port, secret)),
+                    patience,
+                    stop,
+                    tell,
+                )
                 tell("connected")
-                Executor(f"127.0.0.1:{port}", secret.read_bytes(), guard).serve(partial(_over, node, stop))
+                Executor(f"127.0.0.1:{port}", secret.read_bytes(), guard, partial(_over, node, stop)).serve()
                 if not stop():
-                    tell("the link has let go of this node; trying again")
+                    tell("a run was cut short; starting again" if node.alive else "the link has let go; trying again")
+                    node.stop()
 
 
 def _let_in(
-    processes: Processes, command: Sequence[str], patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
-) -> Started:
-    """Return Flower's program once the link has admitted it, or its current state when told to stop."""
-    end = time.monotonic() + patience
-    node = processes.start("supernode", command)
+    start: Callable[[int], Started], patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
+) -> tuple[Started, int]:
+    """Start Flower's program until the link knows it, or this one is told to stop; return it with its port.
+
+    Every try takes another port: somebody else may have taken the first between our look and its use.
+    """
+    end, port = time.monotonic() + patience, free_port()
+    node = start(port)
     while "SuperNode ID" not in node.tail(20000) and not stop():
         if not node.alive:
             if time.monotonic() >= end:
                 raise NodeEnded(f"Flower's node has ended; it wrote: {' '.join(node.tail(1500).split())}")
             tell("not let in; trying again")
             time.sleep(_AGAIN)
-            node = processes.start("supernode", command)
+            port = free_port()
+            node = start(port)
         time.sleep(0.1)
-    return node
+    return node, port
 
 
 def _over(node: Started, stop: Callable[[], bool]) -> bool:

@@ -30,13 +30,3 @@ def only(values: Vector, chosen: Indices) -> Vector:
     found = np.zeros_like(values)
     found[chosen] = values[chosen]
     return found
-
-
-def random_k_error(squared_norm: float, size: int, kept: int) -> float:
-    """Return the exact mean squared error of :func:`random_k`: (size / kept - 1) times the squared norm."""
-    return (size / kept - 1) * squared_norm
-
-
-def top_k_error(squared_norm: float, size: int, kept: int) -> float:
-    """Return a bound on the squared error of :func:`top_k`: (1 - kept / size) times the squared norm."""
-    return (1 - kept / size) * squared_norm

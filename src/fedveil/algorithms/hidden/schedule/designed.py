@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedveil.account.calibrate import calibrate as calibrate_final_model
+from fedveil.algorithms.hidden.schedule.drawn import planned, rate_of
 from fedveil.algorithms.hidden.schedule.families import Frame, Shape, injected, noise_on_average, shaped
 from fedveil.algorithms.hidden.schedule.problem import Problem
 from fedveil.algorithms.hidden.schedule.search import pick, search
+from fedveil.algorithms.hidden.schedule.stopped import stopping_words
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
@@ -44,6 +46,18 @@ class Row:
     arriving: float
     risk: float
     certified: bool
+
+    def shown(self) -> dict[str, str | float]:
+        """Return the row as a table for people shows it; a star marks what was calibrated."""
+        batch = str(self.batch) if isinstance(self.batch, int) else f"{min(self.batch)} to {max(self.batch)}"
+        return {
+            "kind": self.kind + (" *" if self.certified else ""),
+            "passes x rounds": f"{self.passes} x {self.rounds}",
+            "batch": batch,
+            "step": self.step_size,
+            "noise": self.noise_on_average,
+            "risk": self.risk,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +116,7 @@ def design(
 
 def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIterate:
     """Return the hidden run of this frame."""
-    return LastIterate(
+    run = LastIterate(
         rounds=frame.rounds,
         passes=frame.passes,
         batch=frame.batch,
@@ -117,7 +131,9 @@ def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIter
         noise=problem.noise,
         noise_std=noise_std,
         neighbours=problem.neighbours,
+        rate=rate_of(problem, frame.batch) if isinstance(frame.batch, int) else None,
     )
+    return planned(problem, run)
 
 
 def _settled(
@@ -207,6 +223,7 @@ def _reason(problem: Problem, schedule: ScheduleRequest, best: Shape, poisson: R
         f"+ {best.sampling:.2g} dealing"
     )
     if poisson is None:
-        return text + "."
+        return text + "." + stopping_words(problem, frame.passes)
     ratio = math.sqrt(best.injected / max(poisson.arriving, 1e-300))
-    return text + f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    text += f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    return text + stopping_words(problem, frame.passes)

@@ -9,8 +9,10 @@ from scipy.optimize import brentq
 
 from fedveil.account.hidden import lipschitz_of_step
 from fedveil.algorithms.hidden.schedule.criterion import Yardstick, yardstick
+from fedveil.algorithms.hidden.schedule.drawn import expected_variance
 from fedveil.algorithms.hidden.schedule.noise import energies, need, spread_noise
 from fedveil.algorithms.hidden.schedule.problem import Problem
+from fedveil.algorithms.hidden.schedule.stopped import bias_and_weights, likely_ratio
 from fedveil.mechanism import LastIterate, Numbers, sensitivity
 from fedveil.theory.divergence import log_theta
 from fedveil.values import Vector
@@ -96,10 +98,10 @@ def decay(first: float, total: int, power: float) -> Numbers:
 def law_risk(problem: Problem, steps: Numbers, rounds: int, total: int) -> float:
     """Risk with the noise of a run that uses all units in every round: no way to deal them needs less."""
     sizes, model = _tiled(steps, rounds, total), _model(problem)
-    kept = model.kept(sizes)
+    bias, weights = bias_and_weights(problem, model, sizes)
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * sizes / problem.units
-    root = float(np.sum(gaps * np.sqrt(model.weights(kept))))
-    return model.bias(sizes, kept) + (root / target_mu(problem)) ** 2
+    root = float(np.sum(gaps * np.sqrt(weights)))
+    return bias + (root / target_mu(problem)) ** 2
 
 
 @lru_cache(maxsize=4)
@@ -126,12 +128,12 @@ def shaped(problem: Problem, frame: Frame, noise_std: Numbers | None = None) -> 
     """Return the frame with noise of its kind that should meet the target, or with the given noise; and the risk."""
     model, steps, batch = _model(problem), frame.step_sizes, frame.batches
     kept = model.kept(steps)
-    weights = model.weights(kept)
+    bias, weights = bias_and_weights(problem, model, steps)
     if noise_std is None:
         variance = _variance(problem, frame, weights) / target_mu(problem) ** 2
         noise_std = _tidy(np.sqrt(variance * batch) / steps, even=frame.kind != "decaying")
-    bias = model.bias(steps, kept)
-    sampling = model.sampling(steps, kept, batch[: frame.rounds], problem.units)
+    dealt = None if problem.sampled else problem.units
+    sampling = model.sampling(steps, kept, batch[: frame.rounds], dealt)
     return Shape(frame, noise_std, bias, sampling, injected(problem, frame, noise_std))
 
 
@@ -139,7 +141,7 @@ def injected(problem: Problem, frame: Frame, noise_std: Numbers) -> float:
     """Return the risk from this noise."""
     scale = frame.step_sizes * _tiled(noise_std, frame.rounds, frame.total) / np.sqrt(frame.batches)
     model, spare = _model(problem), 2.0 if problem.noise == "laplace" else 1.0  # Laplace: variance 2 * scale**2
-    return spare * float(model.weights(model.kept(frame.step_sizes)) @ scale**2)
+    return spare * float(bias_and_weights(problem, model, frame.step_sizes)[1] @ scale**2)
 
 
 def noise_on_average(frame: Frame, noise_std: Numbers) -> float:
@@ -151,8 +153,13 @@ def noise_on_average(frame: Frame, noise_std: Numbers) -> float:
 def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
     """Return variances of the rounds for mu = 1 (for a secret order, on average over the places)."""
     steps, secret = frame.step_sizes, problem.order == "secret"
+    if problem.sampled:
+        return expected_variance(problem, frame.batches, steps, steps**2 / frame.batches)
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / frame.batches
     factors = later_factors(problem, steps)
+    if problem.stopping == "random" and problem.hidden and problem.noise == "gaussian":  # rounds of one kind
+        shrink = float(factors[-2]) if factors.size > 1 else 1.0
+        return (gaps / likely_ratio(problem, shrink, frame.rounds, frame.passes) * target_mu(problem)) ** 2
     if frame.kind == "decaying":
         return spread_noise(gaps, weights, factors, frame.rounds, secret=secret, hidden=problem.hidden)[0]
     even = np.ones(frame.total) if frame.kind == "growing-batches" else steps**2 / frame.batches
