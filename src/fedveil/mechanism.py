@@ -350,7 +350,9 @@ def flatten(mechanism: Mechanism) -> Sequence[tuple[Primitive, int]]:
 
 
 def alike(mechanism: Mechanism) -> Mechanism:
-    """The mechanism with one neighbouring relation: where parts differ, all are charged for an exchange of records.
+    """Return the mechanism with one neighbouring relation.
+
+    Where parts differ, all are charged for an exchange of records.
 
     A record that contributes nothing is a record, so what holds for replace-one holds for zero-out too.
     """

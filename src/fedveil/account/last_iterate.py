@@ -183,7 +183,7 @@ def _shift(run: LastIterate) -> Evaluator:
 
 
 def _stopped_shift(run: LastIterate) -> Evaluator:
-    """Several passes and a random stop: the mean over the stops of what later noise leaves open."""
+    """Return the bound for several passes and a random stop: the mean over the stops of the optimal shift."""
     if not followed(run):
         return withdrawn("shift", f"random stopping is followed for {LARGEST_TABLE} places and stops, not for more")
     state = hidden_run(run)

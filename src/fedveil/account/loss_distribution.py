@@ -148,7 +148,7 @@ class LossDistributionAccountant:
 
 
 def _allocated(mechanism: IndependentGaussian) -> LossCurve:
-    """One pass of independent draws."""
+    """Return the curve of one pass of independent draws."""
     if mechanism.rounds == 1:
         plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
         return LossCurve(plain.mu**2)

@@ -85,7 +85,7 @@ def _evaluator(
     chance: Callable[[float], float],
     again: Callable[[LastIterate, int], Evaluator],
 ) -> Evaluator:
-    """The bound from its pairs at a delta; the ``chance`` of what they do not cover is added to delta."""
+    """Return the bound from its pairs at a delta; the ``chance`` of what they do not cover is added to delta."""
     exact_groups = run.order == "poisson"
 
     def epsilon(delta: float) -> float:
@@ -115,13 +115,13 @@ def _evaluator(
 
 
 def _exchanged(run: LastIterate) -> bool:
-    """Whether a record is exchanged for another under independent draws: then two sums over each pass differ."""
+    """Return whether a record is exchanged for another under independent draws: then two sums over each pass differ."""
     return run.order == "independent" and run.neighbours == "replace-one"
 
 
 @lru_cache(maxsize=32)
 def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[float], float], Callable[[float], float]]:
-    """Logarithm of delta at an epsilon, and epsilon at a delta: the two sums together, or two hops if that is less."""
+    """Return log delta as a function of epsilon, and the inverse: both sums together, or two hops if that is less."""
     single = replace(run, neighbours="zero-out")
     found = seen_pairs(single, 1) if name == "unhidden" else hidden_pairs(single, 1, delta)
     hops = two_hops(profile(found.forward), profile(found.backward))
@@ -149,12 +149,12 @@ def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[floa
 
 
 def _exchange_uses(pairs: Pairs) -> tuple[tuple[LossLaw, int], ...]:
-    """The passes of an exchange, from those of zero-out; the same in both directions."""
+    """Return the passes of an exchange, from those of zero-out; the same in both directions."""
     return tuple((exchange_law(law), times) for law, times in pairs.forward)
 
 
 def sampled_rounds(run: LastIterate, delta: float = _USUAL) -> Rounds:
-    """The rounds as the theorem sees them: the gap that one contribution opens, whatever the neighbours are.
+    """Return the rounds in the form of the theorem: the gap that one contribution opens, for any neighbours.
 
     Steps are as steep as the number of records makes them that may join when about this delta is asked for.
     """
@@ -165,7 +165,9 @@ def sampled_rounds(run: LastIterate, delta: float = _USUAL) -> Rounds:
 
 
 def overfull(run: LastIterate, delta: float = _USUAL) -> float:
-    """A bound on the chance that some round is joined by more records than it is charged for at about this delta."""
+    """Return a bound on the chance that some round is joined by more records than it is charged for at about this
+    delta.
+    """
     return joining(run, delta).chance
 
 
@@ -297,7 +299,7 @@ def _summands(rounds: Rounds, parts: Sequence[Part], a_pass: int) -> Summands:
 
 
 def best_pairs(run: LastIterate) -> Pairs | None:
-    """The pairs by which a sampled run enters a composition; None where only its curve is known.
+    """Return the pairs by which a sampled run enters a composition; None where only its curve is known.
 
     Should more records join than are charged for, everything counts as disclosed.
     """

@@ -96,7 +96,7 @@ class Method(Protocol):
 
 
 class Served:
-    """What algorithms answer alike that add noise, have a server, and add up every round by itself.
+    """Answers shared by algorithms that add noise, have a server, and add up every round separately.
 
     ``pulls_when_empty``: whether a client without records still sends the pull of an l2 penalty, so that leaving a
     client's records out is not the same as leaving the client out.

@@ -152,13 +152,13 @@ def stacked(batches: list[Batch]) -> Batch:
 
 
 def copies(records: Records, which: Indices, weights: Vector | None, runs: int) -> Batch:
-    """A batch of these records alone, for as many runs."""
+    """Return a batch of these records alone, for as many runs."""
     rows = records.features[which]
     return stacked([Batch(rows, records.targets[which], row_norms(rows), weights)] * runs)
 
 
 def stepped(parts: Parts, rule: Rule, turn: int, before: Vector, batch: Batch, noise: Vector) -> Vector:
-    """Where one round takes runs that stand at ``before``, all in grid steps."""
+    """Return the positions of runs after one round that started at ``before``, all in grid steps."""
     return parts.step(rule, State(turn, before), batch, noise).position
 
 

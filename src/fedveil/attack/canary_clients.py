@@ -37,7 +37,7 @@ def canary_estimate(
     generator: np.random.Generator,
     entropy: Entropy | None = None,
 ) -> Finding:
-    """The estimate for a study with ``canaries`` more clients, against ``fresh`` directions that took no part.
+    """Return the estimate for a study with ``canaries`` more clients, against ``fresh`` directions that took no part.
 
     The algorithm must be one that averages the updates of whole clients.
 

@@ -59,7 +59,7 @@ def game(
 
 
 def what_hiding_buys(plan: Plan, runs: int, entropy: Entropy, *, alarm: float = 1e-6) -> list[tuple[str, Finding]]:
-    """The same attacker with the last model, with one in the middle too, and with all; beside what is certified.
+    """Return findings for an attacker who sees the last model, one in the middle too, or all models.
 
     In the middle: right after the round that uses the victim last (where that is secret: after the middle round).
     """

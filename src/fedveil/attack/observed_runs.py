@@ -68,7 +68,7 @@ class Scene:
 
     @property
     def weights(self) -> Vector | None:
-        """Of the victim's records in a round: a client's count as one together."""
+        """Weights of the victim's records in a round; all records of a client together count as one."""
         held = self.pair.victim.size
         return np.full(held, 1 / held) if self.plan.target.unit == "client" else None
 
@@ -79,7 +79,7 @@ class Scene:
 
 
 def look(scene: Scene, adversary: Adversary) -> Seen:
-    """What this observer can make of the runs.
+    """Return what this observer can compute from the runs.
 
     Where units draw their own rounds, whoever sees more than the last model looks at all rounds. Some may see more
     than that; what they are promised must hold for this look as well.
@@ -120,7 +120,7 @@ def residuals(scene: Scene) -> tuple[Vector, Vector]:
 
 
 def _drawn(scene: Scene) -> Seen:
-    """All rounds seen, the victim's draws unknown: the likelihood ratio over all that they may be."""
+    """Return what is seen in all rounds if the victim's draws are unknown: the likelihood ratio over all draws."""
     run, rule, seen, ahead, back = scene.plan.run, scene.trace.rule, list[Vector](), list[Vector](), list[Vector]()
     for turn in range(run.total):
         models = scene.models(turn)

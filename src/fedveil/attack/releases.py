@@ -99,7 +99,7 @@ def push_of(plan: Plan) -> Push:
 
 
 def scores(seen: Vector, push: Push) -> Vector:
-    """What an attacker thinks telling: pushed in every round, in each by a coin, in one of all.
+    """Return scores for an attacker: the victim pushes in every round, in each by a coin, or in one of all.
 
     Where the victim picks one round of each pass also that, and what would tell if its draws were not what they should
     be: the same round in every pass, and never a round that is silent.

@@ -137,7 +137,7 @@ def instance_of(given: Setting, design: Design, *, clipped_last: bool = True) ->
 
 
 def _mixture(given: Setting, design: Design, side: int) -> Mixture:
-    """All that may happen on one side, with its chance: where the victim takes part, and when the run stops."""
+    """Return all that may happen on one side, with its chance: where the victim takes part, and when the run stops."""
     run = given.run
     weighted = [(weight, _chain(given, design, side, turns)) for weight, turns in _taken(given, design)]
     total = math.fsum(weight for weight, _ in weighted)
@@ -148,7 +148,7 @@ def _mixture(given: Setting, design: Design, side: int) -> Mixture:
 
 
 def _taken(given: Setting, design: Design) -> list[tuple[float, frozenset[int]]]:
-    """The rounds (from 0, of all passes) in which the victim may take part, each set with its chance."""
+    """Return the rounds (from 0, of all passes) in which the victim may take part, each set with its chance."""
     run = given.run
     if run.sampled:
         return _drawn(run)
@@ -167,7 +167,7 @@ def _taken(given: Setting, design: Design) -> list[tuple[float, frozenset[int]]]
 
 
 def _drawn(run: LastIterate) -> list[tuple[float, frozenset[int]]]:
-    """Every outcome of the victim's draws: a coin for each round, or a round of each pass."""
+    """Return every outcome of the victim's draws: a coin for each round, or a round of each pass."""
     count = 2**run.total if run.order == "poisson" else run.rounds**run.passes
     if count * run.total > MOST_CHAINS:
         raise CannotCertify(f"secret draws are followed for up to {MOST_CHAINS} rounds in all outcomes together")
@@ -183,7 +183,7 @@ def _drawn(run: LastIterate) -> list[tuple[float, frozenset[int]]]:
 
 
 def _chain(given: Setting, design: Design, side: int, taken: frozenset[int]) -> Chain:
-    """The rounds with the victim in those that are ``taken``; steps that are equal are one object."""
+    """Return the rounds with the victim in those that are ``taken``; steps that are equal are one object."""
     known: dict[tuple[float, float, float, int, bool], Step] = {}
     chain = []
     for k in range(given.total):

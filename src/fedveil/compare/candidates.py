@@ -55,7 +55,7 @@ def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tupl
 
 
 def _requested(text: str, study: Study) -> AlgorithmRequest:
-    """``kind``, as the study states it or as it comes; or ``kind:key=value:...`` with settings of its own."""
+    """Return the request for ``kind``, as the study states it or by default, or for ``kind:key=value:...``."""
     kind, *settings = text.split(":")
     if not settings and kind == study.algorithm.kind:
         return study.algorithm

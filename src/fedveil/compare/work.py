@@ -116,7 +116,7 @@ def _score(plan: Plan, model: Vector, held: Records) -> float:
 
 
 def _constant(loaded: Loaded) -> tuple[float | None, str]:
-    """The best constant answer on the held-out records, by the same metric, and what it is called."""
+    """Return the best constant answer on the held-out records, by the same metric, and what it is called."""
     if loaded.test is None:
         return None, ""
     held = loaded.test.present()

@@ -49,7 +49,7 @@ def read_csv(source: Source, path: Path) -> Table:
 
 
 def delimiter_of(source: Source, path: Path) -> str:
-    """As the study states it, or as the suffix tells."""
+    """Return the delimiter that the study states, or the usual one for the suffix."""
     return source.delimiter or ("\t" if path.name.removesuffix(".gz").endswith(".tsv") else ",")
 
 

@@ -24,7 +24,7 @@ def read_npz(source: Source, path: Path) -> Table:
 
 
 def npz_columns(path: Path) -> dict[str, Array]:
-    """The columns of an archive by name."""
+    """Return the columns of an archive by name."""
     columns: dict[str, Array] = {}
     for name, values in _arrays(path).items():
         whole = f"The array {name!r} of {path.name}"

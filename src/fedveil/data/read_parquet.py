@@ -54,7 +54,7 @@ def _stated_bytes(metadata: Any) -> int:
 
 
 def pyarrow() -> tuple[Any, Any]:
-    """The library and its reader of Parquet files."""
+    """Return the library and its reader of Parquet files."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:

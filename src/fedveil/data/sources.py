@@ -70,7 +70,7 @@ def _file(source: Source, path: Path, base: Path) -> Table:
 
 
 def format_of(source: Source, path: Path) -> str:
-    """As the study states it, or as the file's suffix tells."""
+    """Return the format that the study states, or the one of the file's suffix."""
     return source.format if source.format is not None and source.format != "folder" else _by_suffix(path)
 
 
@@ -91,7 +91,7 @@ def _folder(source: Source, path: Path) -> Table:
 
 
 def files_of(source: Source, path: Path) -> list[Path]:
-    """The files of a folder that a study means, in the order of their names."""
+    """Return the files of a folder that a study means, in the order of their names."""
     require(source.format != "idx", "data.source", "be a file when data.format is idx", source.source)
     require("/" not in source.files, "data.files", "be a pattern of names in the folder, such as *.csv", source.files)
     files = sorted(file for file in path.glob(source.files) if file.is_file() and not file.name.startswith("."))

@@ -124,7 +124,7 @@ def signing_key(sign: Sign) -> SigningKey | None:
 def concluded(
     folder: Path, metrics: dict[str, Any], key: SigningKey | None = None, preparation: Preparation | None = None
 ) -> Result:
-    """Certificate, its signature if there is a key, bundle and report of a run that has released its model."""
+    """Write certificate, signature (if there is a key), bundle and report of a run that has released its model."""
     certificate = certify(folder, __version__)
     data = certificate.text().encode()
     if key is None:

@@ -84,7 +84,7 @@ class Loss(Protocol):
         norms: Vector | None = None,
         grain: float | None = None,
     ) -> tuple[Vector, int]:
-        """The weighted sum of the clipped gradients, and how many records were left out of it.
+        """Return the weighted sum of the clipped gradients, and how many records were left out of it.
 
         Left out: a row, target or gradient that is no finite number, a target that is no class. That count depends on
         the data: it must not be published. ``norms``: the rows' norms, if known; clipping trusts them. With ``grain``,

@@ -89,7 +89,7 @@ class MarginLoss(ABC):
         return (z > 0).astype(np.float64) if self.classes else z
 
     def scores(self, w: Vector, X: Vector) -> Matrix:
-        """The score, as a column."""
+        """Return the score, as a column."""
         z: Vector = X @ w
         return z[:, None]
 

@@ -24,7 +24,7 @@ def row_norms(X: Vector) -> Vector:
 
 
 def grain_of(clip: float, rows: int) -> float:
-    """A power of two, in multiples of which the exact sum of so many clipped gradients fits into 64 bits."""
+    """Return a power of two, in multiples of which the exact sum of so many clipped gradients fits into 64 bits."""
     bits = min(_FINE, 61 - math.ceil(math.log2(max(rows, 1))))
     return float(2.0 ** (math.ceil(math.log2(clip)) - bits))
 
@@ -60,7 +60,7 @@ def weighted_sum(
 
 
 def _exact_sum(X: Vector, coefficients: Vector, grain: float) -> Vector:
-    """Each row's outer product is rounded to the grain on its own; whole numbers add up alike in any order."""
+    """Return the sum of outer products, each rounded to the grain, so that the sum is the same in any order."""
     each = np.atleast_2d(coefficients.T).T * (1 / grain)  # exact: a power of two
     total = np.zeros((each.shape[1], X.shape[1]), dtype=np.int64)
     rows = max(1, min(_AT_ONCE, _ENTRIES // max(1, X.shape[1])))

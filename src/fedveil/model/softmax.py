@@ -93,7 +93,7 @@ class Softmax:
         return np.asarray(z.argmax(axis=1), dtype=np.float64)
 
     def scores(self, w: Vector, X: Vector) -> Matrix:
-        """The score of each class."""
+        """Return the score of each class."""
         z: Matrix = X @ w.reshape(X.shape[1], self.classes)
         return z
 

@@ -108,7 +108,7 @@ class TorchLoss:
         return np.asarray(best, dtype=np.float64)
 
     def scores(self, w: Vector, X: Vector) -> Matrix:
-        """The module's outputs."""
+        """Return the module's outputs."""
         return self._engine(X.shape[1]).outputs(w, X)
 
     def _engine(self, features: int) -> "Engine":

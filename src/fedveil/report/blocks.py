@@ -11,7 +11,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 
 
 def head(title: str) -> Markup:
-    """The head of a page that loads nothing and sends nothing."""
+    """Return the head of a page that loads nothing and sends nothing."""
     style = files("fedveil.report").joinpath("page.css").read_text(encoding="utf-8")
     return tag(
         "head",

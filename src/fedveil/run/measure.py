@@ -76,7 +76,9 @@ def _measured(plan: Plan, model: Vector, held: Records) -> dict[str, Any]:
 
 
 def _told(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> dict[str, Any]:
-    """All that the held-out records say about a model, with classes by their names and numbers in their own unit."""
+    """Return all that the held-out records say about a model, with classes by their names and numbers in their own
+    unit.
+    """
     loss = plan.model.loss
     if plan.data.classes:
         names = [str(k) for k in range(plan.data.classes)] if labels is None else labels.classes
@@ -87,7 +89,7 @@ def _told(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> di
 
 
 def _briefly(told: dict[str, Any]) -> dict[str, Any]:
-    """The numbers that models are compared by."""
+    """Return the numbers that models are compared by."""
     return {key: told[key] for key in ("auc", "log_loss", "brier", "balanced_accuracy", "mae", "rmse") if key in told}
 
 

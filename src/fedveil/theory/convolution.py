@@ -34,7 +34,7 @@ class Atomic(Protocol):
         ...
 
     def losses(self) -> Vector:
-        """The losses of the law."""
+        """Return the losses of the law."""
         ...
 
 

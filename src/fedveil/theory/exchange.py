@@ -32,7 +32,10 @@ _UNIT = 2.0**-52
 
 
 def exchange_delta(summands: Summands, epsilon: float, tail: float = 1e-11) -> float:
-    """An upper bound on $E(R - e^\\epsilon R')_+$; ``tail``: how much of R may be given up, and is counted as lost."""
+    """Return an upper bound on $E(R - e^\\epsilon R')_+$; ``tail``.
+
+    How much of R may be given up, and is counted as lost.
+    """
     if not 0 <= epsilon < 100:
         return 1.0
     gamma = math.exp(epsilon)
@@ -101,7 +104,7 @@ def _cells(part: Summand, tail: float) -> _Cells:
 
 
 def _split(part: Summand, gamma: float, step: float, tail: float) -> tuple[Vector, int, float]:
-    """Each cell of the normal variable goes to two grid points around its values, keeping its mean.
+    """Move each cell of the normal variable to two grid points around its values, keeping its mean.
 
     Returns the masses, the first grid point, and what is lost of R. Below the first coordinate the summand counts as
     what it is there, and never as less than the deepest point, which is more; above the last its R is lost and the
@@ -136,7 +139,10 @@ def _between(z: Vector, shift: float) -> Vector:
 
 
 def exchange_epsilon(summands: Summands, delta: float, upper: float, tail: float = 1e-11) -> float:
-    """The least epsilon up to ``upper``, to a ten-thousandth, where the bound is at most ``delta``; else infinite."""
+    """Return the least epsilon up to ``upper``, to a ten-thousandth, where the bound is at most ``delta``.
+
+    Else infinite.
+    """
 
     def excess(epsilon: float) -> float:
         return math.log(max(exchange_delta(summands, epsilon, tail), 1e-300) / delta)
@@ -170,7 +176,7 @@ def exchange_law(law: LossLaw) -> LossLaw:
 
 @lru_cache(maxsize=32)
 def _profiled(law: AllocationLaw) -> FiniteLaw:
-    """The law that the bound allows at many epsilons."""
+    """Return the law that the bound allows at many epsilons."""
     top = max(1e-6, math.sqrt(sum(count * _variance(part, 1.0) for part, count in law.summands)))
     while top < _WIDEST and exchange_delta(law.summands, top, law.tail) > max(_LEAST, 4 * law.tail):
         top *= 1.4

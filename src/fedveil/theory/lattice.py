@@ -39,7 +39,7 @@ class LatticeLaw:
     infinite: float
 
     def losses(self) -> Vector:
-        """The losses at the grid points."""
+        """Return the losses at the grid points."""
         return self.step * np.arange(self.start, self.start + self.mass.size, dtype=np.float64)
 
 
@@ -52,7 +52,7 @@ class Sketch:
     infinite: float
 
     def losses(self) -> Vector:
-        """The losses at the atoms."""
+        """Return the losses at the atoms."""
         return self.points
 
 

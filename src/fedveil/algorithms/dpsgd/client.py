@@ -52,7 +52,7 @@ class Client:
 
     @property
     def divisor(self) -> float:
-        """The planned batch: rate times records, whatever the draws say."""
+        """The planned batch size: rate times records, whatever the draws say."""
         return self.method.divisor(self.settings, self.targets.size)
 
     def update(self, model: Vector, turn: int) -> Vector:
@@ -68,7 +68,7 @@ class Client:
         return compressed(self.method, step, self.entropy.stream(f"dpsgd compression {self.index}", turn))
 
     def release(self, model: Vector, turn: int) -> Vector:
-        """The noised mean gradient of the round's batch: the one thing that is computed from records.
+        """Return the noised mean gradient of the round's batch: the one thing that is computed from records.
 
         An empty batch sends its noise like any other.
         """
@@ -84,7 +84,7 @@ class Client:
         return noised
 
     def total(self, model: Vector, chosen: NDArray[np.int64]) -> Vector:
-        """The sum of clipped gradients; with batch clipping the clipped mean.
+        """Return the sum of clipped gradients; with batch clipping the clipped mean.
 
         Where every record picks its round, each is rounded to the grid on its own: it adds the same to any batch.
         """

@@ -69,7 +69,7 @@ class ClientSettings:
         return math.floor(Fraction(self.rate) * records)
 
     def charged(self, sampling: Sampling, clipping: Clipping, neighbours: Neighbours) -> Mechanism:
-        """What the client releases in all its rounds, as its accountant sees it.
+        """Return what the client releases in all its rounds, as a mechanism.
 
         A clipped batch moves by up to 2 * clip whether a record is exchanged or left out. Where records draw for
         themselves it is charged for one contribution, so for half the noise; otherwise for an exchange, which is

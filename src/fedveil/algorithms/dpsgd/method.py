@@ -239,7 +239,7 @@ class DpSgd(EveryModelSeen):
         return settings.rounds * SAMPLER_DISTANCE if self.sampling in DRAWN else 0.0
 
     def _float_error(self, settings: ClientSettings, data: DataShape, model: ModelPlan, exponent: int) -> float:
-        """How far the computed sum (or clipped mean) is from the exact one.
+        """Return how far the computed sum (or clipped mean) is from the exact one.
 
         Where records are rounded on their own, only the victim's contribution is compared with one within its clip:
         the others' are what they are, the same on both data sets (docs/dpsgd.md).

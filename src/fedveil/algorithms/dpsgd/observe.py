@@ -82,7 +82,7 @@ def _widened(plan: Plan, width: int) -> DpSgd:
 
 
 def _rows(plan: Plan, width: int) -> int:
-    """As many as a batch needs to have its rate, the others are silent.
+    """Return as many rows as a batch needs to have its rate; the other rows are zero.
 
     Every record draws for itself, whoever else is there (but there are as many as rounds to pick among); a shuffled
     batch is a whole number of records.
@@ -100,7 +100,7 @@ def _push(plan: Plan, both: float) -> Push:
 
 
 def _drawn(plan: Plan, entropy: Entropy) -> DrawnRounds | None:
-    """The sampler of the largest client's records."""
+    """Return the sampler of the largest client's records."""
     method, settings = dpsgd_of(plan), dpsgd_of(plan).settings(0)
     if method.sampling not in DRAWN:
         return None

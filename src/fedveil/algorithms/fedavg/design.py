@@ -65,7 +65,7 @@ class FedAvgRequest:
             require(self.cohort >= 1, "algorithm.cohort", "be at least 1", self.cohort)
 
     def noised_by_clients(self) -> "FedAvgRequest":
-        """The same, but what the server would add to the sum is added by the clients in shares."""
+        """Return the same, but what the server would add to the sum is added by the clients in shares."""
         return replace(self, noise="shared") if self.noise == "central" else self
 
     def design(self, task: Task) -> Draft:

@@ -113,7 +113,7 @@ class Hidden(Served):
         return whole * math.sqrt(extra_noise(self.cohorts(data, target), trust))
 
     def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
-        """All clients where records are dealt or units draw (some send noise alone); else the round's own."""
+        """Return all clients where records are dealt or units draw (some send noise alone); else the round's own."""
         if self.everyone:
             return [data.clients] * self.total
         each = 1 if target.unit == "client" else data.largest_client
@@ -122,14 +122,14 @@ class Hidden(Served):
     def answer(
         self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
     ) -> Answer:
-        """The bounds on hidden runs, as this observer sees them."""
+        """Return the bounds on hidden runs, as this observer sees them."""
         bounds = [bound_of(e, delta, None) for e in self.views(adversary, data, target, trust)]
         return least_of(bounds, delta, None)
 
     def views(
         self, adversary: Adversary, data: DataShape, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Evaluator]:
-        """Every bound on what this observer learns, with ideal noise."""
+        """Return every bound on what this observer learns, with ideal noise."""
         who = self.participation(data, target)
         if trust.shared:
             return views_of_shares(self.run, adversary, who, self.shares(data, target, trust))
@@ -164,7 +164,7 @@ class Hidden(Served):
         return 2.0 ** math.ceil(math.log2(float(step.sum()) * self.run.lipschitz + 10 * noise))
 
     def longest(self) -> Vector:
-        """How far the units of each round move the model at most, all together."""
+        """Return how far the units of each round move the model at most, all together."""
         step, batch = per_round(self.run.step_size, self.run), per_round(self.run.batch, self.run)
         return np.asarray(step * self.run.lipschitz * (crowd(self.run) / batch), dtype=np.float64)
 
@@ -173,7 +173,7 @@ class Hidden(Served):
         return grain_of(self.run.lipschitz, data.records) if self.run.sampled else None
 
     def noise(self) -> Vector:
-        """The noise of every round: standard deviation per coordinate, or Laplace scale."""
+        """Return the noise of every round: standard deviation per coordinate, or Laplace scale."""
         run = self.run
         step, batch, std = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
         return np.asarray(step * std / (1.0 if run.noise == "laplace" else np.sqrt(batch)), dtype=np.float64)
@@ -231,7 +231,7 @@ class Hidden(Served):
         return with_masks(found, trust, adversary, self.total)
 
     def stretch(self) -> Vector:
-        """How much a step of each round may enlarge the rounding of the state that it starts from.
+        """Return how much a step of each round may enlarge the rounding of the state that it starts from.
 
         Of unknown smoothness a record's gradient may be any function, so also that of the rounded state: what the
         rounding moves is the state alone, and no step stretches that (docs/torch.md).
@@ -247,7 +247,7 @@ class Hidden(Served):
         return np.maximum(np.abs(1 - step * self.run.strong_convexity), np.abs(1 - step * steepest))
 
     def float_errors(self, data: DataShape, model: ModelPlan, target: Target) -> Vector:
-        """How far a step computed in floats is from the exact one: the gradient's rounding, and the step's own.
+        """Return how far a step computed in floats is from the exact one: the gradient's rounding, and the step's own.
 
         In one piece or in parts: rounding errors of parts add up to no more than those of the whole.
         """

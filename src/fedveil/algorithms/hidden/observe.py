@@ -94,7 +94,7 @@ def _own(plan: Plan, rule: Rule, records: Records, entropy: Entropy, clients: Se
 
 
 def _drawn(plan: Plan, entropy: Entropy) -> DrawnRounds | None:
-    """The draws of one client that holds all units: each unit's draws have the same law, whoever holds it."""
+    """Return the draws of one client that holds all units: each unit's draws have the same law, whoever holds it."""
     if not plan.run.sampled:
         return None
     draws = Draws(drawn_order(plan.run), {0: plan.units}, entropy, LABEL)

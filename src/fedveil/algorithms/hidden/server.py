@@ -63,9 +63,9 @@ class HiddenServer:
         return {"numbers": member.clients, "place": self.place[member.records]}
 
     def questions(self, standing: Standing) -> dict[str, Content]:
-        """A model goes only where a record of the round is; other clients of the round add their noise without one.
+        """Return the questions: sites with a record in the round get the model, the others only add their noise.
 
-        Both questions have one length: whoever carries them must not learn where a record is by weighing them.
+        Both kinds of questions have the same length, so that their size does not tell a carrier where a record is.
         """
         turn, model = standing.round, self.model(standing)
         asked: dict[str, Content] = {}
@@ -103,7 +103,7 @@ class HiddenServer:
         return Standing(state.round, state.position)
 
     def _of_round(self, turn: int, records: Indices) -> NDArray[np.bool_]:
-        """The records that are in a round, or may be."""
+        """Return the records that are in a round, or may be."""
         if self.place is None:
             return np.ones(records.size, dtype=np.bool_)
         return np.asarray(self.place[records] == turn % self.plan.run.rounds)

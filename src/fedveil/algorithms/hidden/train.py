@@ -56,7 +56,7 @@ def _at_once(plan: Plan, rule: Rule, records: Records, entropy: Entropy, session
 
 
 def batches_of(plan: Plan, records: Records, entropy: Entropy) -> Dealt | Drawn:
-    """The batch of every round: dealt before the first one, or drawn by each unit."""
+    """Return the batch of every round: dealt before the first one, or drawn by each unit."""
     if plan.run.sampled:
         return Drawn(plan, records, range(records.clients), entropy)
     return deal(plan, records, entropy)

@@ -78,7 +78,7 @@ def _steps(method: Hidden) -> list[Row]:
 
 
 def _sampled_steps(run: LastIterate) -> list[Row]:
-    """Steps over rounds that more units may join than are planned."""
+    """Return rows about steps of rounds that more units may join than are planned."""
     if run.largest_batch is None:
         return []
     largest = float(np.max(per_round(run.step_size, run) * steepness(run, float(run.largest_batch))))
@@ -120,7 +120,7 @@ def _order(method: Hidden, trust: Trust) -> list[Row]:
 
 
 def _who_draws(trust: Trust) -> str:
-    """Who draws, and who does not learn it."""
+    """Return who draws, and who does not learn the draws."""
     if not trust.shared:
         how = "drawn for each client from the run's key, never written down; whoever draws the noise is trusted with "
         return how + "them, and may see who has something to send"

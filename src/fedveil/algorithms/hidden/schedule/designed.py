@@ -82,7 +82,7 @@ class Designed:
 def design(
     problem: Problem, schedule: ScheduleRequest | None = None, *, calibrate: Calibrator = calibrate_final_model
 ) -> Designed:
-    """The schedule of least expected risk among those the wishes allow, with the least noise that is certified.
+    """Return the schedule of least expected risk among those the wishes allow, with the least noise that is certified.
 
     >>> problem = Problem(units=1000, dimension=10, lipschitz=1.0, smoothness=0.25, epsilon=1.0, delta=1e-4)
     >>> designed = design(problem, ScheduleRequest(kind="constant", rounds=1, passes=20, step_size=4.0))
