@@ -20,7 +20,7 @@ def binomial_tail(trials: int, rate: float, least: int) -> float:
     ``rate``.
 
     >>> binomial_tail(4, 0.5, 5), binomial_tail(4, 0.5, 4), round(binomial_tail(100, 0.01, 10), 10)
-    (0.0, 0.0625000..., 8.15...e-08)
+    (0.0, 0.0625000..., 7.7e-08)
     """
     require(trials >= 0, "trials", "be at least 0", trials)
     require(0 < rate <= 1, "rate", "lie in (0, 1]", rate)
