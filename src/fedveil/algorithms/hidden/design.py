@@ -19,6 +19,7 @@ from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.mechanism import LastIterate, Mechanism
+from fedveil.model.named import usual_reach
 
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
 
@@ -135,6 +136,7 @@ class HiddenRequest:
             smoothness=constants.known_smoothness,
             strong_convexity=constants.strong_convexity,
             diameter=None if radius is None else 2 * radius,
+            distance=usual_reach(task.model.loss) / task.data.bound,
             order=self.order,
             stopping=self.stopping,
             noise=self.noise,

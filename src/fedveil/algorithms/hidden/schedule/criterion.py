@@ -57,7 +57,7 @@ class Yardstick:
 def yardstick(problem: Problem) -> Yardstick:
     """The model problem: half the curvature in one direction, the rest falling as 1/i; the optimum alike in all."""
     data = problem.smoothness - problem.strong_convexity
-    start = (problem.lipschitz / (2 * data)) ** 2
+    start = (problem.lipschitz / (2 * data) if problem.distance is None else problem.distance) ** 2
     if problem.diameter is not None:
         start = min(start, (problem.diameter / 2) ** 2 / problem.dimension)
     spread = problem.lipschitz**2 / (4 * data)

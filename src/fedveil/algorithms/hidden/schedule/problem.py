@@ -14,9 +14,10 @@ class Problem:
     """Public constants of the training problem, and the target. ``units`` are the protected ones: records or clients.
 
     ``lipschitz`` is the clip of the data part, ``smoothness`` includes the ridge term, whose strength is
-    ``strong_convexity``; ``dimension`` counts parameters; ``diameter`` is twice the projection radius. ``hidden``: only
-    the last model is seen by those the target is for; otherwise noise is shaped for a reader of every model (and the
-    calibrator must be one for that reader).
+    ``strong_convexity``; ``dimension`` counts parameters; ``diameter`` is twice the projection radius. ``distance``: how
+    far from zero the best model is assumed to lie in each direction; None takes half of lipschitz over smoothness.
+    ``hidden``: only the last model is seen by those the target is for; otherwise noise is shaped for a reader of every
+    model (and the calibrator must be one for that reader).
     """
 
     units: int
@@ -25,6 +26,7 @@ class Problem:
     smoothness: float
     strong_convexity: float = 0.0
     diameter: float | None = None
+    distance: float | None = None
     order: Literal["secret", "public"] = "secret"
     stopping: Literal["end", "random"] = "end"
     noise: Literal["gaussian", "laplace"] = "gaussian"
@@ -56,6 +58,9 @@ class Problem:
         if self.diameter is not None:
             object.__setattr__(self, "diameter", number("The problem's diameter", self.diameter))
             require(1e-9 <= self.diameter <= 1e9, "The problem's diameter", "lie in [1e-9, 1e9]", self.diameter)
+        if self.distance is not None:
+            object.__setattr__(self, "distance", number("The problem's distance", self.distance))
+            require(1e-9 <= self.distance <= 1e9, "The problem's distance", "lie in [1e-9, 1e9]", self.distance)
         choices = {"order": ("secret", "public"), "stopping": ("end", "random"), "noise": ("gaussian", "laplace")}
         for name, allowed in (choices | {"neighbours": get_args(Neighbours)}).items():
             right = getattr(self, name) in allowed
