@@ -13,6 +13,7 @@ from fedveil.account.curious import curious_bounds, secret_from_client
 from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
 from fedveil.account.observers import Participation, every_update, views
+from fedveil.account.sampled_observers import sampled_views_of_shares
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Adversary, Answer
@@ -79,6 +80,9 @@ def views_of_shares(run: LastIterate, adversary: Adversary, who: Participation, 
     """Every bound on what this observer learns."""
     require(run.noise == "gaussian", "The noise", "be gaussian when clients share it", run.noise)
     honest = shares.honest(run)
+    if run.sampled:
+        left = shares.beside(run)
+        return sampled_views_of_shares(run, adversary, who, everyone=shares.everyone, honest=honest, beside=left)
     match adversary:
         case "final-model":
             return _apart(views(run, adversary, who), shares)

@@ -74,11 +74,14 @@ class Loss(Protocol):
         clip: float,
         weights: Vector | None = None,
         norms: Vector | None = None,
+        grain: float | None = None,
     ) -> tuple[Vector, int]:
         """The weighted sum of the clipped gradients, and how many records were left out of it.
 
         Left out: a row, target or gradient that is no finite number, a target that is no class. That count depends on
-        the data: it must not be published. ``norms``: the rows' norms, if known; clipping trusts them.
+        the data: it must not be published. ``norms``: the rows' norms, if known; clipping trusts them. With ``grain``,
+        a power of two as :func:`fedveil.model.rows.grain_of` gives it, every record's gradient is rounded to multiples
+        of it and the sum is exact: what a record adds is the same to the bit, whoever else is in the batch.
         """
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from fedveil.checks import require
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
-from fedveil.model.rows import row_norms, weighted_sum
+from fedveil.model.rows import row_norms, scores, weighted_sum
 from fedveil.values import Vector, number
 
 
@@ -59,6 +59,7 @@ class MarginLoss(ABC):
         clip: float,
         weights: Vector | None = None,
         norms: Vector | None = None,
+        grain: float | None = None,
     ) -> tuple[Vector, int]:
         """The weighted sum of the clipped gradients, and how many records were left out of it."""
         check_clip(clip)
@@ -66,11 +67,11 @@ class MarginLoss(ABC):
         norms = row_norms(X) if norms is None else norms
         with np.errstate(all="ignore"):
             limits = clip / norms  # infinite for a row of zeros: nothing to clip
-            slopes = self._slope(X @ w, y)
+            slopes = self._slope(scores(X, w, grain), y)
             np.minimum(slopes, limits, out=slopes)
             np.maximum(slopes, np.negative(limits, out=limits), out=slopes)
             usable = np.isfinite(slopes) & np.isfinite(norms) & np.isfinite(y)
-            return weighted_sum(X, slopes, usable, weights), X.shape[0] - int(np.count_nonzero(usable))
+            return weighted_sum(X, slopes, usable, weights, grain), X.shape[0] - int(np.count_nonzero(usable))
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
         """The mean loss, not clipped."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
-from fedveil.model.rows import row_norms, weighted_sum
+from fedveil.model.rows import row_norms, scores, weighted_sum
 from fedveil.values import Vector, whole
 
 
@@ -55,6 +55,7 @@ class Softmax:
         clip: float,
         weights: Vector | None = None,
         norms: Vector | None = None,
+        grain: float | None = None,
     ) -> tuple[Vector, int]:
         """The weighted sum of the clipped gradients, and how many records were left out of it.
 
@@ -65,7 +66,7 @@ class Softmax:
         norms = row_norms(X) if norms is None else norms
         with np.errstate(all="ignore"):
             target, known = self._targets(y)
-            powers = self._powers(w, X)
+            powers = self._powers(w, X, grain)
             here = np.arange(X.shape[0])
             right = powers[here, target]
             powers[here, target] = 0.0
@@ -74,7 +75,7 @@ class Softmax:
             powers *= scale[:, None]
             powers[here, target] = -wrong * scale
             usable = known & np.isfinite(scale) & np.isfinite(norms)
-            return weighted_sum(X, powers, usable, weights), X.shape[0] - int(np.count_nonzero(usable))
+            return weighted_sum(X, powers, usable, weights, grain), X.shape[0] - int(np.count_nonzero(usable))
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
         """The mean loss, not clipped; NaN if a target is no class."""
@@ -96,9 +97,9 @@ class Softmax:
         known = (y >= 0) & (y < self.classes) & (y == np.floor(y))
         return np.where(known, y, 0.0).astype(np.intp), known
 
-    def _powers(self, w: Vector, X: Vector) -> Vector:
+    def _powers(self, w: Vector, X: Vector, grain: float | None) -> Vector:
         """exp(score), each row scaled so that its largest entry is 1."""
-        z: Vector = X @ w.reshape(X.shape[1], self.classes)
+        z = scores(X, w.reshape(X.shape[1], self.classes), grain)
         z -= z.max(axis=1, keepdims=True)
         np.exp(z, out=z)
         return z

@@ -83,9 +83,12 @@ class TorchLoss:
         clip: float,
         weights: Vector | None = None,
         norms: Vector | None = None,
+        grain: float | None = None,
     ) -> tuple[Vector, int]:
         """The weighted sum of the clipped gradients, and how many records were left out of it."""
         check_clip(clip)
+        hint = "Its last bits depend on the batch that a record is in (docs/torch.md)."
+        require(grain is None, "grain", "be left out for a torch model", grain, hint)
         engine = self._engine(X.shape[1])
         check_batch(engine.start.size, w, X, y, weights, norms)
         return engine.gradient(w, X, y, clip, weights)

@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedveil.algorithms import draws
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Sampling
 from fedveil.noise.entropy import Entropy, ranked
 from fedveil.noise.grid import Source
@@ -41,10 +42,7 @@ class Sampler:
 
 def coins(source: Source, rate: float, records: int) -> Indices:
     """Every record joins on its own, with probability at most ``rate`` and at least ``rate - 2**-64``."""
-    if rate == 1:
-        return np.arange(records, dtype=np.int64)
-    limit = np.uint64(int(rate * 2.0**64))  # exact: a float times a power of two, cut to a whole number
-    return np.flatnonzero(source.words(records) < limit)
+    return np.flatnonzero(draws.coins(source, rate, 1, records)[0])
 
 
 def subset(source: Source, size: int, records: int) -> Indices:

@@ -28,6 +28,7 @@ from fedveil.model.rounding import UNIT, rounding_bound
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import known
 from fedveil.target import Target
+from fedveil.theory.crowds import most_joined
 from fedveil.theory.grid import SAMPLER_DISTANCE
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices, number, whole
@@ -36,7 +37,6 @@ Compression = Literal["none", "random-k", "top-k", "quantised", "rotated"]
 
 MOST_MESSAGES = 20_000_000
 _ROUNDINGS = 60  # of a mean and its norm, beside those of the gradient
-_RARE = 100 * math.log(2)  # minus the logarithm of the chance that a batch is larger than is allowed for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +221,7 @@ class DpSgd(EveryModelSeen):
         """More records than a batch of such a client has, but for a chance of 2**-100 a round (Bernstein)."""
         if self.sampling != "poisson":
             return settings.size(records)
-        mean = settings.rate * records
-        return min(records, math.ceil(mean + _RARE / 3 + math.sqrt(_RARE**2 / 9 + 2 * mean * _RARE)) + 1)
+        return most_joined(settings.rate, records)
 
     def _overfull(self, settings: ClientSettings) -> float:
         return settings.rounds * SAMPLER_DISTANCE if self.sampling == "poisson" else 0.0

@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 
 
 def _work(plan: Plan, records: Records, proposal: Content, entropy: Entropy, memory: Path) -> HiddenSite:
-    place: Any = proposal.rows["place"]
+    place: Any = None if plan.run.sampled else proposal.rows["place"]
     numbers = tuple(int(number) for number in proposal.rows["numbers"])
     return HiddenSite.make(plan, records, numbers, place, entropy)
 
 
 def _check_proposal(plan: Plan, records: Records, proposal: Content) -> None:
-    """Refuse rounds of records that are not as the plan deals them."""
+    """Refuse rounds of records that are not as the plan deals them; where units draw, nobody else says their rounds."""
     place = proposal.rows.get("place")
+    if plan.run.sampled:
+        if place is not None:
+            raise Refused("other-deal")
+        return
     if place is None or not _places(place, len(records), plan.run.rounds):
         raise Refused("malformed")
     if not _dealt(plan, records, place):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedveil.algorithms.hidden.deal import Batch, deal
+from fedveil.algorithms.hidden.deal import Batch
 from fedveil.algorithms.hidden.steps import Rule, State, draw, last_round, model_of, start, step
+from fedveil.algorithms.hidden.train import batches_of
 from fedveil.algorithms.observation import AttackView, Observation, Observations, noise_of_client
 from fedveil.data.records import Records
 from fedveil.guarantee import Adversary
@@ -36,12 +37,12 @@ def _first_dealt(plan: Plan, records: Records, entropy: Entropy) -> Indices:
     """Which records are dealt into round one: the same deal, of records that hold nothing but their number."""
     count = len(records)
     numbered = replace(records, features=np.arange(count, dtype=np.float64)[:, None] / count, bound=1.0)
-    batch = deal(plan, numbered, entropy).batch(0)
+    batch = batches_of(plan, numbered, entropy).batch(0)
     return np.rint(batch.features[:, 0] * count).astype(np.int64)
 
 
 def _observe(plan: Plan, records: Records, entropy: Entropy, clients: Sequence[int], noiseless: bool) -> Observations:
-    rule, dealt = Rule.of(plan), deal(plan, records, entropy)
+    rule, dealt = Rule.of(plan), batches_of(plan, records, entropy)
     if noiseless:
         rule = replace(rule, noise=np.zeros_like(rule.noise))
     planned, size, moved = float(rule.batches[0]), plan.dimension, float(rule.steps[0])
@@ -67,7 +68,7 @@ def _round(rule: Rule, state: State, batch: Batch, size: int, entropy: Entropy) 
 
 def _own(plan: Plan, rule: Rule, records: Records, entropy: Entropy, clients: Sequence[int]) -> dict[int, Observation]:
     """A client's part of the first round, by the same step: its units, with their own noise and no one else's."""
-    whole, chosen = deal(plan, records, entropy).batch(0), _first_dealt(plan, records, entropy)
+    whole, chosen = batches_of(plan, records, entropy).batch(0), _first_dealt(plan, records, entropy)
     found = {}
     for client in clients:
         mine = records.owner[chosen] == client

@@ -25,19 +25,22 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenServer:
-    """Hidden training at the aggregator; ``place``: the round of a pass that each record is dealt into."""
+    """Hidden training at the aggregator; ``place``: the round of a pass that each record is dealt into.
+
+    Where units draw their own rounds it is None: the aggregator learns no draws, and asks everybody in every round.
+    """
 
     plan: Plan
     rule: Rule
     members: Consortium
-    place: Indices
+    place: Indices | None
     cohorts: tuple[int, ...]
     last: int
 
     @classmethod
     def make(cls, plan: Plan, members: Consortium, entropy: Entropy) -> HiddenServer:
         """The order and the stop are drawn from the aggregator's key: each site learns its own records' rounds only."""
-        place = rounds_of_owned(plan, members.owner, entropy)
+        place = None if plan.run.sampled else rounds_of_owned(plan, members.owner, entropy)
         sizes = tuple(plan.method.cohorts(plan.data, plan.target))
         return cls(plan, Rule.of(plan), members, place, sizes, last_round(plan, entropy))
 
@@ -52,6 +55,8 @@ class HiddenServer:
     def proposal(self, site: str) -> dict[str, Indices]:
         """Its clients' numbers, and the rounds of its own records."""
         member = self.members.members[site]
+        if self.place is None:
+            return {"numbers": member.clients}
         return {"numbers": member.clients, "place": self.place[member.records]}
 
     def questions(self, standing: Standing) -> dict[str, Content]:
@@ -76,7 +81,7 @@ class HiddenServer:
     def clients(self, turn: int, site: str) -> set[int]:
         """With records dealt, all; with clients dealt, the round's own."""
         member = self.members.members[site]
-        if self.plan.deal == "records":
+        if self.plan.hidden.everyone:
             return set(member.clients.tolist())
         return set(self.members.owner[member.records[self._of_round(turn, member.records)]].tolist())
 
@@ -95,4 +100,7 @@ class HiddenServer:
         return Standing(state.round, state.position)
 
     def _of_round(self, turn: int, records: Indices) -> NDArray[np.bool_]:
+        """The records that are in a round, or may be."""
+        if self.place is None:
+            return np.ones(records.size, dtype=np.bool_)
         return np.asarray(self.place[records] == turn % self.plan.run.rounds)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedveil.algorithms.hidden.deal import Batch, rounds_of_units
+from fedveil.algorithms.hidden.drawn import Drawn
 from fedveil.algorithms.hidden.steps import LARGEST, Rule, State, model_of
 from fedveil.algorithms.noise_shares import share_deviation
 from fedveil.algorithms.shares import bounded, rounded_norm
@@ -58,8 +59,10 @@ class Laid:
         return found
 
 
-def laid_out(plan: Plan, records: Records, entropy: Entropy) -> Laid:
-    """Return the records of every client in the order of the rounds, dealt as ``deal.deal`` does."""
+def laid_out(plan: Plan, records: Records, entropy: Entropy) -> Laid | Drawn:
+    """Return the records of every client by round: dealt as ``deal.deal`` does, or as their units draw."""
+    if plan.run.sampled:
+        return Drawn(plan, records, range(records.clients), entropy)
     return laid_by(plan, records, rounds_of_units(plan, records, entropy))
 
 
@@ -85,7 +88,13 @@ def contribution(rule: Rule, turn: int, model: Vector, batch: Batch | None) -> W
     if batch is None:
         return np.zeros(model.size, dtype=np.int64)
     total, _ = rule.loss.gradient(
-        model, batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
+        model,
+        batch.features,
+        batch.targets,
+        clip=rule.clip,
+        weights=batch.weights,
+        norms=batch.norms,
+        grain=rule.grain,
     )
     scale = rule.steps[turn] / rule.batches[turn]
     units = batch.targets.size if batch.weights is None else float(batch.weights.sum())

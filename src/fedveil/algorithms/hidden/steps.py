@@ -48,6 +48,7 @@ class Rule:
     batches: Vector
     noise: Vector
     laplace: bool
+    grain: float | None = None
 
     @classmethod
     def of(cls, plan: Plan) -> Rule:
@@ -57,7 +58,8 @@ class Rule:
         unit = 2.0**plan.grid
         laplace = run.noise == "laplace"
         noise = plan.hidden.noise() / unit
-        return cls(plan.model.loss, run.lipschitz, plan.model.l2, plan.radius, unit, steps, batches, noise, laplace)
+        grain, l2 = plan.hidden.grain(plan.data), plan.model.l2
+        return cls(plan.model.loss, run.lipschitz, l2, plan.radius, unit, steps, batches, noise, laplace, grain)
 
 
 def start(plan: Plan) -> State:
@@ -75,12 +77,19 @@ def step(rule: Rule, state: State, batch: Batch, noise: Vector) -> State:
 
     The divisor is the planned batch, whoever answers; a gradient that is not finite contributes nothing and is counted.
     Several runs may be made at once: positions one a row, and rows of the batch that are zero but for their own run's
-    columns (fedveil.attack.batched_runs).
+    columns (fedveil.attack.batched_runs). Such sums are not exact: their last bits are not those of a single run.
     """
     turn = state.round
     model = model_of(rule, state)
+    grain = rule.grain if isinstance(batch.features, np.ndarray) else None
     total, dropped = rule.loss.gradient(
-        model.ravel(), batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
+        model.ravel(),
+        batch.features,
+        batch.targets,
+        clip=rule.clip,
+        weights=batch.weights,
+        norms=batch.norms,
+        grain=grain,
     )
     moved = model - rule.steps[turn] * (total.reshape(model.shape) / rule.batches[turn] + rule.l2 * model)
     position = np.rint(moved / rule.unit) + noise

@@ -9,7 +9,8 @@ import numpy as np
 
 from fedveil.account.hidden import per_round
 from fedveil.algorithms.acting import Session
-from fedveil.algorithms.hidden.deal import deal
+from fedveil.algorithms.hidden.deal import Dealt, deal
+from fedveil.algorithms.hidden.drawn import Drawn
 from fedveil.algorithms.hidden.shares import advance, contribution, laid_out, share_steps
 from fedveil.algorithms.hidden.steps import Rule, State, draw, last_round, model_of, start, step
 from fedveil.algorithms.shares import gathered, message, share
@@ -45,13 +46,20 @@ def train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> T
 
 def _at_once(plan: Plan, rule: Rule, records: Records, entropy: Entropy, session: Session) -> Callable[[State], State]:
     """A round in one piece: the sum of all clients, and the sum of their noise drawn at once."""
-    dealt = deal(plan, records, entropy)
+    dealt = batches_of(plan, records, entropy)
 
     def one(state: State) -> State:
         noise = draw(rule, state.round, plan.dimension, entropy)
         return step(rule, state, dealt.batch(state.round), noise)
 
     return one
+
+
+def batches_of(plan: Plan, records: Records, entropy: Entropy) -> Dealt | Drawn:
+    """The batch of every round: dealt before the first one, or drawn by each unit."""
+    if plan.run.sampled:
+        return Drawn(plan, records, range(records.clients), entropy)
+    return deal(plan, records, entropy)
 
 
 def _in_shares(
@@ -79,8 +87,8 @@ def _in_shares(
 def _messages(plan: Plan) -> int:
     """At most so many are sent: a client answers once a round, for all of its units in the batch.
 
-    In shares, clients without a unit in the batch send their noise too.
+    In shares, clients without a unit in the batch send their noise too; and nobody says who drew which round.
     """
-    if plan.trust.shared:
+    if plan.trust.shared or plan.run.sampled:
         return sum(plan.method.cohorts(plan.data, plan.target))
     return int(np.minimum(per_round(plan.run.batch, plan.run), plan.data.clients).sum())

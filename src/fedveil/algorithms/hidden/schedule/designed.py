@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedveil.account.calibrate import calibrate as calibrate_final_model
+from fedveil.algorithms.hidden.schedule.drawn import planned, rate_of
 from fedveil.algorithms.hidden.schedule.families import Frame, Shape, injected, noise_on_average, shaped
 from fedveil.algorithms.hidden.schedule.problem import Problem
 from fedveil.algorithms.hidden.schedule.search import pick, search
@@ -102,7 +103,7 @@ def design(
 
 def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIterate:
     """The hidden run of this frame."""
-    return LastIterate(
+    run = LastIterate(
         rounds=frame.rounds,
         passes=frame.passes,
         batch=frame.batch,
@@ -117,7 +118,9 @@ def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIter
         noise=problem.noise,
         noise_std=noise_std,
         neighbours=problem.neighbours,
+        rate=rate_of(problem, frame.batch) if isinstance(frame.batch, int) else None,
     )
+    return planned(problem, run)
 
 
 def _settled(

@@ -9,6 +9,7 @@ from scipy.optimize import brentq
 
 from fedveil.account.hidden import lipschitz_of_step
 from fedveil.algorithms.hidden.schedule.criterion import Yardstick, yardstick
+from fedveil.algorithms.hidden.schedule.drawn import expected_variance
 from fedveil.algorithms.hidden.schedule.noise import energies, need, spread_noise
 from fedveil.algorithms.hidden.schedule.problem import Problem
 from fedveil.mechanism import LastIterate, Numbers, sensitivity
@@ -131,7 +132,8 @@ def shaped(problem: Problem, frame: Frame, noise_std: Numbers | None = None) -> 
         variance = _variance(problem, frame, weights) / target_mu(problem) ** 2
         noise_std = _tidy(np.sqrt(variance * batch) / steps, even=frame.kind != "decaying")
     bias = model.bias(steps, kept)
-    sampling = model.sampling(steps, kept, batch[: frame.rounds], problem.units)
+    dealt = None if problem.sampled else problem.units
+    sampling = model.sampling(steps, kept, batch[: frame.rounds], dealt)
     return Shape(frame, noise_std, bias, sampling, injected(problem, frame, noise_std))
 
 
@@ -151,6 +153,8 @@ def noise_on_average(frame: Frame, noise_std: Numbers) -> float:
 def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
     """Variances of the rounds for mu = 1 (secret order: on average over the places)."""
     steps, secret = frame.step_sizes, problem.order == "secret"
+    if problem.sampled:
+        return expected_variance(problem, frame.batches, steps, steps**2 / frame.batches)
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / frame.batches
     factors = later_factors(problem, steps)
     if frame.kind == "decaying":

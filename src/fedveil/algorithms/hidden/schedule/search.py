@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 
+from fedveil.algorithms.hidden.schedule.drawn import drawn_deal, steepest_round
 from fedveil.algorithms.hidden.schedule.families import Frame, Shape, deal, decay, growing, law_risk, shaped
 from fedveil.algorithms.hidden.schedule.problem import Problem
 from fedveil.algorithms.schedule_request import ScheduleRequest
@@ -28,6 +29,12 @@ def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
     """The kinds to look at; where the bounds know rounds of one kind only, that one."""
     lists = [v for v in (schedule.batch, schedule.step_size, schedule.noise_std) if isinstance(v, tuple)]
     varied = any(len(set(values)) > 1 for values in lists)
+    if problem.sampled:
+        alike = schedule.kind in ("auto", "constant", "decaying")
+        hint = "Units draw their own rounds: there is one planned batch for all of them."
+        require(
+            alike, "schedule.kind", f"be constant or decaying when the order is {problem.order}", schedule.kind, hint
+        )
     if problem.noise == "laplace" or problem.stopping == "random":
         why = "Laplace noise" if problem.noise == "laplace" else "random stopping"
         fits = schedule.kind in ("auto", "constant") and not varied
@@ -37,6 +44,8 @@ def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
         return (schedule.kind,)
     if varied:
         return ("decaying",)
+    if problem.sampled:
+        return ("constant",)
     return KINDS if schedule.batch is None else KINDS[:2]
 
 
@@ -89,9 +98,9 @@ def _options(
     if kind == "decaying" and total == 1 and schedule.kind == "auto":
         return []  # a single round is constant
     factors = _STEPS + (_SHORT if total <= 20 else ())
-    out = []
+    out, steepest = [], steepest_round(problem, rounds, batch, total)
     for factor, power in product(factors, _POWERS[kind]):
-        steps = decay(factor / problem.smoothness, total, power)
+        steps = decay(factor / steepest, total, power)
         out.append((law_risk(problem, steps, rounds, total), Frame(kind, passes, rounds, batch, steps)))
     return out
 
@@ -105,6 +114,8 @@ def _check_length(name: str, values: Numbers | None, rounds: int, total: int) ->
 def _deals(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> list[Deal]:
     """Ways to deal the units into the rounds of a pass."""
     units, rounds = problem.units, _requested_rounds(schedule)
+    if problem.sampled and (schedule.batch is not None or problem.rate is not None):
+        return [drawn_deal(problem, rounds, schedule.batch)]
     if schedule.batch is not None:
         return [_wished_deal(units, rounds, schedule.batch)]
     if rounds is not None:
