@@ -317,6 +317,7 @@ def _short(row: Row) -> dict[str, Any]:
     batch = str(row.batch) if isinstance(row.batch, int) else f"{min(row.batch)} to {max(row.batch)}"
     return {
         "kind": row.kind + (" *" if row.certified else ""),
+        "order": row.order,
         "passes x rounds": f"{row.passes} x {row.rounds}",
         "batch": batch,
         "step": digits(row.step_size, 3),

@@ -45,19 +45,22 @@ class Yardstick:
         arrived = self.curvature / whole * (1 - kept[0] * (1 - steps[0] * whole))
         return float(0.5 * np.sum(self.count * self.curvature * self.start * (1 - arrived) ** 2))
 
-    def sampling(self, steps: Vector, kept: Vector, batch: Vector, units: int | None) -> float:
-        """Risk from dealing: a batch's mean is not the mean of all, though over a whole pass it evens out.
+    def sampling(self, steps: Vector, kept: Vector, batch: Vector, units: int, *, order: str) -> float:
+        """Risk from dealing: a batch's mean is not the mean of all.
 
-        Without ``units`` every unit draws its own rounds: then nothing evens out.
+        Over a whole pass that evens out, if every unit takes part once: dealt once for all passes (secret, public), the
+        same batches err again in every pass; with a new pick in every pass (independent) errors of passes are
+        independent; with coins (poisson) those of all rounds are.
         """
         rounds = batch.size
-        if units is None:
-            apart = np.sum((steps[:, None] * kept) ** 2 / np.tile(batch, steps.size // rounds)[:, None], axis=0)
-            return float(0.5 * self.spread * np.sum(self.count * self.curvature**2 * apart))
-        share = (steps[:, None] * kept).reshape(-1, rounds, self.curvature.size).sum(axis=0)
-        variance = np.sum(share**2 / batch[:, None], axis=0) - np.sum(share, axis=0) ** 2 / units
-        risk = 0.5 * self.spread * np.sum(self.count * self.curvature**2 * np.maximum(variance, 0.0))
-        return float(risk)
+        moved = (steps[:, None] * kept).reshape(-1, rounds, self.curvature.size)
+        if order == "poisson":
+            variance = np.sum(moved**2 / batch[:, None], axis=(0, 1)) * (1 - float(batch[0]) / units)
+        else:
+            passes = moved if order == "independent" else moved.sum(axis=0, keepdims=True)
+            apart = np.sum(passes**2 / batch[:, None], axis=1) - np.sum(passes, axis=1) ** 2 / units
+            variance = np.sum(np.maximum(apart, 0.0), axis=0)
+        return float(0.5 * self.spread * np.sum(self.count * self.curvature**2 * variance))
 
 
 def yardstick(problem: Problem) -> Yardstick:

@@ -1,11 +1,12 @@
 """Schedules of runs whose units draw their own rounds: planned batches, rates, and how steep a round may be."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
 from fedveil.algorithms.hidden.crowd import likely, steepness, with_largest_batch
-from fedveil.algorithms.hidden.schedule.problem import Problem
+from fedveil.algorithms.hidden.schedule.problem import Problem, target_mu
 from fedveil.checks import require
 from fedveil.mechanism import LastIterate, sensitivity
 from fedveil.values import Vector
@@ -48,6 +49,7 @@ def planned(problem: Problem, run: LastIterate) -> LastIterate:
     return with_largest_batch(run, problem.delta)
 
 
+@lru_cache(maxsize=1024)
 def steepest_round(problem: Problem, rounds: int, batch: int | tuple[int, ...], total: int) -> float:
     """The smoothness that steps are measured by: that of the fullest round that is to be expected."""
     if not problem.sampled or isinstance(batch, tuple):
@@ -68,14 +70,25 @@ def steepest_round(problem: Problem, rounds: int, batch: int | tuple[int, ...], 
     return float(steepness(run, float(likely(run, _USUAL * problem.delta)))[0])
 
 
-def expected_variance(problem: Problem, batch: Vector, steps: Vector, even: Vector) -> Vector:
-    """Variances for mu = 1, to be scaled by certified bounds: many rounds cost what linear losses make of them.
+def surcharge(problem: Problem, passes: float, rounds: float, *, contracts: bool) -> float:
+    r"""The variance that secret draws are expected to need over the law of least noise, before it is certified.
 
-    Their limit is mu^2 = sum of (rate * gap / noise)^2 where only the last model is seen (sampled-shift.md). Every
-    model seen adds what one gap tells by itself, for which the noise is never taken below a third of the gap.
+    Many weak rounds tell as much as one Gaussian of the same second moment of the likelihood ratio. A round of a pass
+    of l that is seen has (e^{1/z^2} - 1)/l of it, at multiplier z, where the law pays 1/(l z^2). Where steps contract
+    and only the last model is seen, later rounds close a gap at leisure, but for the last pass, which pays about twice
+    (theory: schedules.md).
     """
+    share = (target_mu(problem) / sensitivity(problem.neighbours)) ** 2 * rounds / passes
+    seen = share / math.log1p(share)
+    return min(seen, 1 + 1 / passes) if contracts and problem.hidden else seen
+
+
+def expected_variance(problem: Problem, rounds: int, batch: Vector, steps: Vector) -> Vector:
+    """Variances for mu = 1 of even noise, to be scaled by certified bounds."""
+    even = steps**2 / batch
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / batch
-    rate = problem.rate if problem.rate is not None else batch / problem.units
+    rate = problem.rate if problem.rate is not None else 1 / rounds
     level = float(np.sum((rate * gaps) ** 2 / even))
-    least = float(np.max(gaps**2 / even)) / 9
-    return even * max(level, least if not problem.hidden else math.ldexp(least, -2))
+    steep = steepest_round(problem, rounds, int(batch[0]), steps.size)
+    contracts = bool(steps.max() * steep <= 2 * (1 + 1e-9))
+    return even * level * surcharge(problem, rate * steps.size, 1 / rate, contracts=contracts)

@@ -3,8 +3,17 @@
 from collections.abc import Sequence
 from itertools import product
 
-from fedveil.algorithms.hidden.schedule.drawn import drawn_deal, steepest_round
-from fedveil.algorithms.hidden.schedule.families import Frame, Shape, deal, decay, growing, law_risk, shaped
+from fedveil.algorithms.hidden.schedule.drawn import drawn_deal, steepest_round, surcharge
+from fedveil.algorithms.hidden.schedule.families import (
+    Frame,
+    Shape,
+    deal,
+    decay,
+    growing,
+    law_parts,
+    law_risk,
+    shaped,
+)
 from fedveil.algorithms.hidden.schedule.problem import Problem
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
@@ -50,7 +59,7 @@ def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
 
 
 def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]]:
-    """For each kind its best shape for each number of passes, fewest passes first."""
+    """For each kind its best shape for each number of passes, fewest passes first; a kind without any is left out."""
     counts = [count for count in _COUNTS if count <= _MOST_PASSES] if problem.noise == "gaussian" else [1]
     counts = [schedule.passes] if schedule.passes is not None else counts
     found: dict[str, list[Shape]] = {}
@@ -58,8 +67,6 @@ def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]
         shapes = [best for passes in counts if (best := _best(kind, problem, schedule, passes)) is not None]
         if shapes:
             found[kind] = shapes
-    hint = "Growing batches need at least two rounds and a few units in each."
-    require(found, "[schedule]", f"leave a schedule for {problem.units} units", schedule, hint)
     return found
 
 
@@ -67,7 +74,12 @@ def pick(shapes: Sequence[Shape]) -> Shape:
     """The cheapest of those whose expected risk is as good as the best."""
     least = min(shape.risk for shape in shapes)
     close = [shape for shape in shapes if shape.risk <= _CLOSE * least]
-    return min(close, key=lambda shape: _PASS * shape.frame.passes + shape.frame.total)
+    return min(close, key=lambda shape: work_of(shape.frame))
+
+
+def work_of(frame: Frame) -> int:
+    """What a frame costs, in rounds of communication: its rounds, and the gradients of its passes."""
+    return _PASS * frame.passes + frame.total
 
 
 def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> Shape | None:
@@ -94,15 +106,33 @@ def _options(
     if schedule.step_size is not None:
         _check_length("step_size", schedule.step_size, rounds, total)
         frame = Frame(kind, passes, rounds, batch, schedule.step_size)
-        return [(law_risk(problem, frame.steps, rounds, total), frame)]
+        return [(_hoped(problem, frame.steps, rounds, total, batch), frame)]
     if kind == "decaying" and total == 1 and schedule.kind == "auto":
         return []  # a single round is constant
-    factors = _STEPS + (_SHORT if total <= 20 else ())
-    out, steepest = [], steepest_round(problem, rounds, batch, total)
-    for factor, power in product(factors, _POWERS[kind]):
-        steps = decay(factor / steepest, total, power)
-        out.append((law_risk(problem, steps, rounds, total), Frame(kind, passes, rounds, batch, steps)))
+    out = []
+    for first, power in product(_first_steps(problem, dealt, total), _POWERS[kind]):
+        steps = decay(first, total, power)
+        out.append((_hoped(problem, steps, rounds, total, batch), Frame(kind, passes, rounds, batch, steps)))
     return out
+
+
+def _first_steps(problem: Problem, dealt: Deal, total: int) -> list[float]:
+    """Steps to try. Where units draw their rounds, a full one is steeper: steps that contract even then come too."""
+    factors = _STEPS + (_SHORT if total <= 20 else ())
+    steepest = steepest_round(problem, *dealt, total)
+    usual = [factor / problem.smoothness for factor in factors]
+    return usual if steepest <= problem.smoothness else [*usual, *(factor / steepest for factor in factors)]
+
+
+def _hoped(problem: Problem, steps: Numbers, rounds: int, total: int, batch: int | tuple[int, ...]) -> float:
+    """The risk by the law of least noise, with what secret draws are expected to need above it."""
+    if not problem.sampled or isinstance(batch, tuple):
+        return law_risk(problem, steps, rounds, total)
+    bias, noise = law_parts(problem.dealt, steps, rounds, total)
+    largest = max(steps) if isinstance(steps, tuple) else steps
+    contracts = largest * steepest_round(problem, rounds, batch, total) <= 2 * (1 + 1e-9)
+    rate = problem.rate if problem.rate is not None else 1 / rounds
+    return bias + noise * surcharge(problem, rate * total, 1 / rate, contracts=contracts)
 
 
 def _check_length(name: str, values: Numbers | None, rounds: int, total: int) -> None:
@@ -123,6 +153,8 @@ def _deals(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) 
     if problem.noise == "laplace":
         return [(rounds if rounds is not None else min(units, _MOST_SINGLE), 1)]
     counts = [rounds] if rounds is not None else [c for c in _COUNTS if c * passes <= _MOST_ROUNDS and c <= units]
+    if problem.sampled and rounds is None:
+        counts = [count for count in counts if count > 1]  # with one round of a pass nothing is drawn
     counts = counts or [1]
     if kind == "growing-batches":
         return [(c, sizes) for c in counts if c >= 2 and (sizes := growing(units, c)) is not None]
