@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fedveil.certificate.assumptions import Assumption
+from fedveil.mechanism import LastIterate
 from fedveil.plan import Plan
 from fedveil.report import words
 from fedveil.report.blocks import badge, code, figure, note, paragraph, section, table
@@ -171,7 +172,9 @@ def _panels(found: Schedule, series: Sequence[tuple[str, str, Sequence[float]]])
 def _dealt(view: View) -> str:
     plan, run = view.plan, view.plan.run
     unit, steps = plan.target.unit, f"{run.total:,} step{'s' * (run.total > 1)}"
-    if run.rounds == 1:
+    if run.sampled:
+        text = _drawn(run, plan.units, unit)
+    elif run.rounds == 1:
         text = (
             f"All of the {plan.units:,} {unit}s are used in every step, and there {'is' if run.total == 1 else 'are'} "
         )
@@ -181,6 +184,17 @@ def _dealt(view: View) -> str:
         text = f"{plan.units:,} {unit}s were dealt into {run.rounds:,} rounds and used {passes}: {steps} in all. "
         text += "Who took part in which round is secret. " if run.order == "secret" else "The order is public. "
     return text + "Each step moves the model by the average of the round's clipped gradients and adds noise."
+
+
+def _drawn(run: LastIterate, units: int, unit: str) -> str:
+    """How units came into rounds that they drew for themselves."""
+    if run.order == "poisson":
+        how = f"joined each of {run.total:,} rounds with chance {words.plain(run.rate or 1.0)}, by a coin of its own"
+    else:
+        times = {1: "the pass", 2: "each of two passes"}.get(run.passes, f"each of {run.passes:,} passes")
+        how = f"picked one of the {run.rounds:,} rounds of {times}, by its own draw"
+    text = f"Each of {units:,} {unit}s {how}; nobody else learnt which. A round has about {run.batch:,} of them, and "
+    return text + "divides by that number whoever joined. "
 
 
 def _given(value: float | None) -> str:

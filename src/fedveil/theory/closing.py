@@ -53,7 +53,7 @@ def plan(count: int, shape: Shape, passes: int = 1) -> list[Part]:
     """The parts of a shape, in order; victims of one part belong to one of the ``passes`` of equal length."""
     require(count % passes == 0, "passes", "divide the rounds", (count, passes))
     a_pass = count // passes
-    tail = min(shape.tail, a_pass)
+    tail = min(shape.tail, a_pass if passes == 1 else max(1, a_pass - 1))  # an earlier pass needs noise before it
     start = count - min(tail + shape.lead, a_pass)
     parts = [Part(start, count, count - tail if start > 0 else 0, count)]
     window = count - tail  # the noise of rounds start..window-1 is still free

@@ -11,9 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from fedveil.account.hidden import per_round
-from fedveil.account.sampled import overfull
 from fedveil.mechanism import LastIterate
-from fedveil.theory.crowds import most_joined
+from fedveil.theory.crowds import chance_of_more, most_joined, seldom_more
 from fedveil.theory.grid import SAMPLER_DISTANCE
 from fedveil.values import Vector
 
@@ -59,14 +58,16 @@ def with_largest_batch(run: LastIterate, delta: float) -> LastIterate:
     bend = run.smoothness - run.strong_convexity
     most = float(np.min(room)) / bend * (1 - 1e-9) if bend > 0 else math.inf
     contracting = math.floor(max(0.0, min(most, float(run.records))))
-    return replace(run, largest_batch=max(likely(run, _SHARE * delta), contracting))
+    return replace(run, largest_batch=max(usual_crowd(run, delta), contracting))
 
 
-def likely(run: LastIterate, chance: float) -> int:
-    """The least batch that is exceeded in some round with at most this chance."""
-    low, high = 0, run.records or 1  # no round has more units than there are
-    while high - low > 1:
-        middle = (low + high) // 2
-        rare = overfull(replace(run, largest_batch=middle)) <= chance
-        low, high = (low, middle) if rare else (middle, high)
-    return high
+def usual_crowd(run: LastIterate, delta: float) -> int:
+    """The least batch that some round exceeds with a chance of at most a thousandth of delta."""
+    return seldom_more(_SHARE * delta, chance_to_join(run), run.records or 1, run.total)
+
+
+def chance_of_a_larger_batch(run: LastIterate) -> float:
+    """At most so large is the chance that some round has more units than its steps are accounted for."""
+    if run.largest_batch is None:
+        return 0.0
+    return chance_of_more(run.largest_batch, chance_to_join(run), run.records or 1, run.total)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedveil.account.hidden import per_round
-from fedveil.account.sampled import overfull
-from fedveil.algorithms.hidden.crowd import steepness
+from fedveil.algorithms.hidden.crowd import chance_of_a_larger_batch, steepness
 from fedveil.algorithms.share_words import SENT_ALWAYS, Row, drawn, share_rows, span
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary
@@ -85,7 +84,8 @@ def _sampled_steps(run: LastIterate) -> list[Row]:
     largest = float(np.max(per_round(run.step_size, run) * steepness(run, float(run.largest_batch))))
     limit = f"{largest:.6g} <= 2" if largest <= 2 else f"{largest:.6g}"
     held = "checked when the plan was made" if largest <= 2 else "not met: the growth is charged"
-    more = f"accounted for up to so many; the chance of more in any round, at most {overfull(run):.2g}, is in delta"
+    chance = chance_of_a_larger_batch(run)
+    more = f"accounted for up to so many; the chance of more in any round, at most {chance:.2g}, is in delta"
     return [
         ("units that join a round", f"at most {run.largest_batch}", more),
         ("step_size * smoothness of such a round", limit, held),

@@ -5,13 +5,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedveil.algorithms.hidden.crowd import likely, steepness, with_largest_batch
+from fedveil.algorithms.hidden.crowd import steepness, usual_crowd, with_largest_batch
 from fedveil.algorithms.hidden.schedule.problem import Problem, target_mu
 from fedveil.checks import require
 from fedveil.mechanism import LastIterate, sensitivity
 from fedveil.values import Vector
-
-_USUAL = 1e-3  # of delta: a chance of fuller rounds that is next to nothing
 
 
 def drawn_deal(
@@ -67,7 +65,7 @@ def steepest_round(problem: Problem, rounds: int, batch: int | tuple[int, ...], 
         strong_convexity=problem.strong_convexity,
         noise_std=1.0,
     )
-    return float(steepness(run, float(likely(run, _USUAL * problem.delta)))[0])
+    return float(steepness(run, float(usual_crowd(run, problem.delta)))[0])
 
 
 def surcharge(problem: Problem, passes: float, rounds: float, *, contracts: bool) -> float:
