@@ -128,8 +128,10 @@ class HiddenRequest:
         dealt = isinstance(schedule.batch, tuple) or schedule.kind == "growing-batches"  # a partition is wished for
         steady = self.noise == "gaussian" and self.stopping == "end"
         alone = deal == "records" or task.target.unit == "client"
-        few = task.canaries is None
-        return ("independent", "poisson") if self.order == "auto" and steady and alone and few and not dealt else ()
+        # Who sees single updates sees the draws, unless all clients send always: then every round counts.
+        unseen = task.target.adversary != "server" or task.trust.shared
+        free = self.order == "auto" and steady and alone and unseen and not dealt and task.canaries is None
+        return ("independent", "poisson") if free else ()
 
     def _deal(self, task: Task) -> Deal:
         return self.deal or ("clients" if task.target.unit == "client" else "records")

@@ -28,6 +28,11 @@ class Yardstick:
     start: float
     spread: float
 
+    @property
+    def learnable(self) -> float:
+        """The risk of the zero model: all that there is to learn."""
+        return float(0.5 * np.sum(self.count * self.curvature) * self.start)
+
     def kept(self, steps: Vector) -> Vector:
         """(rounds, directions): what is left at the end of a unit of noise added after each round's step."""
         factors = 1 - steps[:, None] * (self.curvature + self.ridge)[None, :]

@@ -9,7 +9,7 @@ from fedveil.account.calibrate import calibrate as calibrate_final_model
 from fedveil.algorithms.hidden.schedule.drawn import planned, rate_of
 from fedveil.algorithms.hidden.schedule.families import Frame, Shape, injected, noise_on_average, shaped
 from fedveil.algorithms.hidden.schedule.problem import Order, Problem
-from fedveil.algorithms.hidden.schedule.search import pick, search
+from fedveil.algorithms.hidden.schedule.search import hopeful, pick, search
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
@@ -17,7 +17,6 @@ from fedveil.mechanism import LastIterate, Mechanism, Numbers, Repeat, SampledGa
 
 _FORGOTTEN = 1e-3  # a converged run has forgotten its start, and its guarantee has stopped growing, up to this
 _MOST_PASSES = 10_000
-_WORTH = 0.98  # a kind is certified too if it is expected to do better than this
 
 
 class Calibrator(Protocol):
@@ -125,7 +124,7 @@ def _finals(
         candidates.sort(key=lambda shape: (shape.frame.kind != "decaying", shape.risk))
     finals: list[tuple[Shape, LastIterate]] = []
     for shape in candidates:
-        if finals and not shape.risk < _WORTH * finals[0][0].risk:
+        if finals and not hopeful(shape, finals[0][0]):
             continue
         own: Problem = replace(problem, order=shape.order)  # type: ignore[arg-type]
         finals.append(_settled(own, schedule, shape, calibrate))

@@ -11,6 +11,9 @@ from fedveil.checks import require
 from fedveil.mechanism import LastIterate, sensitivity
 from fedveil.values import Vector
 
+_FLOOR = 0.02  # no pass has less noise than this share of the mean: others than the last model's reader look on
+_LEVELS = 4  # of the noise of passes
+
 
 def drawn_deal(
     problem: Problem, rounds: int | None, batch: int | tuple[int, ...] | None
@@ -81,12 +84,29 @@ def surcharge(problem: Problem, passes: float, rounds: float, *, contracts: bool
     return min(seen, 1 + 1 / passes) if contracts and problem.hidden else seen
 
 
-def expected_variance(problem: Problem, rounds: int, batch: Vector, steps: Vector) -> Vector:
-    """Variances for mu = 1 of even noise, to be scaled by certified bounds."""
-    even = steps**2 / batch
+def expected_variance(problem: Problem, rounds: int, batch: Vector, steps: Vector, weights: Vector | None) -> Vector:
+    """Variances for mu = 1, to be scaled by certified bounds: even noise, or (given ``weights``) the law's by passes.
+
+    Within a pass all rounds have the same noise, so that a draw is among rounds that are alike, and passes have one of a
+    few levels: what differs has to be accounted for one by one.
+    """
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / batch
+    shape = steps**2 / batch
+    if weights is not None:
+        best = (steps / np.sqrt(np.maximum(weights, 1e-12 * float(weights.max(initial=1e-300))))).reshape(-1, rounds)
+        factor = np.mean(best / steps.reshape(-1, rounds) ** 2, axis=1)
+        shape = shape * np.repeat(_few_levels(np.maximum(factor, _FLOOR * float(factor.mean()))), rounds)
     rate = problem.rate if problem.rate is not None else 1 / rounds
-    level = float(np.sum((rate * gaps) ** 2 / even))
+    level = float(np.sum((rate * gaps) ** 2 / shape))
     steep = steepest_round(problem, rounds, int(batch[0]), steps.size)
     contracts = bool(steps.max() * steep <= 2 * (1 + 1e-9))
-    return even * level * surcharge(problem, rate * steps.size, 1 / rate, contracts=contracts)
+    return shape * level * surcharge(problem, rate * steps.size, 1 / rate, contracts=contracts)
+
+
+def _few_levels(values: Vector) -> Vector:
+    """The same values on a geometric grid of at most ``_LEVELS`` points."""
+    logs = np.log(values)
+    low, high = float(logs.min()), float(logs.max())
+    width = max((high - low) / _LEVELS, 1e-9)
+    cells = np.minimum(np.floor((logs - low) / width), _LEVELS - 1)
+    return np.asarray(np.exp(low + (cells + 0.5) * width), dtype=np.float64)

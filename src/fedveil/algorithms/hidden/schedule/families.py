@@ -44,7 +44,7 @@ class Frame:
 class Shape:
     """A frame with noise (standard deviation per unit, as in ``LastIterate``) and the parts of its expected risk.
 
-    ``order``: how units come to the frame's rounds.
+    ``order``: how units come to the frame's rounds. ``learnable``: the risk of the zero model.
     """
 
     frame: Frame
@@ -53,6 +53,7 @@ class Shape:
     sampling: float
     injected: float
     order: str = "secret"
+    learnable: float = 0.0
 
     @property
     def risk(self) -> float:
@@ -132,7 +133,8 @@ def shaped(problem: Problem, frame: Frame, noise_std: Numbers | None = None) -> 
         noise_std = _tidy(np.sqrt(variance * batch) / steps, even=frame.kind != "decaying")
     bias = model.bias(steps, kept)
     sampling = model.sampling(steps, kept, batch[: frame.rounds], problem.units, order=problem.order)
-    return Shape(frame, noise_std, bias, sampling, injected(problem, frame, noise_std), problem.order)
+    noise = injected(problem, frame, noise_std)
+    return Shape(frame, noise_std, bias, sampling, noise, problem.order, model.learnable)
 
 
 def injected(problem: Problem, frame: Frame, noise_std: Numbers) -> float:
@@ -152,7 +154,8 @@ def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
     """Variances of the rounds for mu = 1 (secret order: on average over the places)."""
     steps, secret = frame.step_sizes, problem.order == "secret"
     if problem.sampled:
-        return expected_variance(problem, frame.rounds, frame.batches, steps)
+        spread = weights if frame.kind == "decaying" else None
+        return expected_variance(problem, frame.rounds, frame.batches, steps, spread)
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / frame.batches
     factors = later_factors(problem, steps)
     if frame.kind == "decaying":

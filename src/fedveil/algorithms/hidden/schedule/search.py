@@ -28,8 +28,10 @@ _STEPS = (2.0, 1.0, 0.5, 0.25)  # over smoothness; at 2 a step is just not expan
 _SHORT = (0.12, 0.06, 0.03)  # also tried for runs of few rounds
 _POWERS = {"constant": (0.0,), "decaying": (0.0, 1.0, 2.0), "growing-batches": (0.0,)}
 _CLOSE = 1.03  # risks this close are alike: then the cheapest
+_UNSEEN = 0.002  # so are risks that differ by this share of what there is to learn: no test set shows it
 _PASS = 10  # what a pass over the data costs, in rounds of communication
 _TRIED = 2
+_WORTH = 0.98  # a kind is certified too if it is expected to do better than this
 
 Deal = tuple[int, int | tuple[int, ...]]  # rounds of a pass, and their batch
 
@@ -54,7 +56,7 @@ def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
     if varied:
         return ("decaying",)
     if problem.sampled:
-        return ("constant",)
+        return KINDS[:2] if problem.order == "independent" else KINDS[:1]  # unequal coins take long to account for
     return KINDS if schedule.batch is None else KINDS[:2]
 
 
@@ -73,8 +75,13 @@ def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]
 def pick(shapes: Sequence[Shape]) -> Shape:
     """The cheapest of those whose expected risk is as good as the best."""
     least = min(shape.risk for shape in shapes)
-    close = [shape for shape in shapes if shape.risk <= _CLOSE * least]
+    close = [s for s in shapes if s.risk <= max(_CLOSE * least, least + _UNSEEN * s.learnable)]
     return min(close, key=lambda shape: work_of(shape.frame))
+
+
+def hopeful(shape: Shape, best: Shape) -> bool:
+    """Whether a shape is worth certifying: it is expected to do visibly better than one that is certified."""
+    return shape.risk < min(_WORTH * best.risk, best.risk - _UNSEEN * best.learnable)
 
 
 def work_of(frame: Frame) -> int:
@@ -110,7 +117,8 @@ def _options(
     if kind == "decaying" and total == 1 and schedule.kind == "auto":
         return []  # a single round is constant
     out = []
-    for first, power in product(_first_steps(problem, dealt, total), _POWERS[kind]):
+    powers = _POWERS["constant" if problem.sampled else kind]
+    for first, power in product(_first_steps(problem, dealt, total), powers):
         steps = decay(first, total, power)
         out.append((_hoped(problem, steps, rounds, total, batch), Frame(kind, passes, rounds, batch, steps)))
     return out
