@@ -28,11 +28,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A method, why it looks as it does, and (where a schedule was searched) what else was looked at."""
+    """A method, why it looks as it does, and (where a schedule was searched) what else was looked at.
+
+    ``risk``: what the designs' yardstick expects of it (fedveil.algorithms.yardstick); None where it has no say.
+    ``passes``: over all gradients of the data, the work that it takes.
+    """
 
     method: Method
     reason: str
     designed: Any = None
+    risk: float | None = None
+    passes: float | None = None
 
 
 class AlgorithmRequest(Protocol):

@@ -78,7 +78,17 @@ class HiddenRequest:
         if deal == "clients" and task.target.unit == "record":
             schedule = _whole_clients(designed, task.schedule, task.data)
             designed = designed if schedule is task.schedule else design(problem, schedule, calibrate=calibrator)
-        return Draft(method=Hidden(run=designed.mechanism, deal=deal), reason=designed.reason, designed=designed)
+        reason = designed.reason
+        if task.target.unit == "client":
+            reason += ' Where whole clients are protected, kind = "auto" weighs fedavg as well.'
+        chosen = designed.chosen
+        return Draft(
+            method=Hidden(run=designed.mechanism, deal=deal),
+            reason=reason,
+            designed=designed,
+            risk=chosen.risk,
+            passes=float(chosen.passes),
+        )
 
     def _stated(self, task: Task) -> Draft:
         """As the user states it: there is no criterion for a model of unknown smoothness."""
