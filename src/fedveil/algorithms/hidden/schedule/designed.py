@@ -236,7 +236,7 @@ def _poisson(problem: Problem, frame: Frame) -> Row | None:
 
 def _reason(problem: Problem, schedule: ScheduleRequest, best: Shape, poisson: Row | None) -> str:
     frame = best.frame
-    how = "cheapest within 3% of the least expected risk" if schedule.kind == "auto" else "as wished"
+    how = "best for its work (twice the passes or rounds must save 0.3% of the risk)" if schedule.kind == "auto" else "as wished"
     if schedule.rounds == "converged":
         how = f"full passes until the start is forgotten to one part in {1 / _FORGOTTEN:g}"
     text = (
@@ -259,9 +259,8 @@ def _why_this_order(best: Shape, found: list[list[Shape]]) -> str:
     for shape in (shape for shapes in found for shape in shapes):
         by_order.setdefault(_order_name(shape), []).append(shape)
     chosen = _order_name(best)
-    others = [f"{name} {_costs(pick(shapes))}" for name, shapes in by_order.items() if name != chosen]
-    rule = "the least gradient work within 3% of the least expected risk"
-    return f"Order: {chosen}, {rule}: {_costs(best)}; expected of {', '.join(others)}."
+    others = [f"{_costs(pick(shapes))} with {name}" for name, shapes in by_order.items() if name != chosen]
+    return f"Order: {chosen}, as the best for its work: {_costs(best)}, where {', '.join(others)} are expected."
 
 
 def _order_name(shape: Shape) -> str:
@@ -269,4 +268,5 @@ def _order_name(shape: Shape) -> str:
 
 
 def _costs(shape: Shape) -> str:
-    return f"{shape.frame.passes} passes for a risk of {shape.risk:.3g}"
+    passes = shape.frame.passes
+    return f"{passes} {'pass' if passes == 1 else 'passes'} for a risk of {shape.risk:.3g}"

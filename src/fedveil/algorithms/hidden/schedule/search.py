@@ -1,5 +1,6 @@
 """The candidates that a problem and the user's wishes leave open, and the best of each kind and number of passes."""
 
+import math
 from collections.abc import Sequence
 from itertools import product
 
@@ -27,9 +28,9 @@ _MOST_SINGLE = 5000  # rounds of one unit each, with Laplace noise
 _STEPS = (2.0, 1.0, 0.5, 0.25)  # over smoothness; at 2 a step is just not expansive
 _SHORT = (0.12, 0.06, 0.03)  # also tried for runs of few rounds
 _POWERS = {"constant": (0.0,), "decaying": (0.0, 1.0, 2.0), "growing-batches": (0.0,)}
-_CLOSE = 1.03  # risks this close are alike: then the cheapest
-_UNSEEN = 0.002  # so are risks that differ by this share of what there is to learn: no test set shows it
-_PASS = 10  # what a pass over the data costs, in rounds of communication
+_CLOSE = 1.03  # frames whose risk is this close are alike before their noise is worked out: then the fewest rounds
+_WORK = 0.003  # the share of the risk that twice the passes, or twice the rounds, must save
+_UNSEEN = 0.001  # of what there is to learn: savings that no test set would show
 _TRIED = 2
 _WORTH = 0.98  # a kind is certified too if it is expected to do better than this
 
@@ -73,10 +74,13 @@ def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]
 
 
 def pick(shapes: Sequence[Shape]) -> Shape:
-    """The cheapest of those whose expected risk is as good as the best."""
-    least = min(shape.risk for shape in shapes)
-    close = [s for s in shapes if s.risk <= max(_CLOSE * least, least + _UNSEEN * s.learnable)]
-    return min(close, key=lambda shape: work_of(shape.frame))
+    """The best for its work: twice the passes, or twice the rounds, must save three thousandths of the risk.
+
+    What is saved must also be worth seeing: a thousandth of what there is to learn.
+    """
+    least = min(shapes, key=lambda shape: shape.risk)
+    price = max(_WORK * least.risk, _UNSEEN * least.learnable)
+    return min(shapes, key=lambda shape: shape.risk + price * work_of(shape.frame))
 
 
 def hopeful(shape: Shape, best: Shape) -> bool:
@@ -84,9 +88,9 @@ def hopeful(shape: Shape, best: Shape) -> bool:
     return shape.risk < min(_WORTH * best.risk, best.risk - _UNSEEN * best.learnable)
 
 
-def work_of(frame: Frame) -> int:
-    """What a frame costs, in rounds of communication: its rounds, and the gradients of its passes."""
-    return _PASS * frame.passes + frame.total
+def work_of(frame: Frame) -> float:
+    """How often gradients and communication are doubled: every round is a message, every pass a gradient a record."""
+    return math.log2(frame.passes) + math.log2(frame.total)
 
 
 def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> Shape | None:
