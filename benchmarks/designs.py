@@ -35,7 +35,7 @@ def judged(
     for seed in range(RUNS):
         model = train(planned.plan, loaded.train, Entropy.from_seed(seed)).model
         found.append(100 * mean_over_clients(planned.plan, model, loaded.test or loaded.train))
-    return found, planned.draft.passes or 0.0, dict(planned.plan.method.facts(planned.plan.data, study.target))["rounds"]
+    return found, planned.draft.passes or 0.0, f"{planned.plan.method.total} rounds"
 
 
 def error(found: list[float]) -> float:

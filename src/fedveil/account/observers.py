@@ -23,7 +23,8 @@ from fedveil.mechanism import LastIterate
 from fedveil.theory.numerics import check_delta, check_epsilon
 from fedveil.values import Vector, number
 
-_DEAR = 1e-4  # how closely the noise of runs is calibrated whose bounds take long to work out
+_MANY = 50  # rounds of units that draw their own: beyond, bounds take long to work out,
+_DEAR = 1e-4  # and the noise is calibrated in few steps, and no closer than this
 
 
 def observe(
@@ -101,7 +102,7 @@ def calibrate_views(
                 return math.log(max(value, 1e-300)) - math.log(aim)
         return math.inf
 
-    if run.sampled:
+    if run.sampled and run.total > _MANY:
         factor = smooth_factor(dear, max(tolerance, _DEAR))
         return factor, noisy(factor)
     low, high = bracket(excess)
