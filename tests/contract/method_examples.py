@@ -158,6 +158,12 @@ _ALL: dict[str, Example] = {
         noise=("noise",),
         trust={"dropouts": 3},
     ),
+    "dpsgd, independent": Example(
+        algorithm={"kind": "dpsgd", "sampling": "independent", "window": 2},
+        noise=("noise",),
+        schedule={"rounds": 5, "passes": 2},
+        trust={"dropouts": 3},
+    ),
     "simfl": Example(algorithm={"kind": "simfl"}, noise=("noise_multiplier",), schedule={"rounds": 5}),
     "simfl, secret coins": Example(
         algorithm={"kind": "simfl", "rate": 0.5},

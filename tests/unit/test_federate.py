@@ -68,6 +68,17 @@ STUDIES: dict[str, Callable[[], Study]] = {
         algorithm={"kind": "dpsgd", "window": 2.0},
         schedule={"rounds": 6},
     ),
+    "dpsgd, independent": lambda: study(
+        privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "server"},
+        algorithm={"kind": "dpsgd", "sampling": "independent", "window": 2.0, "noise_multiplier": 2.0},
+        schedule={"rounds": 5, "passes": 2},
+    ),
+    "dpsgd, independent, masked": lambda: study(
+        privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "replace-one", "adversary": "every-model"},
+        algorithm={"kind": "dpsgd", "sampling": "independent", "noise_multiplier": 4.0},
+        schedule={"rounds": 3, "passes": 1},
+        trust=MASKED,
+    ),
 }
 
 

@@ -133,8 +133,9 @@ def risk_with_momentum(
             back = cut * gain * whole
             speed = momentum * speed + cut * pull
             mean = mean - step * speed
-            fast, both = momentum**2 * fast + 2 * momentum * back * both + back**2 * far + fresh, (
-                momentum * both + back * far
+            fast, both = (
+                momentum**2 * fast + 2 * momentum * back * both + back**2 * far + fresh,
+                (momentum * both + back * far),
             )
             far, both = far - 2 * step * both + step**2 * fast, both - step * fast
         found = float(0.5 * np.sum(model.count * curvature * (mean**2 + far)))

@@ -1,4 +1,4 @@
-"""Hidden training, designed: the schedule of least expected risk, its noise calibrated for the chosen observer."""
+"""Design of hidden training: the schedule of least expected risk, with noise calibrated for the chosen observer."""
 
 import math
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class HiddenRequest:
             require(0 < self.rate <= 1, "algorithm.rate", "lie in (0, 1]", self.rate, "Is it a batch size?")
 
     def design(self, task: Task) -> Draft:
-        """By the schedule's stated criterion."""
+        """Design by the schedule's stated criterion."""
         if task.model.constants(task.data.bound).smoothness is None:
             known = self.order in ("auto", "secret", "public")
             hint = "What such a model computes for a record may depend, in its last bits, on who else is in the batch."
@@ -91,7 +91,7 @@ class HiddenRequest:
         )
 
     def _stated(self, task: Task) -> Draft:
-        """As the user states it: there is no criterion for a model of unknown smoothness."""
+        """Take the schedule as the user states it, since a model of unknown smoothness has no criterion."""
         self._check_noise(task)
         deal, target = self._deal(task), task.target
         run = stated_run(
@@ -111,7 +111,7 @@ class HiddenRequest:
         return Draft(method=Hidden(run=run, deal=deal), reason=reason)
 
     def grid(self, method: Method, task: Task) -> int:
-        """The finest on which float64 holds the state exactly."""
+        """Return the exponent of the finest grid on which float64 holds the state exactly."""
         hidden = _hidden(method)
         noise = hidden.noise()
         largest = float(noise.max()) * math.sqrt(extra_noise(hidden.cohorts(task.data, task.target), task.trust))
@@ -122,7 +122,7 @@ class HiddenRequest:
         return choose_grid(radius, float(noise.min()), largest)
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> Hidden:
-        """The same schedule, its noise scaled."""
+        """Return the same schedule with its noise scaled."""
         hidden = _hidden(method)
         _, run = self._calibrator(task)(hidden.run, epsilon=epsilon, delta=delta)
         return replace(hidden, run=run) if isinstance(run, LastIterate) else hidden
@@ -159,7 +159,7 @@ class HiddenRequest:
         return calibrator
 
     def _check_noise(self, task: Task) -> int:
-        """The number of parameters, which goes with the noise."""
+        """Return the number of parameters; refuse noise that does not fit it."""
         dimension = task.model.loss.size(task.data.features)
         if self.noise == "laplace":
             hint = "Use one feature without intercept, or Gaussian noise."
@@ -195,7 +195,7 @@ def _hidden(method: Method) -> Hidden:
 
 
 def _whole_clients(designed: Designed, schedule: ScheduleRequest, shape: DataShape) -> ScheduleRequest:
-    """ScheduleRequest whose batches hold whole clients."""
+    """Return the schedule with batches that hold whole clients."""
     size, batch = shape.largest_client, designed.mechanism.batch
     if isinstance(batch, tuple):
         fits = all(count % size == 0 for count in batch)

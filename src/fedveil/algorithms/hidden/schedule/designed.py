@@ -1,4 +1,4 @@
-"""From a problem and wishes to the schedule that will run: searched by expected risk, its noise certified."""
+"""From a problem and the user's request to the schedule that will run: searched by expected risk, noise certified."""
 
 import math
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from fedveil.algorithms.hidden.schedule.drawn import planned, rate_of
 from fedveil.algorithms.hidden.schedule.families import Frame, Shape, injected, noise_on_average, shaped
 from fedveil.algorithms.hidden.schedule.problem import Order, Problem
 from fedveil.algorithms.hidden.schedule.search import hopeful, pick, search
+from fedveil.algorithms.hidden.schedule.stopped import stopping_words
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
@@ -23,7 +24,7 @@ class Calibrator(Protocol):
     """The least factor on a mechanism's noise that meets a target, and the mechanism with that noise."""
 
     def __call__(self, mechanism: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
-        """Certified: what is returned meets the target."""
+        """Return a factor and a mechanism that certainly meet the target."""
         ...
 
 
@@ -46,6 +47,19 @@ class Row:
     arriving: float
     risk: float
     certified: bool
+
+    def shown(self) -> dict[str, str | float]:
+        """Return the row as a table for people shows it; a star marks what was calibrated."""
+        batch = str(self.batch) if isinstance(self.batch, int) else f"{min(self.batch)} to {max(self.batch)}"
+        return {
+            "kind": self.kind + (" *" if self.certified else ""),
+            "order": self.order,
+            "passes x rounds": f"{self.passes} x {self.rounds}",
+            "batch": batch,
+            "step": self.step_size,
+            "noise": self.noise_on_average,
+            "risk": self.risk,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +88,7 @@ def design(
     calibrate: Calibrator = calibrate_final_model,
     orders: Sequence[Order] = (),
 ) -> Designed:
-    """The schedule of least expected risk among those the wishes allow, with the least noise that is certified.
+    """Return the schedule of least expected risk among those the wishes allow, with the least noise that is certified.
 
     ``orders``: those that may be taken instead of the problem's own, if they promise as little risk for less work.
 
@@ -136,7 +150,7 @@ def _finals(
 
 
 def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIterate:
-    """The hidden run of this frame."""
+    """Return the hidden run of this frame."""
     run = LastIterate(
         rounds=frame.rounds,
         passes=frame.passes,
@@ -160,7 +174,7 @@ def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIter
 def _settled(
     problem: Problem, schedule: ScheduleRequest, shape: Shape, calibrate: Calibrator
 ) -> tuple[Shape, LastIterate]:
-    """The shape with noise that is certified; noise that the user gave is kept, and must do."""
+    """Return the shape with certified noise; noise that the user gave is kept, and must be enough."""
     run = mechanism_of(problem, shape.frame, shape.noise_std)
     factor, calibrated = calibrate(run, epsilon=problem.epsilon, delta=problem.delta)
     if schedule.noise_std is not None:
@@ -175,7 +189,7 @@ def _settled(
 
 
 def _converged(problem: Problem, schedule: ScheduleRequest) -> Shape:
-    """Full passes until the start is forgotten: every further round would change neither model nor guarantee."""
+    """Return full passes until the start is forgotten, when further rounds change neither model nor guarantee."""
     step = schedule.step_size if schedule.step_size is not None else 1 / problem.smoothness
     if isinstance(step, tuple):
         raise BadValue('schedule.step_size must be one number with rounds = "converged", got a list.')
@@ -212,7 +226,7 @@ def _row(shape: Shape, *, certified: bool) -> Row:
 
 
 def _poisson(problem: Problem, frame: Frame) -> Row | None:
-    """DP-SGD with Poisson batches of the same mean size, as many rounds, every model seen, the same target."""
+    """Return DP-SGD with Poisson batches of the same mean size, as many rounds, every model seen, the same target."""
     if problem.noise != "gaussian":
         return None
     mean = float(frame.batches.mean())
@@ -236,7 +250,11 @@ def _poisson(problem: Problem, frame: Frame) -> Row | None:
 
 def _reason(problem: Problem, schedule: ScheduleRequest, best: Shape, poisson: Row | None) -> str:
     frame = best.frame
-    how = "best for its work (twice the passes or rounds must save 0.3% of the risk)" if schedule.kind == "auto" else "as wished"
+    how = (
+        "best for its work (twice the passes or rounds must save 0.3% of the risk)"
+        if schedule.kind == "auto"
+        else "as wished"
+    )
     if schedule.rounds == "converged":
         how = f"full passes until the start is forgotten to one part in {1 / _FORGOTTEN:g}"
     text = (
@@ -245,16 +263,17 @@ def _reason(problem: Problem, schedule: ScheduleRequest, best: Shape, poisson: R
         f"+ {best.sampling:.2g} dealing"
     )
     if poisson is None:
-        return text + "."
+        return text + "." + stopping_words(problem, frame.passes)
     ratio = math.sqrt(best.injected / max(poisson.arriving, 1e-300))
-    return text + f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    text += f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    return text + stopping_words(problem, frame.passes)
 
 
 _NAMES = {"secret": "a fixed partition", "public": "a fixed partition in a known order"}
 
 
 def _why_this_order(best: Shape, found: list[list[Shape]]) -> str:
-    """One sentence: what the other orders would take."""
+    """Return one sentence that says what the other orders would take."""
     by_order: dict[str, list[Shape]] = {}
     for shape in (shape for shapes in found for shape in shapes):
         by_order.setdefault(_order_name(shape), []).append(shape)

@@ -39,20 +39,20 @@ def drawn_deal(
 
 
 def rate_of(problem: Problem, batch: int) -> float | None:
-    """The chance of a coin: as stated, or so that the planned batch is expected; None for independent draws."""
+    """Return the chance of a coin: as stated, or so that the planned batch is expected; None for independent draws."""
     if problem.order != "poisson":
         return None
     return problem.rate if problem.rate is not None else min(1.0, batch / problem.units)
 
 
 def planned(problem: Problem, run: LastIterate) -> LastIterate:
-    """The run with the largest batch that is accounted for."""
+    """Return the run with the largest batch that is accounted for."""
     return with_largest_batch(run, problem.delta)
 
 
 @lru_cache(maxsize=1024)
 def steepest_round(problem: Problem, rounds: int, batch: int | tuple[int, ...], total: int) -> float:
-    """The smoothness that steps are measured by: that of the fullest round that is to be expected."""
+    """Return the smoothness that steps are measured by: that of the fullest round that is to be expected."""
     if not problem.sampled or isinstance(batch, tuple):
         return problem.smoothness
     run = LastIterate(

@@ -1,4 +1,4 @@
-"""The candidates that a problem and the user's wishes leave open, and the best of each kind and number of passes."""
+"""The candidates that a problem and the user's request leave open, and the best of each kind and number of passes."""
 
 import math
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ Deal = tuple[int, int | tuple[int, ...]]  # rounds of a pass, and their batch
 
 
 def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
-    """The kinds to look at; where the bounds know rounds of one kind only, that one."""
+    """Return the kinds to consider; only one if the bounds know rounds of one kind only."""
     lists = [v for v in (schedule.batch, schedule.step_size, schedule.noise_std) if isinstance(v, tuple)]
     varied = any(len(set(values)) > 1 for values in lists)
     if problem.sampled:
@@ -62,15 +62,21 @@ def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
 
 
 def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]]:
-    """For each kind its best shape for each number of passes, fewest passes first; a kind without any is left out."""
+    """Return for each kind its best shape for each number of passes, fewest first; a kind without any is left out."""
     counts = [count for count in _COUNTS if count <= _MOST_PASSES] if problem.noise == "gaussian" else [1]
     counts = [schedule.passes] if schedule.passes is not None else counts
     found: dict[str, list[Shape]] = {}
     for kind in kinds_of(problem, schedule):
         shapes = [best for passes in counts if (best := _best(kind, problem, schedule, passes)) is not None]
-        if shapes:
+        if problem.stopping == "random":  # other bounds for one pass than for several: the best of both is certified
+            found |= {f"{kind}, {n}": some for n in ("one", "several") if (some := _passes(shapes, n))}
+        elif shapes:
             found[kind] = shapes
     return found
+
+
+def _passes(shapes: Sequence[Shape], number: str) -> list[Shape]:
+    return [shape for shape in shapes if (shape.frame.passes == 1) == (number == "one")]
 
 
 def pick(shapes: Sequence[Shape]) -> Shape:
@@ -94,7 +100,7 @@ def work_of(frame: Frame) -> float:
 
 
 def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> Shape | None:
-    """The best of the few frames that look best before their noise is worked out."""
+    """Return the best of the few frames that look best before their noise is computed."""
     options = [
         o for dealt in _deals(kind, problem, schedule, passes) for o in _options(kind, problem, schedule, passes, dealt)
     ]
@@ -111,7 +117,7 @@ def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -
 def _options(
     kind: str, problem: Problem, schedule: ScheduleRequest, passes: int, dealt: Deal
 ) -> list[tuple[float, Frame]]:
-    """Frames of one way to deal, with the risk that no noise can beat: over all steps that are open."""
+    """Return frames of one way to deal, with a risk that no noise can beat, over all open steps."""
     rounds, batch = dealt
     total = rounds * passes
     if schedule.step_size is not None:
@@ -154,7 +160,7 @@ def _check_length(name: str, values: Numbers | None, rounds: int, total: int) ->
 
 
 def _deals(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> list[Deal]:
-    """Ways to deal the units into the rounds of a pass."""
+    """Return ways to deal the units into the rounds of a pass."""
     units, rounds = problem.units, _requested_rounds(schedule)
     if problem.sampled and (schedule.batch is not None or problem.rate is not None):
         return [drawn_deal(problem, rounds, schedule.batch)]
