@@ -11,6 +11,7 @@ from fedveil.algorithms.request import AlgorithmRequest, Draft, Task
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.data.spec import Places
+from fedveil.design_auto import AutoRequest
 from fedveil.errors import CannotCertify
 from fedveil.limits import PARAMETERS
 from fedveil.model.named import usual_clip
@@ -32,8 +33,10 @@ def read_request(given: Mapping[str, Any]) -> AlgorithmRequest:
     """Read the [algorithm] table of a study."""
     values = dict(given)
     kind = values.pop("kind", DEFAULT)
-    require(isinstance(kind, str) and kind in KINDS, "algorithm.kind", f"be one of {', '.join(KINDS)}", kind)
-    found: AlgorithmRequest = filled(request_type(kind), values, "algorithm")
+    words = [*KINDS, AutoRequest.kind]
+    require(isinstance(kind, str) and kind in words, "algorithm.kind", f"be one of {', '.join(words)}", kind)
+    wanted = AutoRequest if kind == AutoRequest.kind else request_type(kind)
+    found: AlgorithmRequest = filled(wanted, values, "algorithm")
     return found
 
 

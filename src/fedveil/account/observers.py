@@ -10,7 +10,7 @@ from typing import get_args
 
 import numpy as np
 
-from fedveil.account.calibrate import bracket, least_factor, scaled
+from fedveil.account.calibrate import bracket, least_factor, scaled, smooth_factor
 from fedveil.account.curious import curious_bounds
 from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
@@ -22,6 +22,9 @@ from fedveil.guarantee import Adversary, Answer
 from fedveil.mechanism import LastIterate
 from fedveil.theory.numerics import check_delta, check_epsilon
 from fedveil.values import Vector, number
+
+_MANY = 50  # rounds of units that draw their own: beyond, bounds take long to work out,
+_DEAR = 1e-4  # and the noise is calibrated in few steps, and no closer than this
 
 
 def observe(
@@ -76,6 +79,16 @@ def calibrate_views(
         ]
         return min(values, default=0.0) - math.log(delta)
 
+    def dear(log_factor: float) -> float:
+        """In terms of epsilon, which falls nearly like a power of the noise; the first bound that holds will do."""
+        for found in views_of(noisy(math.exp(log_factor))):
+            if found.status == "certified" and found.epsilon and (value := found.epsilon(delta)) < math.inf:
+                return math.log(max(value, 1e-300)) - math.log(aim)
+        return math.inf
+
+    if run.sampled and run.total > _MANY:
+        factor = smooth_factor(dear, max(tolerance, _DEAR))
+        return factor, noisy(factor)
     low, high = bracket(excess)
     factor = least_factor(excess, low, high, tolerance)
     return factor, noisy(factor)

@@ -28,11 +28,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A method, the reasons for its design, and (if a schedule was searched) the alternatives."""
+    """A method, the reasons for its design, and (if a schedule was searched) the alternatives.
+
+    ``risk`` is the expected risk by the yardstick that all designs share (fedveil.algorithms.yardstick), or None where
+    it does not apply; ``passes`` counts how often the run computes the gradients of all records.
+    """
 
     method: Method
     reason: str
     designed: Any = None
+    risk: float | None = None
+    passes: float | None = None
 
 
 class AlgorithmRequest(Protocol):

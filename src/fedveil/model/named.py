@@ -58,3 +58,21 @@ def usual_clip(loss: Loss, bound: float) -> float | None:
             return bound * math.sqrt(1 - 1 / classes)
         case _:
             return None
+
+
+def usual_reach(loss: Loss) -> float:
+    """The spread of the best model's scores that a design assumes: a public guess, the same for all data.
+
+    Classes that can be told apart nine times in ten need logits that spread by about four; a hinge has done its work
+    at a margin of one, and a target of a regression, scaled to [-1, 1], spreads by about a half (theory: schedules.md).
+
+    >>> usual_reach(loss_named("logistic")), usual_reach(loss_named("huber"))
+    (4.0, 0.5)
+    """
+    match loss:
+        case Logistic() | Softmax():
+            return 4.0
+        case SmoothedHinge():
+            return 1.0
+        case _:
+            return 0.5

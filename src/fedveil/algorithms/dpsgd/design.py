@@ -15,6 +15,7 @@ from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Clipping, S
 from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd, check_picks
 from fedveil.algorithms.dpsgd.network import Network
 from fedveil.algorithms.request import Draft, Task
+from fedveil.algorithms.yardstick import risk_with_momentum, yardstick_of
 from fedveil.checks import require
 from fedveil.mechanism import Mechanism, Numbers
 from fedveil.values import number, whole
@@ -98,7 +99,7 @@ class DpSgdRequest:
         method = self._with(client_settings)
         method.check(task.data, task.model, target)
         said = f"{self.sampling} batches, {method.total} rounds; noise calibrated for the worst client"
-        return Draft(method=method, reason=said)
+        return Draft(method=method, reason=said, risk=_expected_risk(method, task), passes=_passes(method))
 
     def grid(self, method: Method, task: Task) -> int:
         """Return the exponent of the finest grid on which float64 holds every noised sum exactly."""
@@ -183,6 +184,27 @@ class DpSgdRequest:
         walk = data.bound * first / (1 - self.momentum) * deviation * math.sqrt(rounds / 3)
         first *= min(1.0, _WALK / walk)
         return tuple((first * (1 - np.arange(rounds) / rounds)).tolist())
+
+
+def _expected_risk(method: DpSgd, task: Task) -> float | None:
+    """What the yardstick expects if all clients are like the first and answer at once; None if it has no say."""
+    one, data = method.client_settings[0], task.data
+    plain = len(method.client_settings) == 1 and method.clipping == "individual" and method.compression == "none"
+    if task.model.constants(data.bound).smoothness is None or not plain:
+        return None
+    model, batch = yardstick_of(task), one.rate * data.records
+    steps = np.broadcast_to(np.asarray(one.step_size, dtype=np.float64), (one.rounds,))
+    return risk_with_momentum(
+        model,
+        steps,
+        momentum=method.momentum,
+        noise=(one.noise * one.clip) ** 2 * data.clients / batch**2,
+        dealing=model.spread * (1 - one.rate) / batch,
+    )
+
+
+def _passes(method: DpSgd) -> float:
+    return max(settings.rate * settings.rounds for settings in method.client_settings)
 
 
 def _picked_among(task: Task) -> int:

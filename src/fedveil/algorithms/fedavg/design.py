@@ -10,12 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
 from fedveil.algorithms.base import Method
 from fedveil.algorithms.fedavg.method import FedAvg, Noise, Sampling, Weights
 from fedveil.algorithms.noise_shares import extra_noise
 from fedveil.algorithms.request import Draft, Task
+from fedveil.algorithms.yardstick import risk_with_momentum, yardstick_of
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.errors import BadValue, CannotCertify
@@ -77,7 +80,9 @@ class FedAvgRequest:
             return Draft(method=self._stepped(plain, task), reason="no noise was asked for: no guarantee")
         method = self._noised(plain, task)
         reason = f"{method.rounds} rounds of {method.cohort:g} clients, their updates clipped to {method.update_norm:g}"
-        return Draft(method=self._stepped(method, task), reason=reason)
+        stepped = self._stepped(method, task)
+        passes = stepped.rounds * stepped.cohort / task.data.clients * stepped.local_epochs
+        return Draft(method=stepped, reason=reason, risk=_expected_risk(stepped, task), passes=passes)
 
     def grid(self, method: Method, task: Task) -> int:
         """Return the exponent of the finest grid on which float64 holds the sum of all clients' updates exactly."""
@@ -147,6 +152,27 @@ class FedAvgRequest:
         longest = _LONGEST if noise == 0 else min(_LONGEST, _SCORE_NOISE / noise)
         way = longest / task.data.bound
         return replace(method, server_step=way * (1 - method.momentum) / (method.rounds * method.update_norm))
+
+
+def _expected_risk(method: FedAvg, task: Task) -> float | None:
+    """What the yardstick expects if clients have as many records each, drawn alike; None if it has no say."""
+    data = task.data
+    if task.model.constants(data.bound).smoothness is None:
+        return None
+    model, each = yardstick_of(task), max(1, data.records // data.clients)
+    turns = method.local_epochs * (-(-each // method.local_batch) if method.local_batch else 1)
+    whole = model.curvature + model.ridge
+    gain = (1 - (1 - np.minimum(method.local_step * whole, 1.0)) ** turns) / whole
+    own = model.spread * float(np.sum(model.count * model.curvature * gain**2)) / each
+    return risk_with_momentum(
+        model,
+        np.full(method.rounds, method.server_step),
+        momentum=method.momentum,
+        noise=(method.noise_std / method.divisor(data)) ** 2,
+        gain=gain,
+        longest=method.update_norm,
+        private=own,
+    )
 
 
 def _settle(request: FedAvgRequest, name: str, kind: Callable[[str, Any], float], least: float) -> None:

@@ -1,20 +1,17 @@
 """Candidate schedules of each kind, their noise shaped for the target, and their expected risk (not yet certified)."""
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 
 from fedveil.account.hidden import lipschitz_of_step
 from fedveil.algorithms.hidden.schedule.criterion import Yardstick, yardstick
 from fedveil.algorithms.hidden.schedule.drawn import expected_variance
 from fedveil.algorithms.hidden.schedule.noise import energies, need, spread_noise
-from fedveil.algorithms.hidden.schedule.problem import Problem
+from fedveil.algorithms.hidden.schedule.problem import Problem, target_mu
 from fedveil.algorithms.hidden.schedule.stopped import bias_and_weights, likely_ratio
 from fedveil.mechanism import LastIterate, Numbers, sensitivity
-from fedveil.theory.divergence import log_theta
 from fedveil.values import Vector
 
 
@@ -46,13 +43,18 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A frame with noise (standard deviation per unit, as in ``LastIterate``) and the parts of its expected risk."""
+    """A frame with noise (standard deviation per unit, as in ``LastIterate``) and the parts of its expected risk.
+
+    ``order``: how units come to the frame's rounds. ``learnable``: the risk of the zero model.
+    """
 
     frame: Frame
     noise_std: Numbers
     bias: float
     sampling: float
     injected: float
+    order: str = "secret"
+    learnable: float = 0.0
 
     @property
     def risk(self) -> float:
@@ -63,14 +65,6 @@ class Shape:
 def _tiled(values: Numbers | int | tuple[int, ...], rounds: int, total: int) -> Vector:
     array = np.atleast_1d(np.asarray(values, dtype=np.float64))
     return np.array(np.broadcast_to(np.tile(array, total // rounds) if array.size == rounds else array, (total,)))
-
-
-@lru_cache(maxsize=4)
-def target_mu(problem: Problem) -> float:
-    """Return mu of one Gaussian step that just meets the target, the unit in which noise is first measured."""
-    aim = math.log(problem.delta)
-    found = brentq(lambda log_mu: float(log_theta(problem.epsilon, math.exp(log_mu))) - aim, -30.0, 12.0)
-    return float(math.exp(float(found)))
 
 
 def deal(units: int, rounds: int) -> tuple[int, int]:
@@ -94,14 +88,20 @@ def decay(first: float, total: int, power: float) -> Numbers:
     return tuple((first * np.maximum((np.arange(total, 0, -1) / total) ** power, 0.01)).tolist())
 
 
-@lru_cache(maxsize=1024)
 def law_risk(problem: Problem, steps: Numbers, rounds: int, total: int) -> float:
     """Risk with the noise of a run that uses all units in every round: no way to deal them needs less."""
+    bias, noise = law_parts(problem.dealt, steps, rounds, total)
+    return bias + noise
+
+
+@lru_cache(maxsize=2048)
+def law_parts(problem: Problem, steps: Numbers, rounds: int, total: int) -> tuple[float, float]:
+    """The same in its parts: what is not yet learnt, and what the noise brings."""
     sizes, model = _tiled(steps, rounds, total), _model(problem)
     bias, weights = bias_and_weights(problem, model, sizes)
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * sizes / problem.units
     root = float(np.sum(gaps * np.sqrt(weights)))
-    return bias + (root / target_mu(problem)) ** 2
+    return bias, (root / target_mu(problem)) ** 2
 
 
 @lru_cache(maxsize=4)
@@ -132,9 +132,9 @@ def shaped(problem: Problem, frame: Frame, noise_std: Numbers | None = None) -> 
     if noise_std is None:
         variance = _variance(problem, frame, weights) / target_mu(problem) ** 2
         noise_std = _tidy(np.sqrt(variance * batch) / steps, even=frame.kind != "decaying")
-    dealt = None if problem.sampled else problem.units
-    sampling = model.sampling(steps, kept, batch[: frame.rounds], dealt)
-    return Shape(frame, noise_std, bias, sampling, injected(problem, frame, noise_std))
+    sampling = model.sampling(steps, kept, batch[: frame.rounds], problem.units, order=problem.order)
+    noise = injected(problem, frame, noise_std)
+    return Shape(frame, noise_std, bias, sampling, noise, problem.order, model.learnable)
 
 
 def injected(problem: Problem, frame: Frame, noise_std: Numbers) -> float:
@@ -154,7 +154,8 @@ def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
     """Return variances of the rounds for mu = 1 (for a secret order, on average over the places)."""
     steps, secret = frame.step_sizes, problem.order == "secret"
     if problem.sampled:
-        return expected_variance(problem, frame.batches, steps, steps**2 / frame.batches)
+        spread = weights if frame.kind == "decaying" else None
+        return expected_variance(problem, frame.rounds, frame.batches, steps, spread)
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / frame.batches
     factors = later_factors(problem, steps)
     if problem.stopping == "random" and problem.hidden and problem.noise == "gaussian":  # rounds of one kind
