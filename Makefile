@@ -61,7 +61,7 @@ $(VENV)/.docs: $(VENV)/.core
 	touch $@
 
 $(VENV)/.full: $(VENV)/.dev
-	$(PIP) --editable '.[dev,torch,he,flower,docs]'
+	$(PIP) --editable '.[dev,torch,he,flower,onnx,docs]'
 	touch $@
 
 clean:

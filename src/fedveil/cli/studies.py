@@ -14,14 +14,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
+from fedveil.cli.quality import tell_quality
 from fedveil.cli.show import Json, Out, out, plain_table, rounded_up, show
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.jobs.local import Result, plan_study, run_study
 from fedveil.jobs.remote import run_on
+from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.conduct import Progress as Step
@@ -158,7 +161,7 @@ def _signed(signature: Signature, *, checked: bool) -> str:
 
 def report(folder: Folder, as_json: Json = False) -> None:
     """The HTML page again."""
-    from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
+    from fedveil.report.page import write_report  # imported here because drawing is slow to import
 
     found, changes = certify_written(folder, __version__, EARLIER)
     if not changes:
@@ -171,7 +174,7 @@ def report(folder: Folder, as_json: Json = False) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Any]:
-    """A bar on standard error with rate, time left and what the run is charged."""
+    """Show a bar on standard error with rate, time left and what the run is charged."""
     if quiet:
         yield None
         return
@@ -186,7 +189,7 @@ def progress(quiet: bool) -> Iterator[Any]:
     task = bar.add_task("training", total=1, rate="", budget="")
 
     def watch(now: Step) -> None:
-        if not bar.live.is_started:  # at the first round: a refusal before it stays one sentence
+        if not bar.live.is_started:  # shown from the first round, so that an earlier refusal stays one sentence
             bar.start()
         rate = f"{now.rate:.0f}/s" if now.rate else ""
         budget = f"charged: epsilon {rounded_up(now.epsilon)}" if now.epsilon < math.inf else "not private"
@@ -200,22 +203,22 @@ def progress(quiet: bool) -> Iterator[Any]:
 
 
 def _fresh(folder: Path) -> Path:
-    """The demo may be repeated: what an earlier one left is removed, and only that."""
+    """Prepare the folder of the demo, which may be repeated: remove only what an earlier demo left."""
     path = folder / "plan.toml"
     if path.exists():
         found = read_plan(path.read_text(encoding="utf-8"))
         hint = "A run's books must not be lost: name another folder."
         mine = found.name == DEMO_NAME and found.data.clients == 4 and found.training_public
         require(mine, "--out", "name a new folder, or one that a demo left", str(folder), hint)
-        left = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json", "report.html")
-        for name in left:
+        records = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json")
+        for name in (*records, BUNDLE, "report.html"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "private", ignore_errors=True)
     return folder
 
 
 def told(quiet: bool) -> Callable[[str, str], None]:
-    """Which site was asked, has answered or has failed, on standard error."""
+    """Return a function that reports on standard error which site was asked, has answered or has failed."""
     console = Console(stderr=True)
 
     def tell(site: str, state: str) -> None:
@@ -226,12 +229,12 @@ def told(quiet: bool) -> Callable[[str, str], None]:
 
 
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:
-    """The certificate and how good the model is."""
-    certificate = result.certificate
+    """Print the certificate and the quality of the model."""
+    certificate, useless = result.certificate, no_better(result.metrics.get("test") or {})
     signer = None if result.signature is None else result.signature.signer.fingerprint
     summary = {
         **json.loads(certificate.text()),
-        "warnings": list(certificate.plan.warnings),
+        "warnings": [*certificate.plan.warnings, *([] if useless is None else [useless])],
         "metrics": result.metrics,
         "folder": str(result.folder),
         **({} if signer is None else {"signer": signer}),
@@ -243,15 +246,11 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
         plan = certificate.plan
         _plan_text(plan)
         _certificate_table(certificate)
-        test = result.metrics.get("test") or {}
-        if "accuracy" in test:
-            rest = [f"{name} {row['accuracy']:.1%}" for name, row in result.metrics.get("baselines", {}).items()]
-            out().print("accuracy on held-out records: " + ", ".join([f"this model {test['accuracy']:.1%}", *rest]))
-        elif test.get("r2") is not None:
-            out().print(f"held-out records: r2 {test['r2']:.3f}, mean absolute error {test['mean_absolute_error']:.3f}")
+        tell_quality(result.metrics)
         if signer is not None:
             out().print(f"signed by {signer}", highlight=False, soft_wrap=True)
         out().print(f"written: {result.folder} (open {result.folder / 'report.html'})")
+        out().print(f"use it: fedveil predict {result.folder} NEW.csv --out predictions.csv", soft_wrap=True)
 
     show(summary, as_json, text)
 
@@ -313,7 +312,7 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands to the application."""
     app.command(epilog="Example: fedveil demo --out out/demo")(demo)
     app.command(epilog="Example: fedveil plan study.toml")(plan)
     app.command(epilog="Example: fedveil run study.toml --out results")(run)

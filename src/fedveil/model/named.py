@@ -14,7 +14,7 @@ KINDS = ("logistic", "softmax", "smoothed-hinge", "huber")
 def loss_named(
     kind: str, *, classes: int | None = None, smoothing: float | None = None, threshold: float | None = None
 ) -> Loss:
-    """The loss of this name. ``classes``: how many the data have (0 for regression), checked if given.
+    """Return the loss of this name. ``classes``: how many the data have (0 for regression), checked if given.
 
     >>> loss_named("softmax", classes=10)
     Softmax(classes=10)
@@ -43,10 +43,10 @@ def loss_named(
 
 
 def usual_clip(loss: Loss, bound: float) -> float | None:
-    """The norm that gradients of classes have at the zero model, whatever the data; None keeps the natural bound.
+    """Return the gradient norm at the zero model, which is the same for all data; None keeps the natural bound.
 
-    What a record can move falls, and so does the noise. Only records that the model gets badly wrong are clipped, and
-    the loss stays convex (docs/theory/losses.md).
+    Clipping there lowers the influence of a record, and so the noise. Only records that the model gets badly wrong are
+    clipped, and the loss stays convex (docs/theory/losses.md).
 
     >>> usual_clip(loss_named("logistic"), 2.0), usual_clip(loss_named("huber"), 2.0)
     (1.0, None)

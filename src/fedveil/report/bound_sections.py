@@ -1,4 +1,4 @@
-"""The parts of the page about epsilon: by observer, by bound, by delta, and by round."""
+"""The sections of the page about epsilon: by observer, by bound, by delta, and by round."""
 
 from fedveil.report import words
 from fedveil.report.blocks import code, figure, legend, note, paragraph, section, table
@@ -20,7 +20,7 @@ _KNOWN = "In this run the order is public, so the certificate is that of the wor
 
 
 def observers(view: View) -> Markup:
-    """One promise for each observer."""
+    """Return the section with one promise for each observer."""
     rows, drawn = [], []
     for seen in view.observers:
         name, rate = words.OBSERVERS.get(seen.adversary, seen.adversary), words.right_guesses(seen.epsilon, seen.delta)
@@ -59,7 +59,7 @@ def _log_remark(scale: Axis) -> str:
 
 
 def hiding(view: View) -> Markup | None:
-    """What it bought to release the last model only."""
+    """Return the section about what releasing only the last model gains; None if nothing is hidden."""
     seen = view.observer("final-model")
     if seen is None or not view.hidden:
         return None
@@ -69,7 +69,7 @@ def hiding(view: View) -> Markup | None:
 
 
 def bounds(view: View) -> Markup | None:
-    """Epsilon by each way to prove it, for methods that hide nothing."""
+    """Return epsilon by each way to prove it, for methods that hide nothing."""
     seen = view.target
     if view.hidden or not seen.bounds:
         return None
@@ -143,13 +143,14 @@ def _bought(seen: Observer) -> Markup:
 
 
 def curves(view: View) -> Markup | None:
-    """Epsilon over delta."""
+    """Return the section that shows epsilon over delta."""
     lines = [(curve, [(d, e) for d, e in curve.points if e is not None]) for curve in view.curves]
     tops = [max(e for _, e in points) for _, points in lines if points]
     if not tops:
         return None
     log = min(tops) > 0 and max(tops) > 20 * min(tops)
-    floor = min(tops) / 100 if log else 0.0  # at large deltas epsilon falls to nothing, which no such axis can show
+    # at large deltas epsilon goes to zero, which a logarithmic axis cannot show
+    floor = min(tops) / 100 if log else 0.0
     drawn = [(curve, kept) for curve, points in lines if (kept := [(d, e) for d, e in points if e >= floor])]
     deltas = [d for curve in view.curves for d, _ in curve.points]
     y = axis([e for _, points in drawn for _, e in points], log=log)
@@ -189,7 +190,7 @@ def _curve_table(found: tuple[Curve, ...]) -> Markup:
 
 
 def places(view: View) -> Markup | None:
-    """What each round's participants would have with a public order."""
+    """Return the section about what the participants of each round would have with a public order."""
     found, seen = view.places, view.observer("final-model")
     if found is None or seen is None:
         return None

@@ -1,4 +1,4 @@
-"""Every figure's numbers: the papers' own settings, with our bounds beside theirs; titles state what comes out."""
+"""The numbers of every figure: the papers' own settings, with our bounds next to theirs; titles state the result."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -239,7 +239,7 @@ def _place(place: int, *, step: float, noise: float, strong: float) -> Panel:
         return float(log_theta(epsilon, 2 / noise)) + (rounds - place) * later
 
     ours = bounds_of(run, {"block": ("block", "step"), "transport": ("transport", "best")})
-    last, proofs = ours[-1], [bound.log_delta for bound in ours]  # both are valid, so their least is
+    last, proofs = ours[-1], [bound.log_delta for bound in ours]  # both are valid, so the smaller is valid
     ours[-1] = NamedBound(last.name, "best", last.status, lambda e: min(proof(e) for proof in proofs))
     bounds = [
         *bounds_of(run, {"renyi-diffusion": ("Proposition 1", "rival")}),
@@ -250,7 +250,7 @@ def _place(place: int, *, step: float, noise: float, strong: float) -> Panel:
 
 
 def hiding_gain() -> Chart:
-    """What hiding buys, as a federated run grows longer."""
+    """Return the figure of what hiding buys, as a federated run grows longer."""
     shown: Shown = {
         "unhidden": ("every model seen", "baseline"),
         "linear-contraction": ("papers' contraction", "paper"),
@@ -281,7 +281,7 @@ def hiding_gain() -> Chart:
 
 
 def _jump(counts: Sequence[int], values: Sequence[float]) -> str:
-    """A sentence for the place where a costlier, sharper form of a bound is given up, if there is one."""
+    """Return a sentence about where a costlier, sharper form of a bound is given up, if there is such a place."""
     for before, after, low, high in zip(counts, counts[1:], values, values[1:], strict=False):
         if high > 1.001 * low:
             return f" Between {before} and {after} rounds position's linear program gives way to its quicker star form."
@@ -289,7 +289,7 @@ def _jump(counts: Sequence[int], values: Sequence[float]) -> str:
 
 
 def federated_run(rounds: int) -> LastIterate:
-    """The example of the README: batches of 20, constant steps."""
+    """Return the example of the README: batches of 20, constant steps."""
     return LastIterate(
         rounds=rounds,
         batch=20,

@@ -1,6 +1,6 @@
-r"""The yardstick of the automatic design: expected excess risk of noisy gradient steps on a quadratic model problem.
+r"""The criterion of the automatic design: expected excess risk of noisy gradient steps on a quadratic model problem.
 
-It knows public constants only. Theory page: schedules.md.
+It uses public constants only. Theory page: schedules.md.
 """
 
 from dataclasses import dataclass
@@ -29,25 +29,31 @@ class Yardstick:
     spread: float
 
     def kept(self, steps: Vector) -> Vector:
-        """(rounds, directions): what is left at the end of a unit of noise added after each round's step."""
+        """Return (rounds, directions): what remains at the end of a unit of noise added after each round's step."""
         factors = 1 - steps[:, None] * (self.curvature + self.ridge)[None, :]
         with np.errstate(over="ignore", under="ignore"):  # steps far above 2/smoothness run away
             later = np.clip(np.cumprod(factors[:0:-1], axis=0)[::-1], -1e60, 1e60)
         return np.concatenate([later, np.ones((1, self.curvature.size))])
 
     def weights(self, kept: Vector) -> Vector:
-        """What a unit of noise variance (per coordinate) in each round adds to the final risk."""
+        """Return what a unit of noise variance (per coordinate) in each round adds to the final risk."""
         return np.asarray(0.5 * (kept**2) @ (self.count * self.curvature), dtype=np.float64)
 
     def bias(self, steps: Vector, kept: Vector) -> float:
-        """Risk left because the steps have not arrived yet, or because the ridge term pulls them back."""
+        """Return the risk that is left because the steps have not arrived, or the ridge term pulls them back."""
         whole = self.curvature + self.ridge
         arrived = self.curvature / whole * (1 - kept[0] * (1 - steps[0] * whole))
         return float(0.5 * np.sum(self.count * self.curvature * self.start * (1 - arrived) ** 2))
 
-    def sampling(self, steps: Vector, kept: Vector, batch: Vector, units: int) -> float:
-        """Risk from dealing: a batch's mean is not the mean of all, though over a whole pass it evens out."""
+    def sampling(self, steps: Vector, kept: Vector, batch: Vector, units: int | None) -> float:
+        """Risk from dealing: a batch's mean is not the mean of all, though over a whole pass it evens out.
+
+        Without ``units`` every unit draws its own rounds: then nothing evens out.
+        """
         rounds = batch.size
+        if units is None:
+            apart = np.sum((steps[:, None] * kept) ** 2 / np.tile(batch, steps.size // rounds)[:, None], axis=0)
+            return float(0.5 * self.spread * np.sum(self.count * self.curvature**2 * apart))
         share = (steps[:, None] * kept).reshape(-1, rounds, self.curvature.size).sum(axis=0)
         variance = np.sum(share**2 / batch[:, None], axis=0) - np.sum(share, axis=0) ** 2 / units
         risk = 0.5 * self.spread * np.sum(self.count * self.curvature**2 * np.maximum(variance, 0.0))
@@ -55,7 +61,10 @@ class Yardstick:
 
 
 def yardstick(problem: Problem) -> Yardstick:
-    """The model problem: half the curvature in one direction, the rest falling as 1/i; the optimum alike in all."""
+    """Return the model problem.
+
+    Half the curvature in one direction, the rest falling as 1/i, the optimum alike in all.
+    """
     data = problem.smoothness - problem.strong_convexity
     start = (problem.lipschitz / (2 * data)) ** 2
     if problem.diameter is not None:

@@ -1,13 +1,15 @@
-"""From a problem and wishes to the schedule that will run: searched by expected risk, its noise certified."""
+"""From a problem and the user's request to the schedule that will run: searched by expected risk, noise certified."""
 
 import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedveil.account.calibrate import calibrate as calibrate_final_model
+from fedveil.algorithms.hidden.schedule.drawn import planned, rate_of
 from fedveil.algorithms.hidden.schedule.families import Frame, Shape, injected, noise_on_average, shaped
 from fedveil.algorithms.hidden.schedule.problem import Problem
 from fedveil.algorithms.hidden.schedule.search import pick, search
+from fedveil.algorithms.hidden.schedule.stopped import stopping_words
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
@@ -22,7 +24,7 @@ class Calibrator(Protocol):
     """The least factor on a mechanism's noise that meets a target, and the mechanism with that noise."""
 
     def __call__(self, mechanism: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
-        """Certified: what is returned meets the target."""
+        """Return a factor and a mechanism that certainly meet the target."""
         ...
 
 
@@ -80,7 +82,7 @@ class Designed:
 def design(
     problem: Problem, schedule: ScheduleRequest | None = None, *, calibrate: Calibrator = calibrate_final_model
 ) -> Designed:
-    """The schedule of least expected risk among those the wishes allow, with the least noise that is certified.
+    """Return the schedule of least expected risk among those the wishes allow, with the least noise that is certified.
 
     >>> problem = Problem(units=1000, dimension=10, lipschitz=1.0, smoothness=0.25, epsilon=1.0, delta=1e-4)
     >>> designed = design(problem, ScheduleRequest(kind="constant", rounds=1, passes=20, step_size=4.0))
@@ -113,8 +115,8 @@ def design(
 
 
 def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIterate:
-    """The hidden run of this frame."""
-    return LastIterate(
+    """Return the hidden run of this frame."""
+    run = LastIterate(
         rounds=frame.rounds,
         passes=frame.passes,
         batch=frame.batch,
@@ -129,13 +131,15 @@ def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIter
         noise=problem.noise,
         noise_std=noise_std,
         neighbours=problem.neighbours,
+        rate=rate_of(problem, frame.batch) if isinstance(frame.batch, int) else None,
     )
+    return planned(problem, run)
 
 
 def _settled(
     problem: Problem, schedule: ScheduleRequest, shape: Shape, calibrate: Calibrator
 ) -> tuple[Shape, LastIterate]:
-    """The shape with noise that is certified; noise that the user gave is kept, and must do."""
+    """Return the shape with certified noise; noise that the user gave is kept, and must be enough."""
     run = mechanism_of(problem, shape.frame, shape.noise_std)
     factor, calibrated = calibrate(run, epsilon=problem.epsilon, delta=problem.delta)
     if schedule.noise_std is not None:
@@ -150,7 +154,7 @@ def _settled(
 
 
 def _converged(problem: Problem, schedule: ScheduleRequest) -> Shape:
-    """Full passes until the start is forgotten: every further round would change neither model nor guarantee."""
+    """Return full passes until the start is forgotten, when further rounds change neither model nor guarantee."""
     step = schedule.step_size if schedule.step_size is not None else 1 / problem.smoothness
     if isinstance(step, tuple):
         raise BadValue('schedule.step_size must be one number with rounds = "converged", got a list.')
@@ -186,7 +190,7 @@ def _row(shape: Shape, *, certified: bool) -> Row:
 
 
 def _poisson(problem: Problem, frame: Frame) -> Row | None:
-    """DP-SGD with Poisson batches of the same mean size, as many rounds, every model seen, the same target."""
+    """Return DP-SGD with Poisson batches of the same mean size, as many rounds, every model seen, the same target."""
     if problem.noise != "gaussian":
         return None
     mean = float(frame.batches.mean())
@@ -219,6 +223,7 @@ def _reason(problem: Problem, schedule: ScheduleRequest, best: Shape, poisson: R
         f"+ {best.sampling:.2g} dealing"
     )
     if poisson is None:
-        return text + "."
+        return text + "." + stopping_words(problem, frame.passes)
     ratio = math.sqrt(best.injected / max(poisson.arriving, 1e-300))
-    return text + f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    text += f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    return text + stopping_words(problem, frame.passes)

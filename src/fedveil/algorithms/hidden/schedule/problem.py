@@ -16,7 +16,7 @@ class Problem:
     ``lipschitz`` is the clip of the data part, ``smoothness`` includes the ridge term, whose strength is
     ``strong_convexity``; ``dimension`` counts parameters; ``diameter`` is twice the projection radius. ``hidden``: only
     the last model is seen by those the target is for; otherwise noise is shaped for a reader of every model (and the
-    calibrator must be one for that reader).
+    calibrator must be one for that reader). ``rate``: of the coins of a poisson order; None: from the batch.
     """
 
     units: int
@@ -25,7 +25,8 @@ class Problem:
     smoothness: float
     strong_convexity: float = 0.0
     diameter: float | None = None
-    order: Literal["secret", "public"] = "secret"
+    order: Literal["secret", "public", "poisson", "independent"] = "secret"
+    rate: float | None = None
     stopping: Literal["end", "random"] = "end"
     noise: Literal["gaussian", "laplace"] = "gaussian"
     neighbours: Neighbours = "replace-one"
@@ -56,7 +57,8 @@ class Problem:
         if self.diameter is not None:
             object.__setattr__(self, "diameter", number("The problem's diameter", self.diameter))
             require(1e-9 <= self.diameter <= 1e9, "The problem's diameter", "lie in [1e-9, 1e9]", self.diameter)
-        choices = {"order": ("secret", "public"), "stopping": ("end", "random"), "noise": ("gaussian", "laplace")}
+        orders = ("secret", "public", "poisson", "independent")
+        choices = {"order": orders, "stopping": ("end", "random"), "noise": ("gaussian", "laplace")}
         for name, allowed in (choices | {"neighbours": get_args(Neighbours)}).items():
             right = getattr(self, name) in allowed
             require(right, f"The problem's {name}", f"be one of {', '.join(allowed)}", getattr(self, name))
@@ -64,3 +66,22 @@ class Problem:
         require(flat, "Problem.dimension", "be 1 with Laplace noise", self.dimension, "Use Gaussian noise.")
         require(1e-4 <= self.epsilon <= 1e4, "privacy.epsilon", "lie in [1e-4, 1e4]", self.epsilon)
         check_delta(self.delta)
+        self._check_draws()
+
+    @property
+    def sampled(self) -> bool:
+        """Whether every unit draws its own rounds."""
+        return self.order in ("poisson", "independent")
+
+    def _check_draws(self) -> None:
+        if self.sampled:
+            normal = self.noise == "gaussian"
+            require(normal, "algorithm.noise", f"be gaussian when the order is {self.order}", self.noise)
+        if self.rate is None:
+            return
+        fits, hint = self.order == "poisson", "Independent draws are one round of each pass; give rounds or batch."
+        require(fits, "algorithm.rate", 'go with order = "poisson"', self.rate, hint)
+        require(0 < self.rate <= 1, "algorithm.rate", "lie in (0, 1]", self.rate, "Is it a batch size?")
+        enough = self.rate * self.units >= 1 - 1e-9
+        rule = f"expect at least one of the {self.units} units a round"
+        require(enough, "algorithm.rate", rule, self.rate, f"Take at least {1 / self.units:.3g}.")

@@ -1,8 +1,9 @@
-"""The candidates that a problem and the user's wishes leave open, and the best of each kind and number of passes."""
+"""The candidates that a problem and the user's request leave open, and the best of each kind and number of passes."""
 
 from collections.abc import Sequence
 from itertools import product
 
+from fedveil.algorithms.hidden.schedule.drawn import drawn_deal, steepest_round
 from fedveil.algorithms.hidden.schedule.families import Frame, Shape, deal, decay, growing, law_risk, shaped
 from fedveil.algorithms.hidden.schedule.problem import Problem
 from fedveil.algorithms.schedule_request import ScheduleRequest
@@ -25,9 +26,15 @@ Deal = tuple[int, int | tuple[int, ...]]  # rounds of a pass, and their batch
 
 
 def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
-    """The kinds to look at; where the bounds know rounds of one kind only, that one."""
+    """Return the kinds to consider; only one if the bounds know rounds of one kind only."""
     lists = [v for v in (schedule.batch, schedule.step_size, schedule.noise_std) if isinstance(v, tuple)]
     varied = any(len(set(values)) > 1 for values in lists)
+    if problem.sampled:
+        alike = schedule.kind in ("auto", "constant", "decaying")
+        hint = "Units draw their own rounds: there is one planned batch for all of them."
+        require(
+            alike, "schedule.kind", f"be constant or decaying when the order is {problem.order}", schedule.kind, hint
+        )
     if problem.noise == "laplace" or problem.stopping == "random":
         why = "Laplace noise" if problem.noise == "laplace" else "random stopping"
         fits = schedule.kind in ("auto", "constant") and not varied
@@ -37,32 +44,40 @@ def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
         return (schedule.kind,)
     if varied:
         return ("decaying",)
+    if problem.sampled:
+        return ("constant",)
     return KINDS if schedule.batch is None else KINDS[:2]
 
 
 def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]]:
-    """For each kind its best shape for each number of passes, fewest passes first."""
+    """Return for each kind its best shape for each number of passes, fewest passes first."""
     counts = [count for count in _COUNTS if count <= _MOST_PASSES] if problem.noise == "gaussian" else [1]
     counts = [schedule.passes] if schedule.passes is not None else counts
     found: dict[str, list[Shape]] = {}
     for kind in kinds_of(problem, schedule):
         shapes = [best for passes in counts if (best := _best(kind, problem, schedule, passes)) is not None]
-        if shapes:
+        if problem.stopping == "random":  # other bounds for one pass than for several: the best of both is certified
+            found |= {f"{kind}, {n}": some for n in ("one", "several") if (some := _passes(shapes, n))}
+        elif shapes:
             found[kind] = shapes
     hint = "Growing batches need at least two rounds and a few units in each."
     require(found, "[schedule]", f"leave a schedule for {problem.units} units", schedule, hint)
     return found
 
 
+def _passes(shapes: Sequence[Shape], number: str) -> list[Shape]:
+    return [shape for shape in shapes if (shape.frame.passes == 1) == (number == "one")]
+
+
 def pick(shapes: Sequence[Shape]) -> Shape:
-    """The cheapest of those whose expected risk is as good as the best."""
+    """Return the cheapest of those whose expected risk is as good as the best."""
     least = min(shape.risk for shape in shapes)
     close = [shape for shape in shapes if shape.risk <= _CLOSE * least]
     return min(close, key=lambda shape: _PASS * shape.frame.passes + shape.frame.total)
 
 
 def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> Shape | None:
-    """The best of the few frames that look best before their noise is worked out."""
+    """Return the best of the few frames that look best before their noise is computed."""
     options = [
         o for dealt in _deals(kind, problem, schedule, passes) for o in _options(kind, problem, schedule, passes, dealt)
     ]
@@ -79,7 +94,7 @@ def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -
 def _options(
     kind: str, problem: Problem, schedule: ScheduleRequest, passes: int, dealt: Deal
 ) -> list[tuple[float, Frame]]:
-    """Frames of one way to deal, with the risk that no noise can beat: over all steps that are open."""
+    """Return frames of one way to deal, with a risk that no noise can beat, over all open steps."""
     rounds, batch = dealt
     total = rounds * passes
     if schedule.step_size is not None:
@@ -89,9 +104,9 @@ def _options(
     if kind == "decaying" and total == 1 and schedule.kind == "auto":
         return []  # a single round is constant
     factors = _STEPS + (_SHORT if total <= 20 else ())
-    out = []
+    out, steepest = [], steepest_round(problem, rounds, batch, total)
     for factor, power in product(factors, _POWERS[kind]):
-        steps = decay(factor / problem.smoothness, total, power)
+        steps = decay(factor / steepest, total, power)
         out.append((law_risk(problem, steps, rounds, total), Frame(kind, passes, rounds, batch, steps)))
     return out
 
@@ -103,8 +118,10 @@ def _check_length(name: str, values: Numbers | None, rounds: int, total: int) ->
 
 
 def _deals(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> list[Deal]:
-    """Ways to deal the units into the rounds of a pass."""
+    """Return ways to deal the units into the rounds of a pass."""
     units, rounds = problem.units, _requested_rounds(schedule)
+    if problem.sampled and (schedule.batch is not None or problem.rate is not None):
+        return [drawn_deal(problem, rounds, schedule.batch)]
     if schedule.batch is not None:
         return [_wished_deal(units, rounds, schedule.batch)]
     if rounds is not None:
