@@ -10,16 +10,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedveil.account.evaluator import epsilon_of
 from fedveil.account.hidden import per_round
-from fedveil.account.sampled import sampled_evaluators
+from fedveil.account.last_iterate import evaluators
+from fedveil.account.sampled_observers import known_draws
 from fedveil.mechanism import LastIterate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenByAll:
-    """Epsilon at equal noise when every model is seen: by who knows the order, and by how records are sampled secretly.
+    """Epsilon at equal noise when every model is seen: records dealt as they are, or drawing their rounds secretly.
 
-    None where it has no meaning (other noise than Gaussian) or nothing can be promised.
+    ``known``: as they are dealt; once every model is seen a fixed order hides nothing, even if it is secret. None where
+    it has no meaning (other noise than Gaussian) or nothing can be promised.
     """
 
     known: float | None
@@ -32,29 +35,29 @@ class SeenByAll:
         return min((e for e in (self.known, self.poisson, self.independent) if e is not None), default=None)
 
 
-def seen_by_all(run: LastIterate, delta: float, *, known: float | None) -> SeenByAll:
-    """The same rounds with every model seen; ``known``: epsilon if the order is known too, as the bounds have it.
+def seen_by_all(run: LastIterate, delta: float) -> SeenByAll:
+    """The same rounds with every model seen.
 
     Poisson: every record joins each round with the chance that the batch is of all records (the largest batch, if they
     differ). Independent: it picks one round of each pass. Divisors, steps and noise stay as they are.
     """
+    known = _seen(known_draws(run) if run.sampled else run, delta)
     if run.noise != "gaussian":
         return SeenByAll(known=known, poisson=None, independent=None)
     batches = per_round(run.batch, run)[: run.rounds]
     records = run.records if run.records is not None else int(batches.sum())
-    plain = replace(run, place=None, rate=None, largest_batch=None, stopping="end", records=records)
-    share = min(1.0, float(np.max(batches)) / records)
-    poisson = replace(plain, order="poisson", rate=run.rate if run.rate is not None else max(share, 1e-12))
+    plain = replace(run, place=None, rate=None, largest_batch=None, stopping="end", order="independent", records=None)
+    share = run.rate if run.rate is not None else min(1.0, max(float(np.max(batches)) / records, 1e-12))
+    apart = run.order != "poisson" or abs(share * run.rounds - 1) < 1e-6  # else there is no pass to pick a round of
     return SeenByAll(
         known=known,
-        poisson=_seen(poisson, delta),
-        independent=_seen(replace(plain, order="independent"), delta) if records >= run.rounds else None,
+        poisson=_seen(replace(plain, order="poisson", rate=share), delta),
+        independent=_seen(plain, delta) if apart else None,
     )
 
 
 def _seen(run: LastIterate, delta: float) -> float | None:
-    found = next(e for e in sampled_evaluators(run) if e.name == "unhidden")
-    value = found.epsilon(delta) if found.epsilon is not None else math.inf
+    value = epsilon_of(next(e for e in evaluators(run) if e.name == "unhidden"), delta)
     return value if value < math.inf else None
 
 
