@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedveil.account.sampling_alone import seen_by_all
 from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
@@ -79,6 +80,9 @@ def plan(study: StudyFile, as_json: Json = False) -> None:
         _plan_text(planned.plan)
         out().print(planned.draft.reason)
         _guarantee_table(planned.plan, [(who, promise(planned.plan, who)) for who in ADVERSARIES])
+        if (alone := result["every_model_seen"]) is not None:
+            found = ", ".join(f"{name} {value:.4g}" for name, value in alone.items() if value is not None)
+            out().print(f"at this noise, every model seen (ideal noise): {found or 'nothing can be promised'}")
         if planned.draft.designed is not None:
             out().print(
                 "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
@@ -308,7 +312,16 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "method": plan.method.table(),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
+        "every_model_seen": _every_model_seen(plan),
     }
+
+
+def _every_model_seen(plan: Plan) -> dict[str, float | None] | None:
+    """Return epsilon at a hidden run's noise if every model were seen, by how the records are sampled."""
+    if not plan.method.hides:
+        return None
+    found = seen_by_all(plan.hidden.run, plan.target.delta)
+    return {"as dealt": found.known, "Poisson draws": found.poisson, "independent draws": found.independent}
 
 
 def register(app: typer.Typer) -> None:

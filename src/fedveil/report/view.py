@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedveil.account.hidden import per_round
+from fedveil.account.sampling_alone import SeenByAll, seen_by_all
 from fedveil.audit.record import FILE as AUDIT
 from fedveil.audit.record import read_audit
 from fedveil.certificate.assumptions import Assumption
@@ -102,7 +103,8 @@ class View:
 
     ``places`` and ``schedule`` are for hidden runs only; ``clients``: each client's own epsilon (None: no guarantee),
     if the method gives clients different ones; ``audit``: what attacks found, if the run was attacked; ``signer``: the
-    fingerprint of the key in the certificate's signature; ``fits``: whether the signature is valid.
+    fingerprint of the key in the certificate's signature; ``fits``: whether the signature is valid; ``alone``: what
+    secret sampling gives at the noise of a hidden run when every model is seen.
     """
 
     plan: Plan
@@ -120,6 +122,7 @@ class View:
     audit: AuditView | None = None
     signer: str | None = None
     fits: bool = False
+    alone: SeenByAll | None = None
 
     @property
     def hidden(self) -> bool:
@@ -176,6 +179,7 @@ def view_of(folder: Path) -> View:
         audit=_audit(folder / AUDIT, stated, named["run"]),
         signer=None if signature is None else signature.signer.fingerprint,
         fits=signature is not None and signature.fits((folder / "certificate.json").read_bytes()),
+        alone=seen_by_all(plan.hidden.run, plan.target.delta) if hidden and final else None,
         **named,
     )
 
