@@ -32,14 +32,17 @@ rules = st.sampled_from(["refuse", "drop-row"])
 def columns(draw: st.DrawFn, name: str) -> Column:
     if draw(st.booleans()):
         listed = tuple(draw(st.lists(plain, min_size=1, max_size=4, unique=True)))
-        fill = draw(rules | st.sampled_from(listed))
+        fill = draw(rules | st.sampled_from([*listed, "zero"]))
         unknown = draw(st.sampled_from(["refuse", "zero", *listed]))
-        return Column(name=name, categories=listed, fill=fill, unknown=unknown)
+        offsets = draw(st.just(()) | st.just(tuple(0.1 * k for k in range(len(listed)))))
+        weight = draw(st.floats(0.1, 3.0))
+        return Column(name=name, categories=listed, fill=fill, unknown=unknown, offsets=offsets, weight=weight)
     return Column(
         name=name,
         range=draw(st.none() | spans),
         centre=draw(st.none() | finite),
         scale=draw(st.none() | st.floats(1e-3, 1e3)),
+        unit=draw(st.sampled_from([0.0, 0.5, 100.0])),
         fill=draw(rules | finite),
     )
 
@@ -52,8 +55,13 @@ def preparations(draw: st.DrawFn) -> Preparation:
         | st.lists(plain, min_size=2, max_size=4, unique=True).map(lambda found: Labels(classes=tuple(found)))
         | spans.map(lambda span: Labels(name="y", span=span))
     )
+    made = tuple(draw(columns(name)) for name in names)
+    count = sum(column.width for column in made)
+    spare = draw(st.integers(0, 2))
     return Preparation(
-        columns=tuple(draw(columns(name)) for name in names),
+        columns=made,
+        slots=tuple(draw(st.permutations(range(count + spare)))[:count]),
+        width=count + spare,
         labels=labels,
         bound=draw(st.floats(0.1, 10.0)),
         intercept=draw(st.sampled_from([0.0, 1.0])),
