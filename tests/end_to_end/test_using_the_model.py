@@ -268,6 +268,7 @@ BAD: dict[str, tuple[str, list[str], str]] = {
     "the prediction's own name": (GOOD, ["--keep", "prediction"], "--keep"),
     "another suffix": (GOOD, ["--out", "p.txt"], ".csv or .parquet"),
     "another rule": (GOOD, ["--unknown", "guess"], "--unknown must be refuse or zero"),
+    "the data themselves": (GOOD, ["--out", "new.csv"], "--out must name another file than the data"),
     "a folder that is not there": (GOOD, ["--out", "nowhere/p.csv"], "cannot be written"),
 }
 
@@ -593,6 +594,7 @@ def test_what_may_tell_about_single_records_stays_private(tmp_path: Path, public
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert ("Can its probabilities be trusted?" in page) == public
     assert "Class by class" in page
+    assert "the same model, with all that a prediction needs" in page
     assert set(test) >= {"baseline", "auc", "log_loss", "brier", "confusion", "recall", "precision", "threshold"}
 
 

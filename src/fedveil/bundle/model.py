@@ -37,9 +37,12 @@ class ReleasedModel:
     ``predict`` and ``predict_proba`` take records as their source has them: a mapping or a data frame of named columns,
     or a two-dimensional array whose columns are those of ``feature_names_in_``, in that order. Scales, categories and
     fills are applied as in training. A record with a missing value that nothing stands for is refused.
+
+    ``module``: what may be imported and run for a torch model, which names it: a file from others must not choose.
     """
 
     bundle: Bundle
+    module: str | None = None
 
     @property
     def plan(self) -> Plan:
@@ -87,7 +90,8 @@ class ReleasedModel:
         known = self.preparation
         if known is None:
             return self
-        return ReleasedModel(replace(self.bundle, preparation=known.lenient(absent=absent, unknown=unknown)))
+        other = replace(self.bundle, preparation=known.lenient(absent=absent, unknown=unknown))
+        return replace(self, bundle=other)
 
     def predict(self, X: Any) -> Array:
         """The class of each record, or the number, in the target's own unit."""
@@ -141,6 +145,12 @@ class ReleasedModel:
 
     @property
     def _loss(self) -> Loss:
+        named = self.plan.model.module
+        if named is not None and named != self.module:
+            raise BadValue(
+                f"The model is the torch module {named!r}, and predicting runs the code of that name: if it is yours, "
+                f"allow it with load_model(..., module={named!r}) or --module {named}."
+            )
         return self.plan.model.loss
 
     def __repr__(self) -> str:
@@ -150,9 +160,12 @@ class ReleasedModel:
         return card(self.bundle)
 
 
-def load_model(path: str | Path) -> ReleasedModel:
-    """The model that a run released: from the run's folder, or from its ``bundle.zip`` alone."""
-    return ReleasedModel(Bundle.read(Path(path)))
+def load_model(path: str | Path, *, module: str | None = None) -> ReleasedModel:
+    """The model that a run released: from the run's folder, or from its ``bundle.zip`` alone.
+
+    ``module``: of a torch model, the function that makes it; predicting imports and calls it, so it has to be allowed.
+    """
+    return ReleasedModel(Bundle.read(Path(path)), module)
 
 
 def _prepared(X: Any, width: int) -> Matrix:
