@@ -71,12 +71,14 @@ def preparations(draw: st.DrawFn) -> Preparation:
     )
 
 
+@settings(max_examples=30)
 @given(preparations())
 def test_a_preparation_is_what_was_written(preparation: Preparation) -> None:
     text = json.dumps(preparation.table(), allow_nan=False)
     assert Preparation.read(json.loads(text)) == preparation
 
 
+@settings(max_examples=30)
 @given(preparations(), st.data())
 def test_a_row_never_exceeds_its_bound(preparation: Preparation, data: st.DataObject) -> None:
     """Whatever a record holds that is not refused."""
@@ -100,7 +102,7 @@ CELLS = {
 }
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     order=st.permutations(range(6)),
     age_fill=st.sampled_from([50.0, "drop-row"]),
@@ -149,7 +151,7 @@ def _packed(data: bytes) -> bytes:
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(name=st.sampled_from(sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())), known=st.booleans())
 def test_a_bundle_is_what_was_written(name: str, known: bool) -> None:
     """Every kind of run; with a preparation of the plan's width, or without one."""

@@ -23,6 +23,7 @@ from fedveil.data.preparation import Absent, Preparation
 from fedveil.errors import BadValue
 from fedveil.model.loss import Loss
 from fedveil.model.probabilities import likeliest, probabilities
+from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan
 from fedveil.values import Matrix
 
@@ -129,12 +130,12 @@ class ReleasedModel:
                 "call predict in Python with an array of prepared rows."
             )
         rows, dropped = self.preparation.rows(cells, place, names)
-        return self._loss.scores(self.bundle.parameters, rows), dropped
+        return self._raw(rows), dropped
 
     def _scored(self, X: Any) -> Matrix:
         known = self.preparation
         if known is None:
-            return self._loss.scores(self.bundle.parameters, _prepared(X, self.plan.real_features))
+            return self._raw(_prepared(X, self.plan.real_features))
         cells = columns_given(X, known.names)
         scores, dropped = self.scores(cells, lambda row: f"Row {row}")
         if dropped.any():
@@ -142,6 +143,13 @@ class ReleasedModel:
             hint = "The study drops such rows; leave them out, or fill them in."
             require(False, f"Row {row}", "have no missing value where the model has no fill", "one", hint)
         return scores
+
+    def _raw(self, rows: Matrix) -> Matrix:
+        """The scores of prepared rows; a torch module may begin elsewhere now than it did in training."""
+        loss, parameters = self._loss, self.bundle.parameters
+        if isinstance(loss, TorchLoss) and self.bundle.start is not None:
+            parameters = parameters + (self.bundle.start - loss.start(rows.shape[1]))
+        return loss.scores(parameters, rows)
 
     @property
     def _loss(self) -> Loss:
