@@ -47,7 +47,7 @@ class Result:
     @property
     def model(self) -> ReleasedModel:
         """The released model, ready to predict."""
-        return ReleasedModel(Bundle.read(self.folder))
+        return ReleasedModel(Bundle.read(self.folder), self.certificate.plan.model.module)
 
 
 def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:

@@ -62,10 +62,11 @@ def _bars(found: Utility, metric: str) -> Markup:
         )
         for score in scored
     ]
-    scale = Axis(0.0, 1.0) if share else axis([score.values[metric] for score in scored], log=False)
+    ends = [end for row in rows for end in row.interval or ()]
+    scale = Axis(0.0, 1.0) if share else axis([*(score.values[metric] for score in scored), *ends], log=False)
     listed = "; ".join(f"{row.label}: {row.text}" for row in rows) + "."
     caption = f"{_METRICS[metric].capitalize()} on the test records, {'larger' if share else 'smaller'} is better."
-    caption += " The thin lines are 95% intervals (Wilson)." if share and found.records else ""
+    caption += " The thin lines are 95% intervals." if any(row.interval for row in rows) else ""
     caption += "" if found.constant is None else " The best constant answer is that of the test records themselves."
     return figure(rows_chart("by-model", _METRICS[metric].capitalize(), listed, rows, scale=scale), caption)
 

@@ -13,6 +13,7 @@ from fedveil.account.hidden import per_round
 from fedveil.account.sampling_alone import SeenByAll, seen_by_all
 from fedveil.audit.record import FILE as AUDIT
 from fedveil.audit.record import read_audit
+from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.assumptions import Assumption
 from fedveil.checks import require
 from fedveil.errors import BadValue
@@ -148,7 +149,10 @@ def view_of(folder: Path) -> View:
     metrics = _json(folder / "metrics.json")
     try:
         observers = tuple(_observer(given) for given in certificate["guarantees"])
-        released = tuple(_released(given) for given in certificate["released"])
+        released = (
+            *(_released(given) for given in certificate["released"]),
+            *_bundled(folder, certificate["released"]),
+        )
         stated, private = certificate["plan"], certificate["private"]
         named = {key: str(certificate[key]) for key in ("run", "version")}
         utility = _utility(metrics)
@@ -235,6 +239,22 @@ def _released(given: Mapping[str, Any]) -> Released:
         sha256=None if digest is None else str(digest),
         note=str(given.get("note", "")),
     )
+
+
+def _bundled(folder: Path, listed: Sequence[Mapping[str, Any]]) -> list[Released]:
+    """The bundle, which holds the certificate and so is not named in it: it is covered where the model is."""
+    model = [row for row in listed if row["file"] == "model.npz"]
+    if not model or not (folder / BUNDLE).exists():
+        return []
+    note = "the plan, the model and the certificate as they are, and what the study states about the columns"
+    return [
+        Released(
+            what="the same model, with all that a prediction needs",
+            file=BUNDLE,
+            covered=model[0]["covered"] is True,
+            note=note,
+        )
+    ]
 
 
 def _utility(metrics: Mapping[str, Any]) -> Utility | None:
