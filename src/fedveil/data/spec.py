@@ -26,6 +26,7 @@ Kind = Literal["column", "file", "equal", "uneven", "dirichlet", "record"]
 Places = Literal["row numbers", "client column", "file names", "labels"]  # what says who holds which record
 Span = tuple[float, float]
 Fill = float | str
+Learned = Literal["nothing", "unstated", "all"]
 SHIPPED = ("breast_cancer", "digits", "wine", "diabetes")  # with scikit-learn
 MISSING = ("", "?", "NA", "nan", "NaN")
 RULES = ("refuse", "drop-row")
@@ -40,7 +41,9 @@ class Source:
     outside. Labels: ``classes`` (in order, or how many when they are 0, 1, ...), or ``label_above`` (1 where the target
     is larger), or ``target_scale`` for regression. Rows are cut to norm ``feature_bound``, then ``intercept`` is
     appended as a constant column (0: none). ``public`` declares that these records are known to everybody: the one
-    place where a study says so.
+    place where a study says so. ``learned``: what of the rule is left to a private preparation, which is no key of
+    [data] (the [prepare] table decides it): nothing, what the study and published descriptions leave open, or all that
+    the study itself leaves open.
     """
 
     source: str
@@ -67,6 +70,7 @@ class Source:
     intercept: float = 1.0
     client_column: str | None = None
     public: bool = False
+    learned: Learned = field(default="nothing", repr=False)
 
     def __post_init__(self) -> None:
         _settle_source(self)
@@ -86,14 +90,14 @@ class Source:
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str = "[data]") -> Self:
         """The source of a TOML table."""
-        values = known_keys(table, field_names(cls), where)
+        values = known_keys(table, [key for key in field_names(cls) if key != "learned"], where)
         for key in ("source", "feature_bound"):
             require(key in values, f"{where}: {key}", "be given", None)
         return cls(**values)
 
     def table(self) -> dict[str, Any]:
         """The TOML table that parses to this."""
-        return stated(self)
+        return {key: value for key, value in stated(self).items() if key != "learned"}
 
 
 def _settle_source(source: Source) -> None:
@@ -297,7 +301,7 @@ class HeldOut:
     def parse(cls, table: Mapping[str, Any], train: Source, where: str = "[data.held_out]") -> Self:
         """The held-out rows of a TOML table; a source there says only what differs from the training one's."""
         own = ["fraction", "public", "seed"]
-        theirs = [key for key in field_names(Source) if key not in ("feature_bound", "intercept", "public")]
+        theirs = [key for key in field_names(Source) if key not in ("feature_bound", "intercept", "public", "learned")]
         values = known_keys(table, own + theirs, where)
         differing = {key: value for key, value in values.items() if key not in own}
         stray = sorted(set(differing) - {"source"})

@@ -18,6 +18,7 @@ from fedveil.run.files import write_atomically
 from fedveil.sums.seam import Summed, Summing, Whole
 
 NAME = "answers"  # in the private folder: who is missing may tell the order of the rounds
+OF_PREPARATION = "answers_of_preparation"
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,12 @@ from fedveil.run import answers
 from fedveil.strict_json import read_object
 
 LAST: Final = "ledger.jsonl"  # the last file of a release: where it is, all others are
-SECRETS: Final = ("key", "checkpoint", answers.NAME)  # in the private folder; what tells most goes first
+SECRETS: Final = (
+    "key",
+    "checkpoint",
+    answers.NAME,
+    answers.OF_PREPARATION,
+)  # in the private folder; what tells most goes first
 
 
 def has_released(folder: Path) -> bool:

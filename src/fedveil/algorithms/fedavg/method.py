@@ -20,7 +20,7 @@ from fedveil.algorithms.share_words import SENT_ALWAYS, Row, drawn, share_rows
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer, Bound, Neighbours
-from fedveil.mechanism import Gaussian, Mechanism, Repeat, SampledGaussian
+from fedveil.mechanism import Gaussian, Mechanism, Repeat, SampledGaussian, with_beside
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import filled
 from fedveil.target import Target
@@ -169,18 +169,24 @@ class FedAvg(EveryModelSeen):
         return Repeat(of=once, times=self.rounds)
 
     def answer(
-        self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
+        self,
+        adversary: Adversary,
+        data: DataShape,
+        target: Target,
+        delta: float,
+        trust: Trust = CENTRAL,
+        beside: Gaussian | None = None,
     ) -> Answer:
         """Composition over the rounds of what this observer sees."""
         seen = self.mechanism(adversary, data, target.neighbours, trust)
         if seen is None:
             return Answer(epsilon=math.inf, delta=delta, certified_by=None, bounds=(_NOISELESS,))
-        found = account_for(seen, delta=delta)
+        found = account_for(with_beside(seen, beside), delta=delta)
         if adversary not in ("final-model", "every-model") or self.noise != "shared":
             return found
         # Whoever learns every sum, and who took part, sees all that these see: its guarantee is theirs too.
         sums = self.mechanism("server-with-secure-aggregation", data, target.neighbours, trust)
-        other = found if sums is None else account_for(sums, delta=delta)
+        other = found if sums is None else account_for(with_beside(sums, beside), delta=delta)
         return other if other.epsilon < found.epsilon else found
 
     def grid(
