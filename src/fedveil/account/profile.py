@@ -9,14 +9,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedveil.account.evaluator import Evaluator
+from fedveil.account.evaluator import Evaluator, moves_of
 from fedveil.account.loss_distribution import LossCurve, LossDistributionAccountant
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import Gaussian
+from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.loss import FiniteLaw, law_of_profile
 from fedveil.theory.numerics import LARGEST_EPSILON, smallest_epsilon
 
 _POINTS = 40  # epsilons at which the certified curve is taken
+_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)  # what the Gaussian release may have of delta where epsilons are added up
 _WIDEST = 600.0  # largest epsilon of such a curve; its exponential must be a number
 
 
@@ -43,8 +45,8 @@ def composed(views: Sequence[Evaluator], beside: Gaussian) -> Evaluator:
         return Evaluator(name, "does-not-apply", "; ".join(e.reason for e in views) or "nothing is known of the run")
     try:
         law = law_of_bounds(able)
-    except CannotCertify as refused:
-        return Evaluator(name, "does-not-apply", str(refused))
+    except CannotCertify:
+        return _added(views, beside)
     curve = LossCurve(beside.mu**2, ((law, 1),), ((law, 1),), bracketed=False)
     accountant = LossDistributionAccountant()
 
@@ -58,3 +60,23 @@ def composed(views: Sequence[Evaluator], beside: Gaussian) -> Evaluator:
         log_delta,
         epsilon=lambda delta: accountant.epsilon(curve, delta),
     )
+
+
+def _added(views: Sequence[Evaluator], beside: Gaussian) -> Evaluator:
+    """Epsilons and deltas added up, for a run with too little privacy of its own to have a law; best of some splits."""
+    seen = [e for e in views if e.status == "certified" and e.log_delta is not None]
+    steps = [(gaussian_epsilon(beside.mu, delta), delta) for delta in _DELTAS]
+
+    def log_delta(epsilon: float) -> float:
+        found = 0.0
+        for spent, delta in steps:
+            if spent <= epsilon:
+                least = min(e.log_delta(epsilon - spent) for e in seen if e.log_delta is not None)
+                found = min(found, float(np.logaddexp(least, math.log(delta))))
+        return found
+
+    # Releases that are all counted as seen stay so with one more; a bound that hides some knows no moves.
+    known = [e.moves for e in seen]
+    moves = moves_of([*(known[0] or ()), (beside.mu, 1)]) if len(known) == 1 and known[0] is not None else None
+    why = "epsilons of the preparation and of the run added up: the run alone has hardly any privacy here"
+    return Evaluator("added", "certified", why, log_delta, moves)

@@ -35,7 +35,7 @@ _CLASS_ERROR: Final = 0.01
 _MEAN_ERROR: Final = 0.02  # of the usual spread
 _SPREAD_ERROR, _USEFUL = 0.05, 0.2  # of the usual variance: wanted, and the most that still pays
 _SHORT: Final = 0.6  # of the longest row, to which rows are cut where noise weighs more than what is cut off
-_SLIP: Final = 0.01  # of delta, for words that should not have been shown
+_SLIP: Final = 0.005  # of delta, for words that should not have been shown: half of what is kept for the grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,16 +175,18 @@ def largest_within(target: float, first: float, at: Callable[[float], tuple[Buil
     ``at`` builds for an inner epsilon, and says what is then promised of the whole, which grows with it.
     """
     low, high, inner, best, over = 0.0, math.inf, first, None, None
-    aim = target * (1 - 2e-4)
+    aim, before = target * (1 - 3e-4), (0.0, 0.0)
     for _ in range(10):
         built, promised = at(inner)
         if promised <= target:
             low, best = inner, built
-            if promised >= target * (1 - 5e-4):
+            if promised >= target * (1 - 1e-3):
                 break
         else:
             high, over = inner, promised
-        inner *= min(max(1 + (aim - promised) / promised * 1.2, 0.5), 1.5)
+        slope = (promised - before[1]) / (inner - before[0])  # between the last two; at first, that of a line through 0
+        before = inner, promised
+        inner += (aim - promised) / slope if 0.05 < slope < 20 else inner * (aim - promised) / promised
         if not low < inner < high:
             inner = (low + high) / 2 if high < math.inf else low * 1.01
         if low > 0 and high - low <= 1e-4 * low:

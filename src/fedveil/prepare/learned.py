@@ -13,10 +13,10 @@ from fedveil.errors import BadValue
 from fedveil.prepare.categories import Category
 from fedveil.prepare.columns import Columns, Outline
 from fedveil.prepare.ranges import Range
+from fedveil.prepare.statement import FILE
 from fedveil.strict_json import read_object
 from fedveil.values import Matrix, Vector
 
-FILE = "preparation.json"
 FORMAT = 1
 OTHER = "(other)"
 

@@ -22,6 +22,7 @@ from fedveil.theory.neighbours import SAFE
 from fedveil.trust import Trust
 from fedveil.values import number, whole
 
+FILE: Final = "preparation.json"  # what was learned, beside the model
 STEPS: Final = 2**20  # grid steps in one unit of every measurement
 NAMES: Final = ("ranges", "categories", "classes", "means", "spreads")  # in the order in which they are measured
 _MOST_SIZE = 10**8

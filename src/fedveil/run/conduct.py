@@ -35,9 +35,9 @@ from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.model.torch import TorchLoss
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.prepare.learned import FILE as PREPARATION
 from fedveil.prepare.learned import LearnedPreparation
 from fedveil.prepare.loading import Unprepared
+from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.run import answers, coins
 from fedveil.run.answers import Answers
 from fedveil.run.coins import Kept, check_commitment, settle_coins
