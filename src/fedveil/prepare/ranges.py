@@ -18,7 +18,7 @@ from fedveil.values import Vector
 
 _NEAR_SHARE: Final = 0.2  # of the records: a neighbour with so many joins the bulk
 _NEAR: Final = 3.0  # deviations that it must have at least
-_FAR_SHARE: Final = 0.02
+_FAR_SHARE: Final = 0.005
 _FAR: Final = 5.0  # of about a hundred and sixty bins a column, one in ten thousand columns errs
 _LINEAR: Final = 16.0  # ratio of magnitudes up to which a straight scale does
 
