@@ -40,7 +40,8 @@ def test_every_number_is_in_the_bin_that_holds_it() -> None:
     numbers = np.concatenate([2.0 ** np.arange(-29, 50), 3.1 ** np.arange(-18, 30), [0.0, 2.0**-40]])
     for signed in (numbers, -numbers):
         bins = bins_of(signed)
-        assert np.all(EDGES[bins] <= signed) and np.all(signed <= EDGES[bins + 1])
+        assert np.all(EDGES[bins] <= signed)
+        assert np.all(signed <= EDGES[bins + 1])
     assert bins_of(np.array([np.nan, 0.0, -0.0, 1e308, -1e308])).tolist() == [MISSING, ZERO, ZERO, VALUES - 1, 0]
 
 
@@ -50,16 +51,19 @@ def test_the_range_holds_the_bulk(scale: float, sign: float) -> None:
     numbers = sign * scale * np.random.default_rng(1).normal(10.0, 2.0, size=1000)
     found = range_of(counted(numbers), 1000, deviation=1.0)
     assert np.mean((found.low <= numbers) & (numbers <= found.high)) > 0.9
-    assert found.high - found.low < 40 * scale and found.unit == 0
+    assert found.high - found.low < 40 * scale
+    assert found.unit == 0
     scaled = found.scaled(numbers)
-    assert float(np.abs(scaled).max()) <= 1 and float(scaled.std()) > 0.05
+    assert float(np.abs(scaled).max()) <= 1
+    assert float(scaled.std()) > 0.05
 
 
 def test_rare_but_certain_magnitudes_bend_the_scale() -> None:
     generator = np.random.default_rng(2)
     gains = np.where(generator.random(10_000) < 0.9, 0.0, np.exp(generator.uniform(6.0, 11.0, size=10_000)))
     found = range_of(counted(gains), 10_000, deviation=5.0)
-    assert found.low <= 0 < 30_000 <= found.high and found.unit > 1
+    assert found.low <= 0 < 30_000 <= found.high
+    assert found.unit > 1
     zero, some = found.scaled(np.array([0.0, 3000.0]))
     assert some - zero > 0.5  # a straight scale would leave 0.09 between them
 
@@ -74,7 +78,9 @@ def test_a_bent_scale_keeps_order_and_bounds() -> None:
     found = Range(-8.0, 1e6, 4.0)
     numbers = np.array([-1e300, -8.0, -1.0, 0.0, 5.0, 1e6, 1e300])
     scaled = found.scaled(numbers)
-    assert np.all(np.diff(scaled) >= 0) and scaled[0] == -1 and scaled[-1] == 1
+    assert np.all(np.diff(scaled) >= 0)
+    assert scaled[0] == -1
+    assert scaled[-1] == 1
     assert np.isnan(found.scaled(np.array([np.nan]))[0])
 
 
@@ -88,9 +94,7 @@ def measurer(rows: int, clients: int, trust: Trust = CENTRAL, unit: str = "recor
     owner = (np.arange(rows) % clients).astype(np.int64)
     target = replace(PLENTY, unit=unit)  # type: ignore[arg-type]
     present, entropy = np.arange(rows, dtype=np.int64), Entropy.from_seed(5)
-    return Measurer(
-        owner=owner, clients=clients, present=present, target=target, entropy=entropy, trust=trust, **more
-    )
+    return Measurer(owner=owner, clients=clients, present=present, target=target, entropy=entropy, trust=trust, **more)
 
 
 def some_numbers(rows: int = 4000) -> Matrix:
@@ -120,7 +124,8 @@ def test_means_spreads_and_classes_come_out_right(trust: Trust, unit: str) -> No
     found = learned(numbers, measurer(4000, 400, trust, unit), outline)
     rows = found.rows(Columns(numbers=numbers, texts={}))
     centred = rows[:, :2] / found.factor
-    assert float(np.abs(centred.mean(axis=0)).max()) < 0.2 and 0.7 < float(centred.std()) < 1.3
+    assert float(np.abs(centred.mean(axis=0)).max()) < 0.2
+    assert 0.7 < float(centred.std()) < 1.3
     assert found.classes[1] == pytest.approx(0.25, abs=0.03)
     assert LearnedPreparation.read(found.text()) == found
 
@@ -191,7 +196,8 @@ LABELS = [row % 2 for row in range(N)]
 def test_poor_columns_give_finite_rows(tmp_path: Path, cells: list[Any]) -> None:
     raw, found = prepared(study(tmp_path, {"good": list(range(N)), "poor": cells, "y": LABELS}))
     loaded = raw.loaded(found)
-    assert found.outline.numbers == ("good", "poor") and np.isfinite(loaded.train.features).all()
+    assert found.outline.numbers == ("good", "poor")
+    assert np.isfinite(loaded.train.features).all()
     assert loaded.train.shape == raw.shape(found.outline)
 
 
@@ -214,14 +220,16 @@ def test_categories_are_learned_and_rare_ones_join_the_others(tmp_path: Path) ->
 def test_ten_thousand_categories_are_no_trouble(tmp_path: Path) -> None:
     words = [f"word {row % 100}-{row}" for row in range(N)]
     _, found = prepared(study(tmp_path, {"colour": words, "y": LABELS}))
-    assert found.categories == () and found.others == (1.0,)
+    assert found.categories == ()
+    assert found.others == (1.0,)
 
 
 def test_a_word_of_held_out_rows_is_not_counted(tmp_path: Path) -> None:
     """Its count among the records to train on is zero: with noise it could be shown, so it gets none."""
     held = {"data": {"held_out": {"fraction": 0.5}}}
     raw, found = prepared(study(tmp_path, {"c": [f"w{row % 400}" for row in range(N)], "y": LABELS}, **held))
-    assert len(raw.columns) == N and len(raw.training_columns) == N // 2
+    assert len(raw.columns) == N
+    assert len(raw.training_columns) == N // 2
     assert found.categories == ()
 
 
@@ -235,7 +243,8 @@ def test_what_is_stated_is_not_learned(tmp_path: Path) -> None:
     columns = {"size": list(range(N)), "colour": ["red", "blue"] * (N // 2), "y": LABELS}
     data = {"scale": {"size": [0, 1000]}, "categories": {"colour": ["red", "blue"]}}
     raw, found = prepared(study(tmp_path, columns, data=data, prepare={"kind": "auto"}))
-    assert found.numbers[0].range == Range(0.0, 1000.0) and found.categories == ()
+    assert found.numbers[0].range == Range(0.0, 1000.0)
+    assert found.categories == ()
     assert found.feature_names == ("size", "colour=red", "colour=blue", "intercept")
     assert raw.loaded(found).train.features[:, 1:3].any(axis=1).all()
 
@@ -249,8 +258,10 @@ def test_published_ranges_count_as_stated_for_auto_and_not_for_private() -> None
         "clients": {"kind": "equal", "count": 2},
     }
     auto, private = (plan_study({**tables, "prepare": {"kind": kind}}).plan for kind in ("auto", "private"))
-    assert auto.preparation is not None and private.preparation is not None
-    assert "ranges" not in auto.preparation and "ranges" in private.preparation
+    assert auto.preparation is not None
+    assert private.preparation is not None
+    assert "ranges" not in auto.preparation
+    assert "ranges" in private.preparation
     assert plan_study(tables).plan == auto  # no [prepare] and no feature bound: auto
 
 
@@ -275,5 +286,6 @@ def test_a_client_whose_rows_are_all_dropped_adds_nothing(tmp_path: Path) -> Non
     }
     data = {"client_column": "site", "fill": {"size": "drop-row"}}
     raw, found = prepared(study(tmp_path, columns, data=data, clients={"kind": "column"}))
-    assert raw.train.clients == 2 and raw.present.size == N - 5
+    assert raw.train.clients == 2
+    assert raw.present.size == N - 5
     assert not raw.loaded(found).train.features[-5:].any()

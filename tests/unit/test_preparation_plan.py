@@ -95,7 +95,8 @@ def test_dp_accounting_composes_to_the_same_number() -> None:
     from dp_accounting.pld import PLDAccountant
 
     plan = planned("dpsgd")
-    assert isinstance(plan.method, DpSgd) and plan.preparation is not None
+    assert isinstance(plan.method, DpSgd)
+    assert plan.preparation is not None
     settings = plan.method.client_settings[0]
     found = PLDAccountant(accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-4)
     for one in plan.preparation.measurements:
@@ -118,7 +119,8 @@ def test_what_each_observer_does_not_know() -> None:
     target = Target(epsilon=1.0, delta=1e-5)
     left = {adversary: variance_left(adversary, SHAPE, target, CENTRAL) for adversary in ADVERSARIES}
     assert left["final-model"] == left["every-model"] == left["server-with-secure-aggregation"] == 1.0
-    assert left["curious-client"] == pytest.approx(590 / 600) and left["server"] == pytest.approx(1 / 600)
+    assert left["curious-client"] == pytest.approx(590 / 600)
+    assert left["server"] == pytest.approx(1 / 600)
     shared = Trust(dropouts=5, colluders=5)
     assert variance_left("server", SHAPE, target, shared) == pytest.approx(1 / 50)
     assert variance_left("curious-client", SHAPE, target, shared) == 1.0  # 54 others answer, and 50 are planned for
@@ -136,7 +138,8 @@ def test_a_plan_with_a_preparation_reads_back_and_has_another_name() -> None:
     plan = planned("dpsgd")
     assert read_plan(write_plan(plan)) == plan
     bare = replace(plan, preparation=None)
-    assert "[prepare]" not in write_plan(bare) and bare.hash != plan.hash
+    assert "[prepare]" not in write_plan(bare)
+    assert bare.hash != plan.hash
     noisier = replace(plan, preparation=TWO)
     assert noisier.hash != plan.hash
 
@@ -161,7 +164,8 @@ def test_senseless_measurements_are_refused_at_birth(wrong: dict[str, Any]) -> N
 def test_measurements_add_their_inverse_variances() -> None:
     together = TWO.mechanism("zero-out")
     assert together.mu == pytest.approx(math.hypot(1 / 8, 1 / 10))
-    assert together.mu >= math.hypot(1 / 8, 1 / 10) and TWO.mechanism("replace-one").mu == pytest.approx(2 * together.mu)
+    assert together.mu >= math.hypot(1 / 8, 1 / 10)
+    assert TWO.mechanism("replace-one").mu == pytest.approx(2 * together.mu)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.4, 0.9])
@@ -183,16 +187,20 @@ def test_many_records_make_the_preparation_cheap_and_spreads_worth_it() -> None:
     target = Target(epsilon=1.0, delta=1e-5, neighbours="zero-out")
     few, _ = settled(PrepareRequest(), OUTLINE, SHAPE, target, CENTRAL)
     many, _ = settled(PrepareRequest(), OUTLINE, replace(SHAPE, records=10**6), target, CENTRAL)
-    assert "spreads" not in few and "spreads" in many and many.share < few.share / 10
+    assert "spreads" not in few
+    assert "spreads" in many
+    assert many.share < few.share / 10
     stated = replace(OUTLINE, scale=dict.fromkeys(OUTLINE.numbers, (0.0, 1.0)))
     ranges_known, _ = settled(PrepareRequest(), stated, SHAPE, target, CENTRAL)
-    assert "ranges" not in ranges_known and "means" in ranges_known
+    assert "ranges" not in ranges_known
+    assert "means" in ranges_known
 
 
 def test_the_threshold_keeps_single_words_out() -> None:
     """Two ways: the normal tail, and a count of samples (false alarm below 1e-9 by Chernoff's bound)."""
     threshold, chance = threshold_of(deviation=10.0, slip=1e-3, columns=2, words=1)
-    assert chance == pytest.approx(1e-3, rel=1e-6) and threshold > 1
+    assert chance == pytest.approx(1e-3, rel=1e-6)
+    assert threshold > 1
     noise = np.random.default_rng(0).normal(scale=10.0, size=(400_000, 2))
     assert float(np.mean(np.any(1 + noise > threshold, axis=1))) < 1.35e-3
     one = Measurement(name="categories", size=10, bound=1.0, noise=10.0, threshold=threshold, slip=chance)
@@ -223,7 +231,8 @@ def test_the_search_ends_below_the_target() -> None:
         return inner, math.hypot(inner, 0.6)
 
     found = largest_within(1.0, 0.9, at)
-    assert 0.795 < found <= 0.8 and len(asked) <= 6
+    assert 0.795 < found <= 0.8
+    assert len(asked) <= 6
 
 
 def test_unknown_words_cannot_be_added_up_in_parts() -> None:

@@ -27,13 +27,22 @@ from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.trust import Trust
 
 Built = TypeVar("Built")
-_CAPS: Final = {"ranges": 0.3, "categories": 0.1, "classes": 0.02, "means": 0.1, "spreads": 0.05}
-_FLOORS: Final = {"ranges": 0.005, "categories": 0.005, "classes": 0.001, "means": 0.002, "spreads": 0.002}
-_COUNT_ERROR: Final = 0.002  # of the records: wanted deviation of a count on the grid of magnitudes
-_WORD_ERROR: Final = 1 / 600  # of the records: so that words of one in a hundred records are found
-_CLASS_ERROR: Final = 0.01
-_MEAN_ERROR: Final = 0.02  # of the usual spread
-_SPREAD_ERROR, _USEFUL = 0.05, 0.2  # of the usual variance: wanted, and the most that still pays
+# The most that each may take of the budget: for the error that is needed, and for the one that is wished for.
+_CAPS: Final = {
+    "ranges": (0.3, 0.05),
+    "categories": (0.1, 0.05),
+    "classes": (0.02, 0.01),
+    "means": (0.1, 0.03),
+    "spreads": (0.05, 0.02),
+}
+_FLOOR: Final = 0.002
+# Deviations of the noise, needed and wished for. Counts as shares of all records: so that the bulk of a column stands
+# out, and rare magnitudes do; so that words of three records in a hundred are found, and of one in a hundred.
+_COUNT_ERRORS: Final = (0.02, 0.002)
+_WORD_ERRORS: Final = (1 / 180, 1 / 600)
+_CLASS_ERRORS: Final = (0.05, 0.01)
+_MEAN_ERRORS: Final = (0.1, 0.02)  # of the usual spread
+_SPREAD_ERRORS: Final = (0.2, 0.05)  # of the usual variance; the first is the most that still pays
 _SHORT: Final = 0.6  # of the longest row, to which rows are cut where noise weighs more than what is cut off
 _SLIP: Final = 0.005  # of delta, for words that should not have been shown: half of what is kept for the grid
 
@@ -115,40 +124,43 @@ def _rules(request: PrepareRequest, outline: Outline, data: DataShape, units: in
     found = []
     if outline.open_numbers:
         count = len(outline.open_numbers)
-        found.append(_rule("ranges", BINS * count, root_up(count), whole, _COUNT_ERROR * units))
+        found.append(_rule("ranges", BINS * count, root_up(count), whole / units, _COUNT_ERRORS))
     if outline.open_texts:
         count = len(outline.open_texts)
         most = data.records * count  # words that can occur at all
-        found.append(_rule("categories", most, root_up(count), whole, _WORD_ERROR * units))
+        found.append(_rule("categories", most, root_up(count), whole / units, _WORD_ERRORS))
     if request.classes and data.classes:
-        found.append(_rule("classes", data.classes, 1.0, whole, _CLASS_ERROR * units))
+        found.append(_rule("classes", data.classes, 1.0, whole / units, _CLASS_ERRORS))
     if outline.numbers:
-        found.append(_means(len(outline.numbers), units, whole))
-        spreads = _spreads(len(outline.numbers), units, whole)
+        found.append(_means(len(outline.numbers), whole / units))
+        spreads = _spreads(len(outline.numbers), whole / units)
         found += [] if spreads is None else [spreads]
     return found
 
 
-def _rule(name: str, size: int, bound: float, whole: float, error: float) -> _Rule:
-    """The share at which the noise has the wanted deviation, between floor and cap."""
-    share = (whole * bound / error) ** 2
-    return _Rule(name=name, size=size, bound=bound, share=min(max(share, _FLOORS[name]), _CAPS[name]))
+def _rule(name: str, size: int, bound: float, noise: float, errors: tuple[float, float]) -> _Rule:
+    """The share for the error that is needed, or, if that is more, for the one that is wished for; each up to its cap.
+
+    ``noise``: on the mean of contributions of norm 1, if the measurement had the whole budget.
+    """
+    shares = (min((noise * bound / error) ** 2, cap) for error, cap in zip(errors, _CAPS[name], strict=True))
+    return _Rule(name=name, size=size, bound=bound, share=max(*shares, _FLOOR))
 
 
-def _means(count: int, units: int, whole: float) -> _Rule:
+def _means(count: int, noise: float) -> _Rule:
     """Rows are as long as they can be where noise is small anyway, and cut shorter where it is not."""
-    longest, error = root_up(count), _MEAN_ERROR * USUAL_SPREAD * units
+    longest, errors = root_up(count), (_MEAN_ERRORS[0] * USUAL_SPREAD, _MEAN_ERRORS[1] * USUAL_SPREAD)
     short = min(longest, max(1.0, _SHORT * longest))
-    affordable = (whole * longest / error) ** 2 <= _CAPS["means"] / 5
-    return _rule("means", count, longest if affordable else short, whole, error)
+    affordable = (noise * longest / errors[1]) ** 2 <= _CAPS["means"][1]
+    return _rule("means", count, longest if affordable else short, noise, errors)
 
 
-def _spreads(count: int, units: int, whole: float) -> _Rule | None:
+def _spreads(count: int, noise: float) -> _Rule | None:
     """None where even the cap leaves an error that costs more than it brings."""
-    longest, variance = root_up(count), USUAL_SPREAD**2
-    if (whole * longest / (_USEFUL * variance * units)) ** 2 > _CAPS["spreads"]:
+    longest, errors = root_up(count), (_SPREAD_ERRORS[0] * USUAL_SPREAD**2, _SPREAD_ERRORS[1] * USUAL_SPREAD**2)
+    if (noise * longest / errors[0]) ** 2 > _CAPS["spreads"][0]:
         return None
-    return _rule("spreads", count, longest, whole, _SPREAD_ERROR * variance * units)
+    return _rule("spreads", count, longest, noise, errors)
 
 
 def total_mu(target: Target) -> float:
