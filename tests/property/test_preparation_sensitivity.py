@@ -13,9 +13,11 @@ from fedveil.prepare.columns import Columns, Outline, Words
 from fedveil.prepare.contributions import (
     Sums,
     class_counts,
+    matrix_of,
     range_counts,
     root_up,
     scaled_numbers,
+    second_moments,
     vectors,
     whole_client,
     word_counts,
@@ -92,6 +94,25 @@ def test_a_whole_client_moves_no_more_than_one_record(
     ):
         part = whole_client(sums)(EVERY)
         assert sum(int(step) ** 2 for step in part.tolist()) <= limit(most, 1)
+
+
+@given(
+    rows=arrays(np.float64, (ROWS, WIDTH), elements=st.floats(-2.0, 2.0)),
+    row=arrays(np.float64, (1, WIDTH), elements=st.floats(-2.0, 2.0)),
+    bound=st.sampled_from([0.25, 1.0, 4.0]),
+)
+def test_products_of_entries_move_by_the_bound(rows: Matrix, row: Matrix, bound: float) -> None:
+    before, after = (second_moments(given, bound) for given in (rows, np.vstack([row, rows[1:]])))
+    assert moved(before, after) <= limit(bound, 2)
+    alone = before(EVERY[:1])
+    assert sum(int(step) ** 2 for step in alone.tolist()) <= limit(bound, 1)
+
+
+def test_the_triangle_is_the_matrix_of_products() -> None:
+    rows = np.random.default_rng(0).uniform(-0.3, 0.3, size=(ROWS, WIDTH))
+    found = matrix_of(second_moments(rows, 1.0)(EVERY) / STEPS, WIDTH)
+    assert found == pytest.approx(rows.T @ rows, abs=ROWS / STEPS)
+    assert np.array_equal(found, found.T)
 
 
 @given(words=st.lists(st.tuples(st.sampled_from("abc"), st.text(max_size=3)), min_size=ROWS, max_size=ROWS))

@@ -58,7 +58,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         )
         learning, shape = None, records.shape
         if asked is not None:
-            measured, outline, shape = planned(asked, outline_of(stated, X.shape[1]), shape, target)
+            measured, outline, shape = planned(asked, outline_of(stated, X.shape[1], asked.components), shape, target)
             learning = Learning(X=X, outline=outline, preparation=measured)
         budget = self.budget
         right = budget is None or isinstance(budget, Budget)

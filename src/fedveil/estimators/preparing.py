@@ -53,14 +53,16 @@ def request_of(given: Any) -> PrepareRequest | None:
     return None if found.kind == "stated" else found
 
 
-def outline_of(stated: RowRule, columns: int) -> Outline:
+def outline_of(stated: RowRule, columns: int, components: int | None = None) -> Outline:
     """What is public about the columns of an array: their number, the bound, and ranges that were given."""
     names = tuple(str(place) for place in range(columns))
     scale = {}
     if stated.middle is not None and stated.half is not None:
         ends = zip(stated.middle - stated.half, stated.middle + stated.half, strict=True)
         scale = {name: (float(low), float(high)) for name, (low, high) in zip(names, ends, strict=True)}
-    return Outline(numbers=names, texts=(), scale=scale, bound=stated.bound, intercept=stated.intercept)
+    return Outline(
+        numbers=names, texts=(), scale=scale, bound=stated.bound, intercept=stated.intercept, components=components
+    )
 
 
 def planned(

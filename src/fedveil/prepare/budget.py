@@ -34,6 +34,7 @@ _CAPS: Final = {
     "classes": (0.02, 0.01),
     "means": (0.1, 0.03),
     "spreads": (0.05, 0.02),
+    "moments": (0.3, 0.1),
 }
 _FLOOR: Final = 0.002
 # Deviations of the noise, needed and wished for. Counts as shares of all records: so that the bulk of a column stands
@@ -43,6 +44,10 @@ _WORD_ERRORS: Final = (1 / 180, 1 / 600)
 _CLASS_ERRORS: Final = (0.05, 0.01)
 _MEAN_ERRORS: Final = (0.1, 0.02)  # of the usual spread
 _SPREAD_ERRORS: Final = (0.2, 0.05)  # of the usual variance; the first is the most that still pays
+_MOMENT_ERRORS: Final = (
+    0.3,
+    0.05,
+)  # of what one of the components has of all squares, for the noise's largest eigenvalue
 _SHORT: Final = 0.6  # of the longest row, to which rows are cut where noise weighs more than what is cut off
 _SLIP: Final = 0.005  # of delta, for words that should not have been shown: half of what is kept for the grid
 
@@ -64,6 +69,9 @@ def settled(
 
     ``data``: the records' counts; its features and bound are not looked at.
     """
+    if outline.components is not None:
+        most, hint = outline.unprojected, "Leave prepare.components out to keep all features."
+        require(outline.components < most, "prepare.components", f"be below the {most} features", most, hint)
     found = preparation_of(request, outline, data, target, trust)
     hint = 'State prepare.kind = "stated", and data.feature_bound.'
     require(found is not None, "[prepare]", "leave something to learn", "a study that states everything", hint)
@@ -133,8 +141,11 @@ def _rules(request: PrepareRequest, outline: Outline, data: DataShape, units: in
         found.append(_rule("classes", data.classes, 1.0, whole / units, _CLASS_ERRORS))
     if outline.numbers:
         found.append(_means(len(outline.numbers), whole / units))
-        spreads = _spreads(len(outline.numbers), whole / units)
+        # Components are those of the scaled columns: divided by their spreads, all columns would count alike.
+        spreads = None if outline.components is not None else _spreads(len(outline.numbers), whole / units)
         found += [] if spreads is None else [spreads]
+    if outline.components is not None:
+        found.append(_moments(outline, whole / units))
     return found
 
 
@@ -161,6 +172,14 @@ def _spreads(count: int, noise: float) -> _Rule | None:
     if (noise * longest / errors[0]) ** 2 > _CAPS["spreads"][0]:
         return None
     return _rule("spreads", count, longest, noise, errors)
+
+
+def _moments(outline: Outline, noise: float) -> _Rule:
+    """Noise of deviation s on each product has eigenvalues up to about 2 s sqrt(width); a component has 1/k of all."""
+    width, bound = outline.unprojected, outline.bound**2
+    part = bound / (outline.components or 1) / (2 * math.sqrt(width))
+    errors = (_MOMENT_ERRORS[0] * part, _MOMENT_ERRORS[1] * part)
+    return _rule("moments", width * (width + 1) // 2, bound, noise, errors)
 
 
 def total_mu(target: Target) -> float:

@@ -20,7 +20,7 @@ class Outline:
     """What a plan may know about the columns: their names, which are numbers, and what the study states of each.
 
     ``slots``: places kept for categories that are to be learned, of all columns of texts together. Each such column has
-    one more, for all that is rare.
+    one more, for all that is rare. ``components``: how many principal components rows are projected onto, if any.
     """
 
     numbers: tuple[str, ...]
@@ -30,6 +30,7 @@ class Outline:
     slots: int = 0
     bound: float = 1.0
     intercept: float = 1.0
+    components: int | None = None
 
     @property
     def open_numbers(self) -> tuple[str, ...]:
@@ -47,11 +48,17 @@ class Outline:
         return tuple(name for name in self.texts if name in self.categories)
 
     @property
-    def width(self) -> int:
-        """Features of a row, the intercept included."""
+    def unprojected(self) -> int:
+        """Features of a row before it is projected onto components, without the intercept."""
         stated = sum(len(self.categories[name]) for name in self.stated_texts)
         learned = self.slots + len(self.open_texts) if self.open_texts else 0
-        return len(self.numbers) + stated + learned + (1 if self.intercept else 0)
+        return len(self.numbers) + stated + learned
+
+    @property
+    def width(self) -> int:
+        """Features of a row, the intercept included."""
+        own = self.unprojected if self.components is None else self.components
+        return own + (1 if self.intercept else 0)
 
     @property
     def total(self) -> float:

@@ -17,6 +17,7 @@ from fedveil.prepare.statement import STEPS
 from fedveil.sums.seam import Whole
 from fedveil.values import Indices, Matrix, Vector
 
+_CHUNK = 2**20  # products at a time
 Sums = Callable[[Indices], Whole]  # the sum of the contributions of these rows
 
 
@@ -64,6 +65,35 @@ def vectors(rows: Matrix, bound: float) -> Sums:
         return np.asarray(steps[chosen].sum(axis=0), dtype=np.int64)
 
     return add_up
+
+
+def second_moments(rows: Matrix, bound: float) -> Sums:
+    """Each record adds the products of all pairs of entries of its row, cut to norm ``bound`` and toward zero.
+
+    With what is off the diagonal multiplied by the root of 2, the upper triangle has the norm of the row squared.
+    """
+    upper = np.triu_indices(rows.shape[1])
+    weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
+    chunk = max(1, _CHUNK // upper[0].size)
+
+    def add_up(chosen: Indices) -> Whole:
+        total = np.zeros(upper[0].size, dtype=np.int64)
+        for start in range(0, chosen.size, chunk):
+            part = rows[chosen[start : start + chunk]]
+            products = part[:, upper[0]] * part[:, upper[1]] * weights
+            cut_rows(products, bound)
+            total += np.trunc(products * STEPS).astype(np.int64).sum(axis=0)
+        return total
+
+    return add_up
+
+
+def matrix_of(moments: Vector, width: int) -> Matrix:
+    """The symmetric matrix of which :func:`second_moments` adds up the upper triangle."""
+    found = np.zeros((width, width))
+    upper = np.triu_indices(width)
+    found[upper] = moments / np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
+    return found + np.triu(found, 1).T
 
 
 def scaled_numbers(columns: Columns, ranges: Sequence[Range]) -> Matrix:

@@ -4,12 +4,21 @@ All that is learned is computed from the noisy sums and public numbers alone, so
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from fedveil.prepare.categories import Category, codes_of, frequent
 from fedveil.prepare.columns import Columns, Outline
-from fedveil.prepare.contributions import class_counts, range_counts, scaled_numbers, vectors, word_counts
+from fedveil.prepare.contributions import (
+    class_counts,
+    matrix_of,
+    range_counts,
+    scaled_numbers,
+    second_moments,
+    vectors,
+    word_counts,
+)
 from fedveil.prepare.learned import LearnedPreparation, Number, usual_factor
 from fedveil.prepare.magnitudes import BINS, MISSING
 from fedveil.prepare.measure import Measurer
@@ -35,7 +44,7 @@ def learn(
     means, spreads = _moments(planned, columns, ranges, np.maximum(units * (1 - gone), 1.0), by)
     numbers = zip(outline.numbers, ranges, means.tolist(), spreads.tolist(), strict=True)
     shares = np.array([*(one.share for one in categories), *others])
-    return LearnedPreparation(
+    found = LearnedPreparation(
         outline=outline,
         numbers=tuple(Number(*one) for one in numbers),
         categories=tuple(categories),
@@ -43,6 +52,26 @@ def learn(
         factor=usual_factor(outline, shares),
         classes=balance,
     )
+    return _projected(planned, found, columns, by, units) if "moments" in planned else found
+
+
+def _projected(
+    planned: Preparation, found: LearnedPreparation, columns: Columns, by: Measurer, units: int
+) -> LearnedPreparation:
+    """The same rule followed by a projection onto the strongest directions of the noisy second moments."""
+    outline, one = found.outline, planned["moments"]
+    sums = second_moments(found.unprojected(columns), one.bound)
+    noisy = by.noisy_sum(one, sums, outline.unprojected * (outline.unprojected + 1) // 2)
+    values, directions = np.linalg.eigh(matrix_of(noisy, outline.unprojected))
+    kept = outline.components or 1
+    best = directions[:, ::-1][:, :kept]
+    best = best * np.where(best[np.abs(best).argmax(axis=0), np.arange(kept)] < 0, -1.0, 1.0)  # one of two signs
+    # Squares that are left, as far as the noise lets see: what noise alone adds to the largest values is taken off.
+    noise = 2 * one.noise * one.bound * math.sqrt(outline.unprojected)
+    left = float(np.clip(values[::-1][:kept] - noise, 0.0, None).sum()) / units
+    typical = min(max(left, 0.05 * outline.bound**2), outline.bound**2)
+    stretch = outline.bound / math.sqrt(typical)
+    return replace(found, components=tuple(map(tuple, best.T.tolist())), stretch=stretch)
 
 
 def _ranges(

@@ -44,7 +44,8 @@ class LearnedPreparation:
 
     ``others``: the share of records whose word has no place, for each column of texts with learned categories.
     ``factor``: all features but the intercept are multiplied by it before rows are cut to the bound. ``classes``: the
-    share of each class, if that was measured.
+    share of each class, if that was measured. ``components``: the principal components onto which rows are projected,
+    each a direction of length one among the features; what comes out is multiplied by ``stretch`` and cut again.
     """
 
     outline: Outline
@@ -53,6 +54,8 @@ class LearnedPreparation:
     others: tuple[float, ...]
     factor: float
     classes: tuple[float, ...] = ()
+    components: tuple[tuple[float, ...], ...] = ()
+    stretch: float = 1.0
 
     def __post_init__(self) -> None:
         require(0 < self.factor < math.inf, "LearnedPreparation.factor", "be positive and finite", self.factor)
@@ -64,18 +67,37 @@ class LearnedPreparation:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of a row's entries, in order."""
+        names = self._own_names()
+        if self.components:
+            names = [f"component {place + 1}" for place in range(len(self.components))]
+        return tuple([*names, "intercept"] if self.outline.intercept else names)
+
+    def _own_names(self) -> list[str]:
         names = list(self.outline.numbers)
         names += [f"{text}={word}" for text in self.outline.stated_texts for word in self.outline.categories[text]]
         if self.outline.open_texts:
             names += [f"{one.column}={one.word}" for one in self.categories]
             names += [f"(unused {place + 1})" for place in range(self.outline.slots - len(self.categories))]
             names += [f"{text}={OTHER}" for text in self.outline.open_texts]
-        return tuple([*names, "intercept"] if self.outline.intercept else names)
+        return names
 
     def rows(self, columns: Columns) -> Matrix:
         """Bounded rows, each from its own record alone."""
-        outline, count = self.outline, len(columns)
-        rows = np.zeros((count, outline.width))
+        outline, part = self.outline, self.unprojected(columns)
+        if self.components:
+            # Row by row: a product of matrices may round a row differently beside other rows.
+            part = np.einsum("ij,kj->ik", part, np.array(self.components)) * self.stretch
+            cut_rows(part, outline.bound, outline.intercept)
+        rows = np.zeros((len(columns), part.shape[1] + (1 if outline.intercept else 0)))
+        rows[:, : part.shape[1]] = part
+        if outline.intercept:
+            rows[:, -1] = outline.intercept
+        return rows
+
+    def unprojected(self, columns: Columns) -> Matrix:
+        """Bounded rows of all features, without the intercept."""
+        outline = self.outline
+        rows = np.zeros((len(columns), outline.unprojected))
         for place, one in enumerate(self.numbers):
             scaled = one.range.scaled(columns.numbers[:, place])
             rows[:, place] = np.where(np.isnan(scaled), 0.0, (scaled - one.mean) / one.spread)
@@ -84,12 +106,8 @@ class LearnedPreparation:
             start = self._stated(rows, columns, name, start)
         for name, share in zip(outline.open_texts, self.others, strict=True):
             self._learned(rows, columns, name, share, start)
-        width = outline.width - (1 if outline.intercept else 0)
-        part = np.ascontiguousarray(rows[:, :width] * self.factor)
-        cut_rows(part, outline.bound, outline.intercept)
-        rows[:, :width] = part
-        if outline.intercept:
-            rows[:, -1] = outline.intercept
+        rows *= self.factor
+        cut_rows(rows, outline.bound, outline.intercept)
         return rows
 
     def _stated(self, rows: Matrix, columns: Columns, name: str, start: int) -> int:
@@ -131,6 +149,8 @@ class LearnedPreparation:
                 others=tuple(given["others"]),
                 factor=given["factor"],
                 classes=tuple(given["classes"]),
+                components=tuple(tuple(row) for row in given["components"]),
+                stretch=given["stretch"],
             )
         except (KeyError, TypeError) as error:
             raise BadValue(f"{FILE} must be as a run wrote it: {error}.") from error

@@ -173,6 +173,7 @@ def _columns(
         slots=request.categories * sum(name not in source.categories for name in texts),
         bound=source.feature_bound,
         intercept=source.intercept,
+        components=request.components,
     )
     block: Matrix = np.column_stack(numbers) if numbers else np.zeros((len(table), 0))
     return Columns(numbers=block, texts=texts), outline

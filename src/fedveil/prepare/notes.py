@@ -27,8 +27,7 @@ def notes_for_holder(columns: Columns, targets: Vector, train: Records, learned:
 
 def _bound(columns: Columns, learned: LearnedPreparation) -> list[str]:
     """How many rows were cut to the bound."""
-    width = learned.outline.width - (1 if learned.outline.intercept else 0)
-    norms = np.linalg.norm(learned.rows(columns)[:, :width], axis=1)
+    norms = np.linalg.norm(learned.unprojected(columns), axis=1)
     share = float(np.mean(norms >= learned.outline.bound * (1 - 1e-9)))
     return [f"{share:.1%} of the rows are cut to the feature bound, {learned.outline.bound:g}."]
 

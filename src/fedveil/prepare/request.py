@@ -16,6 +16,7 @@ class PrepareRequest:
 
     ``share``: of the budget (of mu squared) for all measurements together; None: by rule. ``categories``: how many are
     kept for each column of texts on average. ``classes``: whether the share of each class is measured too.
+    ``components``: rows are projected onto so many principal components, which are measured; None: they are not.
     ``numbers`` and ``texts``: columns whose type the study states, so that it need not be read off the cells.
     """
 
@@ -23,6 +24,7 @@ class PrepareRequest:
     share: float | None = None
     categories: int = SLOTS
     classes: bool = False
+    components: int | None = None
     numbers: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
 
@@ -36,6 +38,9 @@ class PrepareRequest:
             object.__setattr__(self, "share", share)
         most = whole("prepare.categories", self.categories)
         require(1 <= most <= 10_000, "prepare.categories", "lie between 1 and 10000", most)
+        if self.components is not None:
+            object.__setattr__(self, "components", whole("prepare.components", self.components))
+            require(1 <= (self.components or 0) <= 10_000, "prepare.components", "lie in [1, 10000]", self.components)
         require(isinstance(self.classes, bool), "prepare.classes", "be true or false", self.classes)
         for name in ("numbers", "texts"):
             given = getattr(self, name)
@@ -44,5 +49,5 @@ class PrepareRequest:
             object.__setattr__(self, name, tuple(given))
         both = sorted(set(self.numbers) & set(self.texts))
         require(not both, "prepare.texts", "name no column that prepare.numbers names", both)
-        asked = self.kind != "stated" or (self.share is None and not self.classes)
+        asked = self.kind != "stated" or (self.share is None and not self.classes and self.components is None)
         require(asked, "prepare.share", 'be left out with kind = "stated", which learns nothing', self.share)

@@ -24,7 +24,14 @@ from fedveil.values import number, whole
 
 FILE: Final = "preparation.json"  # what was learned, beside the model
 STEPS: Final = 2**20  # grid steps in one unit of every measurement
-NAMES: Final = ("ranges", "categories", "classes", "means", "spreads")  # in the order in which they are measured
+NAMES: Final = (
+    "ranges",
+    "categories",
+    "classes",
+    "means",
+    "spreads",
+    "moments",
+)  # in the order in which they are measured
 _MOST_SIZE = 10**8
 _LARGEST = 2.0**20  # of a bound: with 2**20 steps a unit, sums of 2**22 records stay within 62 bits
 

@@ -11,6 +11,7 @@ _WHAT = {
     "classes": "one count in its class",
     "means": "its scaled numbers",
     "spreads": "the squares of its scaled and centred numbers",
+    "moments": "the products of all pairs of entries of its row",
 }
 
 
