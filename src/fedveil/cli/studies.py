@@ -27,6 +27,8 @@ from fedveil.jobs.local import Result, plan_study, run_study
 from fedveil.jobs.remote import run_on
 from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
+from fedveil.prepare.statement import FILE as PREPARATION
+from fedveil.prepare.words import fact_rows as preparation_facts
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.conduct import Progress as Step
 from fedveil.signature import FILE as SIGNATURE
@@ -215,7 +217,7 @@ def _fresh(folder: Path) -> Path:
         mine = found.name == DEMO_NAME and found.data.clients == 4 and found.training_public
         require(mine, "--out", "name a new folder, or one that a demo left", str(folder), hint)
         records = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json")
-        for name in (*records, BUNDLE, "report.html"):
+        for name in (*records, PREPARATION, BUNDLE, "report.html"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "private", ignore_errors=True)
     return folder
@@ -266,6 +268,9 @@ def _plan_text(plan: Plan) -> None:
         f"{plan.name}: {plan.model.kind}, {plan.dimension} parameters; {data.records} records of "
         f"{data.clients} clients; {plan.method.kind}: {facts}."
     )
+    if plan.preparation is not None:
+        cost = "; ".join(f"{name}: {value}" for name, value in preparation_facts(plan.preparation, target))
+        out().print(f"preparation: {cost}.")
 
 
 def _certificate_table(certificate: Certificate) -> None:
@@ -310,6 +315,7 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "algorithm": plan.method.kind,
         "reason": planned.draft.reason,
         "method": plan.method.table(),
+        **({} if plan.preparation is None else {"preparation": plan.preparation.table()}),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
         "every_model_seen": _every_model_seen(plan),

@@ -6,6 +6,7 @@ from fedveil.algorithms.registry import title_of
 from fedveil.certificate.assumptions import Assumption
 from fedveil.mechanism import LastIterate
 from fedveil.plan import Plan
+from fedveil.prepare.words import fact_rows
 from fedveil.report import quality_section, words
 from fedveil.report.blocks import badge, code, figure, note, paragraph, section, table
 from fedveil.report.charts import Axis, Line, Row, axis, lines_chart, rows_chart
@@ -175,6 +176,7 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
         ("model", f"{plan.model.kind}, {plan.dimension:,} parameters"),
         ("l2 term", _given(plan.model.l2)),
         *([("who adds up", _trusted(plan.trust))] if plan.trust.shared else []),
+        *([] if plan.preparation is None else fact_rows(plan.preparation, plan.target)),
     ]
 
 

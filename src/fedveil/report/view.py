@@ -176,7 +176,7 @@ def view_of(folder: Path) -> View:
         curves=tuple(
             curve_of(plan, seen.adversary, seen.bounds, (seen.delta, seen.epsilon)) for seen in _drawn(plan, observers)
         ),
-        places=places_of(plan) if hidden and final else None,
+        places=places_of(plan) if hidden and final and plan.preparation is None else None,
         utility=utility,
         schedule=_schedule(plan) if hidden else None,
         clients=clients,
