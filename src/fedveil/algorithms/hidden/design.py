@@ -29,8 +29,8 @@ class HiddenRequest:
     """Which order the units come in, when to stop, which noise; ``deal``: records or whole clients (None: decide).
 
     With order auto the design weighs full batches, fixed partitions in a secret order, and units that draw their own
-    rounds, by expected risk and gradient work. With order poisson every unit joins every round by a coin of its own, of chance ``rate`` (None: so that the
-    schedule's batch is expected); with independent it picks one round of each pass.
+    rounds, by expected risk and gradient work. With order poisson every unit joins every round by a coin of its own, of
+    chance ``rate`` (None: so that the schedule's batch is expected); with independent it picks one round of each pass.
     """
 
     order: Order | Literal["auto"] = "auto"
