@@ -87,8 +87,8 @@ def surcharge(problem: Problem, passes: float, rounds: float, *, contracts: bool
 def expected_variance(problem: Problem, rounds: int, batch: Vector, steps: Vector, weights: Vector | None) -> Vector:
     """Variances for mu = 1, to be scaled by certified bounds: even noise, or (given ``weights``) the law's by passes.
 
-    Within a pass all rounds have the same noise, so that a draw is among rounds that are alike, and passes have one of
-    a few levels: what differs has to be accounted for one by one.
+    Within a pass all rounds have the same noise, so that a draw is among rounds that are alike. Passes have one of a
+    few levels, since what differs has to be accounted for one by one.
     """
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / batch
     shape = steps**2 / batch

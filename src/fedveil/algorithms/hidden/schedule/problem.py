@@ -21,7 +21,7 @@ class Problem:
     """Public constants of the training problem, and the target. ``units`` are the protected ones: records or clients.
 
     ``lipschitz`` is the clip of the data part, ``smoothness`` includes the ridge term, whose strength is
-    ``strong_convexity``; ``dimension`` counts parameters; ``diameter`` is twice the projection radius. ``distance``:
+    ``strong_convexity``; ``dimension`` counts parameters; ``diameter`` is twice the projection radius; ``distance`` is
     how far from zero the best model is assumed to lie in each direction; None takes half of lipschitz over smoothness.
     ``hidden``: only the last model is seen by those the target is for; otherwise noise is shaped for a reader of every
     model (and the calibrator must be one for that reader). ``rate``: of the coins of a poisson order; None: from the
