@@ -10,6 +10,7 @@ from fedveil.errors import BadValue
 from fedveil.sums.exact import largest, squared_norm
 from fedveil.sums.masks.bounds import Bounds, admit
 from fedveil.sums.masks.graph import graph_of
+from fedveil.sums.masks.keys import Draw
 from fedveil.sums.masks.refusals import OutOfBounds
 from fedveil.sums.masks.shamir import PRIME, deal, recover
 from fedveil.sums.masks.streams import add_masks
@@ -160,6 +161,12 @@ class TestSetting:
             {"signed": True},
         ]
         assert len({some_setting(**change).digest() for change in changes}) == len(changes)  # type: ignore[arg-type]
+
+
+def test_other_settings_draw_other_secrets() -> None:
+    """Also of one run and round: a server that asks twice, with other lists, gets no second share of a secret."""
+    settings = [some_setting(), some_setting(length=6), some_setting(threshold=5, least=5), some_setting(signed=True)]
+    assert len({Draw(bytes(32), setting, 1).take(32) for setting in settings}) == len(settings)
 
 
 class TestBounds:
