@@ -49,7 +49,7 @@ class Bundle:
 
     @classmethod
     def of(cls, files: dict[str, bytes], preparation: Preparation | None) -> "Bundle":
-        """From a run's records, which must belong together."""
+        """Make a bundle from a run's records, which must belong together."""
         for name in _RECORDS:
             require(name in files, "The bundle", f"hold {name}", sorted(files))
         plan = read_plan(_text(files, "plan.toml"))
@@ -75,13 +75,13 @@ class Bundle:
 
     @classmethod
     def of_run(cls, folder: Path, preparation: Preparation | None) -> "Bundle":
-        """From the folder that a run left."""
+        """Make a bundle from the folder of a run."""
         names = [*_RECORDS, *([SIGNATURE] if (folder / SIGNATURE).exists() else [])]
         return cls.of({name: _record(folder / name) for name in names}, preparation)
 
     @classmethod
     def read(cls, path: Path) -> "Bundle":
-        """From its file, or from the folder of a run that left one."""
+        """Read a bundle from its file, or from the folder of a run."""
         file = path / FILE if path.is_dir() else path
         if path.is_dir() and not file.exists():
             hint = "Runs of earlier versions left none" if (path / "model.npz").exists() else "Is it a run's folder"
@@ -95,7 +95,7 @@ class Bundle:
         return cls.of(members, preparation)
 
     def write(self) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         contents = dict(self.files)
         if self.preparation is not None:
             text = json.dumps({"format": 1, **self.preparation.table()}, indent=1, allow_nan=False) + "\n"

@@ -43,7 +43,7 @@ class Linear:
 
 
 def linear_of(bundle: Bundle, to: str) -> Linear:
-    """The numbers of a linear model; ``to`` names the format in a refusal."""
+    """Return the numbers of a linear model; ``to`` names the format in a refusal."""
     plan, known = bundle.plan, bundle.preparation
     if plan.model.kind == "torch":
         raise BadValue(f"The model must be linear to be exported to {to}, and it is a torch module.")

@@ -83,7 +83,7 @@ class ReleasedModel:
         return np.array(known.labels.classes)
 
     def lenient(self, *, absent: Absent = "refuse", unknown: str = "refuse") -> "ReleasedModel":
-        """The same model with other rules for data that are not as in training, which are refused otherwise.
+        """Return the same model with other rules for data that are not as in training, which are refused otherwise.
 
         ``absent="fill"``: a column that the data do not have counts as missing in every record, where the study states
         a fill. ``unknown="zero"``: a value that is no category of the model counts as none of them.
@@ -95,14 +95,14 @@ class ReleasedModel:
         return replace(self, bundle=other)
 
     def predict(self, X: Any) -> Array:
-        """The class of each record, or the number, in the target's own unit."""
+        """Return the class of each record, or the number, in the target's own unit."""
         scores = self._scored(X)
         if self.plan.data.classes:
             return np.asarray(self.classes_[likeliest(scores)])
         return self.numbers(scores)
 
     def predict_proba(self, X: Any) -> Matrix:
-        """The probability of each class, one column a class, in the order of ``classes_``."""
+        """Return the probability of each class, one column a class, in the order of ``classes_``."""
         found = probabilities(self._loss, self._scored(X))
         if found is None:
             kind = self.plan.model.kind
@@ -110,7 +110,7 @@ class ReleasedModel:
         return found
 
     def decision_function(self, X: Any) -> Matrix:
-        """The score of the second of two classes, or one score a class."""
+        """Return the score of the second of two classes, or one score a class."""
         scores = self._scored(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
@@ -169,7 +169,7 @@ class ReleasedModel:
 
 
 def load_model(path: str | Path, *, module: str | None = None) -> ReleasedModel:
-    """The model that a run released: from the run's folder, or from its ``bundle.zip`` alone.
+    """Return the model that a run released: from the run's folder, or from its ``bundle.zip`` alone.
 
     ``module``: of a torch model, the function that makes it; predicting imports and calls it, so it has to be allowed.
     """

@@ -39,7 +39,7 @@ class Predicted:
     counts: dict[str, int] | None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the counts as plain values for JSON."""
         counted = {} if self.counts is None else {"counts": self.counts}
         return {
             "written": str(self.out),
@@ -107,7 +107,7 @@ def _titles(model: ReleasedModel, with_probabilities: bool) -> tuple[str, ...]:
 
 
 def _predicted(model: ReleasedModel, chunk: Chunk, with_probabilities: bool) -> tuple[list[Any], Any]:
-    """The columns to write, numbers as floats (NaN: none) and classes as texts (empty: none)."""
+    """Return the columns to write, numbers as floats (NaN: none) and classes as texts (empty: none)."""
     scores, dropped = model.scores(chunk.cells, chunk.place, chunk.names)
     known = model.preparation
     if known is None or not known.labels.classes:

@@ -7,7 +7,7 @@ from fedveil.bundle.linear import linear_of
 
 
 def to_json(bundle: Bundle) -> bytes:
-    """The model; docs/using-the-model.md says what each entry means."""
+    """Return the model; docs/using-the-model.md says what each entry means."""
     found = linear_of(bundle, "json")
     prepared = found.preparation
     result = {

@@ -22,7 +22,10 @@ IR: Final = 8  # read by every runtime of the last years
 
 
 def to_onnx(bundle: Bundle) -> bytes:
-    """The file; outputs ``label`` and ``probabilities`` (or ``scores``) for classes, ``prediction`` for a number."""
+    """Return the file.
+
+    Outputs ``label`` and ``probabilities`` (or ``scores``) for classes, ``prediction`` for a number.
+    """
     try:
         onnx = importlib.import_module("onnx")
     except ImportError as error:
@@ -98,7 +101,7 @@ def _bent(graph: _Graph, values: str) -> str:
 
 
 def _category(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
-    """The place of each text, then one column of 0 or 1 for each category."""
+    """Return the place of each text, then one column of 0 or 1 for each category."""
     words = graph.input(column.name, graph.kinds.STRING)
     index = {word: float(place) for place, word in enumerate(column.categories)}
     known = dict(index)

@@ -26,14 +26,17 @@ from fedveil.values import Matrix
 
 
 def to_sklearn(bundle: Bundle) -> bytes:
-    """The pipeline as joblib writes it; read it with ``joblib.load``, which runs what the file says."""
+    """Return the pipeline as joblib writes it; read it with ``joblib.load``, which runs what the file says."""
     buffer = io.BytesIO()
     joblib.dump(pipeline_of(bundle), buffer)
     return buffer.getvalue()
 
 
 def pipeline_of(bundle: Bundle) -> Any:
-    """A fitted pipeline that takes rows of raw columns, in the model's order: an array of objects, or a data frame."""
+    """Return a fitted pipeline that takes rows of raw columns, in the model's order.
+
+    An array of objects, or a data frame.
+    """
     found = linear_of(bundle, "sklearn").binary
     columns, order = _columns(found.preparation)
     width = len(order)
@@ -55,7 +58,7 @@ def pipeline_of(bundle: Bundle) -> Any:
 
 
 def _columns(prepared: Preparation) -> tuple[Any, list[int]]:
-    """The fitted steps that make features, and which feature of the model each of theirs is."""
+    """Return the fitted steps that make features, and which feature of the model each of theirs is."""
     marks, names = number_marks(prepared.missing), prepared.names
     starts = np.cumsum([0, *(column.width for column in prepared.columns)])[:-1].tolist()
     places = {name: (place, start) for place, (name, start) in enumerate(zip(names, starts, strict=True))}
@@ -147,7 +150,7 @@ def _example(column: Column) -> Any:
 
 
 def _estimator(found: Linear, weights: Matrix) -> Any:
-    """The last step, as if it had been fitted."""
+    """Return the last step, as if it had been fitted."""
     if not found.classes:
         model = LinearRegression()
         model.coef_, model.intercept_ = weights[:, 0], float(found.constants[0])

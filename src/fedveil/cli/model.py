@@ -74,6 +74,6 @@ def export(
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands to the application."""
     app.command(epilog="Example: fedveil predict results new.csv --out predictions.csv --probabilities")(predict)
     app.command(epilog="Example: fedveil export results --to onnx --out model.onnx")(export)

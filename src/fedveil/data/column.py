@@ -82,7 +82,7 @@ class Column:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the features that the column becomes."""
         return tuple(f"{self.name}={word}" for word in self.categories) or (self.name,)
 
     @property
@@ -118,7 +118,10 @@ class Column:
         return rows if self.weight == 1.0 else rows * self.weight
 
     def numbers(self, cells: Cells, missing: Sequence[str], place: Place, dropped: Mask) -> Vector:
-        """The feature of each row; rows whose missing value has no stand-in are noted in ``dropped`` or refused."""
+        """Return the feature of each row.
+
+        Rows whose missing value has no stand-in are noted in ``dropped`` or refused.
+        """
         values = _numeric(cells, missing, self.name, place)
         marks = number_marks(tuple(missing))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -140,7 +143,7 @@ class Column:
         return np.asarray(moved)
 
     def codes(self, cells: Cells, missing: Sequence[str], place: Place, dropped: Mask) -> Indices:
-        """The place of each row's category, -1 for none of them; refused where that is the rule."""
+        """Return the place of each row's category, -1 for none of them; refused where that is the rule."""
         words, inverse = np.unique(_plain(cells), return_inverse=True)
         spelt = [canonical(word) for word in words.tolist()]
         index = {word: position for position, word in enumerate(self.categories)}
@@ -196,7 +199,7 @@ def number_marks(missing: tuple[str, ...]) -> list[float]:
 
 
 def _plain(cells: Cells) -> Array:
-    """An array that can be sorted: truth values as 0 and 1, and whatever else is no number as text."""
+    """Return an array that can be sorted: truth values as 0 and 1, and whatever else is no number as text."""
     found = np.asarray(cells)
     if found.dtype.kind == "b":
         return found.astype(np.int8)

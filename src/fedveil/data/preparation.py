@@ -53,7 +53,7 @@ class Labels:
 
     @classmethod
     def of(cls, source: Source, name: str | None) -> "Labels":
-        """As a study declares them."""
+        """Return the labels that a study declares."""
         if source.target_scale is not None:
             return cls(name=name, span=source.target_scale)
         if source.label_above is not None:
@@ -157,7 +157,7 @@ class Preparation:
         return Source(source=name, feature_bound=1.0, label_above=0.0, missing=self.missing, **self.reading)
 
     def rows(self, cells: Mapping[str, Cells], place: Place, names: tuple[str, ...] = ()) -> tuple[Matrix, Mask]:
-        """The row of each record, and which records are to be left out (their rule is "drop-row").
+        """Return the row of each record, and which records are to be left out (their rule is "drop-row").
 
         Columns that the model does not know are not looked at; ``names``: theirs, for a hint.
         """
@@ -194,7 +194,10 @@ class Preparation:
         return [] if stand_in is None else stand_in
 
     def lenient(self, *, absent: Absent = "refuse", unknown: str = "refuse") -> "Preparation":
-        """The same with other rules for columns that are absent and categories that are unknown ("zero": none)."""
+        """Return the same with other rules for columns that are absent and categories that are unknown ("zero".
+
+        None).
+        """
         columns = self.columns
         if unknown != "refuse":
             strict = [bool(one.categories) and one.unknown == "refuse" for one in columns]
@@ -208,7 +211,7 @@ class Preparation:
 
     @classmethod
     def read(cls, given: Any) -> "Preparation":
-        """The preparation that a table describes."""
+        """Return the preparation that a table describes."""
         values = dict(known_keys(given, [item.name for item in fields(cls)], "The preparation"))
         columns = sequence("The columns of a model", values.get("columns", ()))
         values["columns"] = tuple(filled(Column, table(one, "a column"), "column") for one in columns)

@@ -1,15 +1,13 @@
 """A comparison as one HTML file that needs nothing else, drawn from its compare.json."""
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
-from fedveil.report.blocks import figure, note, paragraph, section, table
+from fedveil.report.blocks import figure, head, note, paragraph, section, table
 from fedveil.report.charts import Axis, Row, axis, rows_chart
 from fedveil.report.markup import Markup, tag
 from fedveil.report.words import bytes_text
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 NOISE = (
     "noise: of a coordinate of a round's averaged gradient, or in the algorithm's own terms; "
     "weights ±: standard deviation of a weight over the runs."
@@ -19,7 +17,7 @@ _TITLES = {"algorithms": "Algorithms side by side", "trust": "What trust is wort
 
 
 def compare_page(result: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page as HTML."""
     entries, ran = list(result["entries"]), [e for e in result["entries"] if e["refused"] is None]
     body = [
         _header(result),
@@ -41,21 +39,11 @@ def compare_page(result: Mapping[str, Any]) -> str:
         ),
         tag("footer", tag("p", "Written by fedveil. This page loads nothing and sends nothing."), style=_WIDE),
     ]
-    return "<!doctype html>\n" + tag("html", _head(result), tag("body", *body), lang="en") + "\n"
-
-
-def _head(result: Mapping[str, Any]) -> Markup:
-    style = files("fedveil.report").joinpath("page.css").read_text(encoding="utf-8")
     state = "" if result["private"] else "NOT PRIVATE – "
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{state}Comparison: {result['study']}"),
-        tag("link", rel="icon", href="data:,"),
-        tag("style", Markup(style)),
+    return (
+        "<!doctype html>\n"
+        + tag("html", head(f"{state}Comparison: {result['study']}"), tag("body", *body), lang="en")
+        + "\n"
     )
 
 
@@ -200,7 +188,7 @@ def useless_text(result: Mapping[str, Any]) -> str:
 
 
 def score_text(entry: Mapping[str, Any]) -> str:
-    """Mean and spread, as far as they are known."""
+    """Return mean and spread, as far as they are known."""
     if entry["mean"] is None:
         return "–"
     spread = "" if entry["spread"] is None else f" ± {entry['spread']:.3f}"
@@ -208,12 +196,12 @@ def score_text(entry: Mapping[str, Any]) -> str:
 
 
 def spread_text(entry: Mapping[str, Any]) -> str:
-    """How much a weight of the released model varies over the runs."""
+    """Return how much a weight of the released model varies over the runs."""
     spread = entry["model_spread"]
     return "–" if spread is None else f"{spread:.2g}"
 
 
 def noise_text(entry: Mapping[str, Any]) -> str:
-    """Noise on the averaged gradient where it is known, else in the method's own words."""
+    """Return the noise on the averaged gradient if it is known, otherwise in the method's own words."""
     average = entry["noise_on_average"]
     return str(entry["noise"]) or "–" if average is None else f"{average:.3g}"

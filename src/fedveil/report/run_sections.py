@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from fedveil.algorithms.registry import title_of
 from fedveil.certificate.assumptions import Assumption
+from fedveil.mechanism import LastIterate
 from fedveil.plan import Plan
 from fedveil.report import quality_section, words
 from fedveil.report.blocks import badge, code, figure, note, paragraph, section, table
@@ -29,7 +31,7 @@ _METRICS = {
 
 
 def utility(view: View) -> Markup:
-    """How well the model does."""
+    """Return the section about how well the model does."""
     found = view.utility
     if found is None:
         text = "No test records were set aside, so nothing is said about how well the model does."
@@ -135,11 +137,11 @@ def _client_text(found: Utility, value: float) -> str:
 
 
 def schedule(view: View) -> Markup:
-    """How it was trained."""
+    """Return the section about how the model was trained."""
     plan, found = view.plan, view.schedule
     if found is None:
         kind = plan.method.kind
-        text = f"By {words.METHODS.get(kind, kind)}, as the plan says:"
+        text = f"By {title_of(kind)}, as the plan says:"
         facts = [*_facts(plan), *plan.method.facts(plan.data, plan.target), ("grid of the noise", f"2^{plan.grid}")]
         return section("schedule", "How it was trained", paragraph(text), table("The plan", ("what", "value"), facts))
     run, unit = plan.run, plan.target.unit
@@ -165,7 +167,7 @@ def schedule(view: View) -> Markup:
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:
-    """What every plan has."""
+    """Return the facts that every plan has."""
     data = plan.data
     return [
         ("records", f"{data.records:,}, of {data.clients:,} client{'s' * (data.clients > 1)}"),
@@ -196,7 +198,9 @@ def _panels(found: Schedule, series: Sequence[tuple[str, str, Sequence[float]]])
 def _dealt(view: View) -> str:
     plan, run = view.plan, view.plan.run
     unit, steps = plan.target.unit, f"{run.total:,} step{'s' * (run.total > 1)}"
-    if run.rounds == 1:
+    if run.sampled:
+        text = _drawn(run, plan.units, unit)
+    elif run.rounds == 1:
         text = (
             f"All of the {plan.units:,} {unit}s are used in every step, and there {'is' if run.total == 1 else 'are'} "
         )
@@ -206,6 +210,17 @@ def _dealt(view: View) -> str:
         text = f"{plan.units:,} {unit}s were dealt into {run.rounds:,} rounds and used {passes}: {steps} in all. "
         text += "Who took part in which round is secret. " if run.order == "secret" else "The order is public. "
     return text + "Each step moves the model by the average of the round's clipped gradients and adds noise."
+
+
+def _drawn(run: LastIterate, units: int, unit: str) -> str:
+    """Return how units came into rounds that they drew for themselves."""
+    if run.order == "poisson":
+        how = f"joined each of {run.total:,} rounds with chance {words.plain(run.rate or 1.0)}, by a coin of its own"
+    else:
+        times = {1: "the pass", 2: "each of two passes"}.get(run.passes, f"each of {run.passes:,} passes")
+        how = f"picked one of the {run.rounds:,} rounds of {times}, by its own draw"
+    text = f"Each of {units:,} {unit}s {how}; nobody else learnt which. A round has about {run.batch:,} of them, and "
+    return text + "divides by that number whoever joined. "
 
 
 def _given(value: float | None) -> str:
@@ -223,7 +238,7 @@ def _panel(name: str, label: str, rounds: Sequence[int], values: Sequence[float]
 
 
 def assumptions(view: View) -> Markup:
-    """What the promise rests on."""
+    """Return the section about what the promise assumes."""
     found: dict[Assumption, list[str]] = {}
     for seen in view.observers:
         for row in seen.assumptions:
@@ -248,7 +263,7 @@ def assumptions(view: View) -> Markup:
 
 
 def is_declared(row: Assumption) -> bool:
-    """Whether a person, not the program, has to answer for it."""
+    """Return whether a person, not the program, has to answer for it."""
     return row.enforced_by.startswith("declared") or row.value == "declared"
 
 
@@ -264,7 +279,7 @@ def _needed(names: Sequence[str], all_of: int) -> object:
 
 
 def checking(view: View) -> Markup:
-    """How to check it."""
+    """Return the section about how to check the certificate."""
     digest = next((row.sha256 for row in view.released if row.sha256), None)
     steps = [
         joined(
