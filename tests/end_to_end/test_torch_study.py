@@ -86,14 +86,12 @@ def test_it_predicts_where_its_module_is_allowed(folder: Path) -> None:
     assert found.shape == (2500, 3)
     assert found[:, 0] + found[:, 1] == pytest.approx(np.ones(2500))
     assert np.mean(found[:, 2] == np.load(folder / "data.npz")["y"]) > 0.6
-    first = (folder / "p.csv").read_bytes()
     elsewhere = MODULE.replace("from torch import nn", "import torch\nfrom torch import nn\ntorch.manual_seed(77)")
     (folder / "my_model.py").write_text(elsewhere, encoding="utf-8")
     assert fedveil(folder, *words).returncode == 0
     again = np.genfromtxt(folder / "p.csv", delimiter=",", skip_header=1)
     assert again == pytest.approx(found, abs=1e-9), "the model is what was released, wherever its module begins"
     (folder / "my_model.py").write_text(MODULE, encoding="utf-8")
-    (folder / "p.csv").write_bytes(first)
     exported = fedveil(folder, "export", "results", "--to", "json")
     assert (exported.returncode, "must be linear" in exported.stderr) == (2, True)
 

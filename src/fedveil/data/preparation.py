@@ -200,7 +200,8 @@ class Preparation:
         """
         columns = self.columns
         if unknown != "refuse":
-            columns = tuple(replace(one, unknown=unknown) if one.categories else one for one in columns)
+            strict = [bool(one.categories) and one.unknown == "refuse" for one in columns]
+            columns = tuple(replace(one, unknown=unknown) if s else one for one, s in zip(columns, strict, strict=True))
         return replace(self, absent=absent, columns=columns)
 
     def table(self) -> dict[str, Any]:
