@@ -10,9 +10,9 @@ from typing import get_args
 
 import numpy as np
 
-from fedveil.account.calibrate import bracket, least_factor, scaled
+from fedveil.account.calibrate import bracket, least_factor, scaled, smooth_factor
 from fedveil.account.curious import curious_bounds
-from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
+from fedveil.account.evaluator import Evaluator, bound_of, epsilon_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
 from fedveil.account.last_iterate import evaluators
 from fedveil.account.participation import Participation as Participation
@@ -92,8 +92,16 @@ def calibrate_views(
         ]
         return min(values, default=0.0) - math.log(delta)
 
-    low, high = bracket(excess)
-    factor = least_factor(excess, low, high, tolerance)
+    def in_ratio(log_factor: float) -> float:
+        """The same in epsilon, by the first bound that gives one: certified bounds of drawn rounds come best first."""
+        found = (epsilon_of(e, delta) for e in views_of(noisy(math.exp(log_factor))) if e.status == "certified")
+        return math.log(max(next((value for value in found if value < math.inf), math.inf), 1e-300)) - math.log(aim)
+
+    if run.sampled:  # dear, and nearly a straight line
+        factor = smooth_factor(in_ratio, tolerance)
+    else:
+        low, high = bracket(excess)
+        factor = least_factor(excess, low, high, tolerance)
     return factor, noisy(factor)
 
 
