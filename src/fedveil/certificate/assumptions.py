@@ -1,14 +1,15 @@
-"""What each guarantee rests on: every assumption, its value in this plan, and what enforces it."""
+"""The assumptions of each guarantee: their values in a plan, and what enforces each."""
 
 from dataclasses import dataclass
 
 from fedveil.guarantee import Adversary
 from fedveil.plan import Plan
+from fedveil.prepare.words import assumption_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """Its name, its value, and what makes it true; "declared" marks what no code can enforce."""
+    """One assumption: its name, its value, and what makes it true; "declared" marks what no code can enforce."""
 
     name: str
     value: str
@@ -16,7 +17,7 @@ class Assumption:
 
 
 def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
-    """All that the guarantee against this observer assumes."""
+    """Return everything that the guarantee against this observer assumes."""
     stated = plan.method.assumptions(adversary, plan.data, plan.model, plan.target, plan.trust)
     return (*_common(plan), *(Assumption(*row) for row in stated))
 
@@ -39,11 +40,16 @@ def _common(plan: Plan) -> list[Assumption]:
         Assumption(
             "noise grid", f"2^{plan.grid}", "state and noise are whole multiples; its share is in epsilon and delta"
         ),
+        *([] if plan.preparation is None else map(_assumed, assumption_rows(plan.preparation, plan.target))),
     ]
 
 
+def _assumed(row: tuple[str, str, str]) -> Assumption:
+    return Assumption(*row)
+
+
 def _placed(plan: Plan) -> list[Assumption]:
-    """What else says who holds which record, and what became of rows with missing values; row numbers say nothing."""
+    """Return the assumptions about who holds which record, beyond row numbers, and about rows with missing values."""
     rows = []
     name = "who holds which record is public"
     if plan.places == "client column":

@@ -1,4 +1,4 @@
-"""From what a study states to records: read, settle, cut, hold out, split."""
+"""From a study's data tables to records: read, fill or drop missing values, cut, hold out, split."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from fedveil.data.split import held_out_clients, held_out_rows, natural_owners, 
 from fedveil.data.table import Array, Table
 from fedveil.values import Matrix, Vector
 
-Generators = Callable[[int], np.random.Generator]  # a seed of the study to a generator
-MOST_NAMES = 10_000  # beyond this, clients that we dealt are called by their number alone
+Generators = Callable[[int], np.random.Generator]  # makes a generator from a seed of the study
+MOST_NAMES = 10_000  # with more clients than this, those that we assigned are called by their number only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,15 +40,15 @@ class Loaded:
     preparation: Preparation | None = None
 
     def fingerprint(self, key: bytes) -> str:
-        """Of all rows of the source, as they were read; of the records, if that is all there is."""
+        """Return the fingerprint of all rows of the source as read, or of the records if nothing else is known."""
         return self.train.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """Bounded rows with targets, one for each row as read, before anyone owns them; a dropped row is blank.
+    """Bounded rows with targets, one for each row as read, before clients are assigned; a dropped row is blank.
 
-    ``client``: what the data says about owners; ``owned``: which rows have one (all, where the data says nothing).
+    ``client``: what the data say about owners; ``owned``: which rows have one (all, if the data say nothing).
     """
 
     features: Matrix
@@ -59,11 +59,11 @@ class Prepared:
     bound: float
     dropped_rows: int
     feature_names: tuple[str, ...]
-    preparation: Preparation
+    preparation: Preparation | None = None
     raw: RawRows | None = None
 
     def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
-        """The records of some rows."""
+        """Return the records of some rows."""
         everything = bool(rows.all())
         return Records(
             features=self.features if everything else self.features[rows],
@@ -84,20 +84,22 @@ def load(
     base: Path,
     generator: Generators,
     whole_clients: bool = False,
+    read_rows: "Callable[[Source, Split, Path], Prepared] | None" = None,
 ) -> Loaded:
-    """Everything that the data part of a study states. ``generator`` makes one from a seed: numpy's ``default_rng``.
+    """Return the records that the data tables of a study describe. ``generator``: such as numpy's ``default_rng``.
 
     Who is held out and who holds what is drawn on the rows as they were read: no value of a record, nor whether one is
     missing, moves another record or changes a size. ``whole_clients``: clients are what is protected, so those that
-    the data names are held out whole, or not at all.
+    the data names are held out whole, or not at all. ``read_rows``: what reads a source in place of :func:`prepare`.
     """
-    whole = prepare(source, split, base)
+    read_rows = prepare if read_rows is None else read_rows
+    whole = read_rows(source, split, base)
     test, chosen = None, np.zeros(len(whole.targets), dtype=np.bool_)
     if held_out is not None and held_out.fraction is not None:
         chosen = _held_out(whole, held_out.fraction, held_out.seed, generator, whole_clients)
         test = _measured(whole, chosen & whole.owned)
     elif held_out is not None and held_out.source is not None:
-        other = prepare(held_out.source, split, base)
+        other = read_rows(held_out.source, split, base)
         same = (other.feature_names, other.classes, other.bound) == (whole.feature_names, whole.classes, whole.bound)
         rule = "have the same features, classes and bound as [data]"
         require(same, "[data.held_out]", rule, (len(other.feature_names), other.classes, other.bound))
@@ -119,13 +121,13 @@ def load(
 
 
 def prepare(source: Source, split: Split, base: Path) -> Prepared:
-    """Read a source and apply its public rule to every row by itself."""
+    """Read a source and apply its public rule to every row separately."""
     whole, source = read(source, base)
     raw = whole.raw  # before anything is filled in or dropped
-    client = _client(whole, source, split, base)
+    client = client_of(whole, source, split, base)
     table, dropped = settle_missing(whole, source)
     features, names = features_of(table, source)
-    targets, classes = _targets(table, source)
+    targets, classes = targets_of(table, source)
     if dropped.any():
         features, targets = _with_blanks(features, targets, dropped)
     nobody = without_client(whole, source) if split.kind == "column" else np.zeros_like(dropped)
@@ -144,14 +146,14 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
 
 
 def _with_blanks(features: Matrix, targets: Vector, dropped: Mask) -> tuple[Matrix, Vector]:
-    """Blank records in the places of the dropped rows."""
+    """Put blank records in the places of the dropped rows."""
     rows, wanted = np.zeros((dropped.size, features.shape[1])), np.full(dropped.size, np.nan)
     rows[~dropped], wanted[~dropped] = features, targets
     return rows, wanted
 
 
 def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators, whole_clients: bool) -> Mask:
-    """Rows kept from training: by their numbers, or by their clients' names where whole clients are protected."""
+    """Return the rows kept from training, chosen by row number, or by client name if whole clients are protected."""
     if whole.client is None or not whole_clients:
         return held_out_rows(whole.targets.size, fraction, generator(seed))
     chosen = np.zeros(whole.targets.size, dtype=np.bool_)
@@ -160,7 +162,7 @@ def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators
 
 
 def _trained(whole: Prepared, rows: Mask, split: Split, generator: Generators) -> Records:
-    """The records to train on, with their owners."""
+    """Return the training records with their owners."""
     if whole.client is not None:
         owner, names = natural_owners(whole.client[rows])
         return whole.records(rows, owner, names, len(names))
@@ -177,7 +179,8 @@ def _check_apart(train: Records, test: Records) -> None:
     require(not both, "[data.held_out]", rule, f"{len(both)} clients that train", hint)
 
 
-def _targets(table: Table, source: Source) -> tuple[Vector, int]:
+def targets_of(table: Table, source: Source) -> tuple[Vector, int]:
+    """The targets of all rows, which must not be missing any more, and the number of classes (0: a number)."""
     if source.target_scale is not None:
         return scaled(table.target, source.target_scale), 0
     if source.label_above is not None:
@@ -188,7 +191,7 @@ def _targets(table: Table, source: Source) -> tuple[Vector, int]:
     return class_indices(table.target, classes, name, table.place), count
 
 
-def _client(table: Table, source: Source, split: Split, base: Path) -> Array | None:
+def client_of(table: Table, source: Source, split: Split, base: Path) -> Array | None:
     """What the data says about owners, when the split asks it."""
     if split.kind == "file":
         folder = source.shipped is None and (base / source.source).is_dir()
@@ -201,7 +204,7 @@ def _client(table: Table, source: Source, split: Split, base: Path) -> Array | N
 
 
 def _measured(prepared: Prepared, rows: Mask) -> Records:
-    """Held-out records; the clients that the data names keep their names, so that each can be measured."""
+    """Return held-out records; clients that the data name keep their names, so that each can be measured."""
     usable = bool(np.any(rows & ~np.isnan(prepared.targets)))
     require(usable, "[data.held_out]", "have at least one row without a missing value", "none")
     if prepared.client is not None:

@@ -1,4 +1,4 @@
-"""Missing values, settled by the rule the study states: refuse, drop the row, or put a stated value in."""
+"""Handle missing values by the study's rule: refuse, drop the row, or fill in a stated value."""
 
 import re
 
@@ -10,16 +10,16 @@ from fedveil.data.cells import canonical
 from fedveil.data.spec import Fill, Source
 from fedveil.data.table import Array, Table
 
-NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")  # as canonical() spells them
+NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")  # numbers as canonical() spells them
 Mask = NDArray[np.bool_]
 
 
 def settle_missing(table: Table, source: Source) -> tuple[Table, Mask]:
-    """The rows without missing values, and which of the given rows were dropped for them."""
+    """Return the rows without missing values, and which of the given rows were dropped."""
     dropped = np.zeros(len(table), dtype=np.bool_)
     numbers = _settle_numbers(table, source, dropped)
     texts = {name: _settle_text(table, source, name, dropped) for name in table.choice.texts}
-    _settle_labels(table, source, dropped)
+    settle_labels(table, source, dropped)
     count = int(dropped.sum())
     name = " and ".join(table.files[:3])
     require(count < len(table), name, "have at least one row without a missing value", f"{count} rows, all dropped")
@@ -38,7 +38,7 @@ def settle_missing(table: Table, source: Source) -> tuple[Table, Mask]:
 
 
 def without_client(table: Table, source: Source) -> Mask:
-    """Which rows name no client: a question about the client column alone, which is public."""
+    """Return which rows name no client; this depends only on the client column, which is public."""
     if table.client is None:
         return np.zeros(len(table), dtype=np.bool_)
     return _absent(table.client, source, ())
@@ -46,7 +46,7 @@ def without_client(table: Table, source: Source) -> Mask:
 
 def _settle_numbers(table: Table, source: Source, dropped: Mask) -> Array:
     """Fill numbers in, or note their rows as dropped; infinities are refused."""
-    numbers, marks = table.numbers, _number_marks(source)
+    numbers, marks = table.numbers, number_marks(source)
     if numbers.dtype.kind in "biu" and not marks:
         return numbers
     strange = ~np.isfinite(numbers)
@@ -57,21 +57,21 @@ def _settle_numbers(table: Table, source: Source, dropped: Mask) -> Array:
     numbers = numbers.astype(np.float64)
     for index in np.flatnonzero(strange.any(axis=0)):
         column = table.choice.numbers[index]
-        _refuse_infinite(table, numbers[:, index], column)
+        refuse_infinite(table, numbers[:, index], column)
         gone = strange[:, index]
-        value = _rule(table, source.fill.get(column, source.default_fill), gone, column, dropped)
+        value = rule_for(table, source.fill.get(column, source.default_fill), gone, column, dropped)
         numbers[gone, index] = 0.0 if value is None else value
     return numbers
 
 
-def _number_marks(source: Source) -> list[float]:
+def number_marks(source: Source) -> list[float]:
     """Numbers that stand for a missing value, such as -9: then -9.0 does too, in a file or an array."""
     words = (canonical(word) for word in source.missing)
     return [float(word) for word in words if NUMBER.fullmatch(word)]
 
 
 def _settle_text(table: Table, source: Source, column: str, dropped: Mask) -> Array:
-    """Categories in their one spelling; a declared category is never missing, even if it is written "?"."""
+    """Return categories in canonical spelling; a declared category is never missing, even if it is written "?"."""
     words, inverse = np.unique(table.texts[column], return_inverse=True)
     allowed = source.categories[column]
     spelt = [canonical(word) for word in words]
@@ -83,33 +83,33 @@ def _settle_text(table: Table, source: Source, column: str, dropped: Mask) -> Ar
     if gone.any():
         given = source.fill.get(column, source.default_fill)
         fitting = given in ("refuse", "drop-row") or canonical(given) in allowed
-        value = _rule(table, given if fitting else "refuse", gone, column, dropped)
+        value = rule_for(table, given if fitting else "refuse", gone, column, dropped)
         found[gone] = allowed[0] if value is None else canonical(value)
     return found
 
 
-def _settle_labels(table: Table, source: Source, dropped: Mask) -> None:
+def settle_labels(table: Table, source: Source, dropped: Mask) -> None:
     """A missing target or client is never invented: the row is refused or dropped."""
     for values, name in ((table.target, table.choice.target or "label"), (table.client, table.choice.client)):
         if values is None or name is None:
             continue
         if values.dtype.kind == "f":
-            _refuse_infinite(table, values, name)
+            refuse_infinite(table, values, name)
         declared = source.classes if values is table.target and isinstance(source.classes, tuple) else ()
         gone = _absent(values, source, declared)
         given = source.fill.get(name, source.default_fill)
         if gone.any():
-            _rule(table, given if given == "drop-row" else "refuse", gone, name, dropped)
+            rule_for(table, given if given == "drop-row" else "refuse", gone, name, dropped)
 
 
 def _absent(values: Array, source: Source, declared: tuple[str, ...]) -> Mask:
-    """Where a label is missing; a declared one never is."""
+    """Return where a label is missing; a declared label never is."""
     if values.dtype.kind == "U":
         return np.isin(values, [word for word in source.missing if word not in declared])
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.size, dtype=np.bool_)
 
 
-def _rule(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) -> Fill | None:
+def rule_for(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) -> Fill | None:
     """The value to put in; None when the rows are dropped."""
     if given == "refuse":
         first = int(np.flatnonzero(gone)[0])
@@ -121,7 +121,8 @@ def _rule(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) -> 
     return given
 
 
-def _refuse_infinite(table: Table, values: Array, column: str) -> None:
+def refuse_infinite(table: Table, values: Array, column: str) -> None:
+    """Refuse the first infinite number by its place."""
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
         row = int(infinite[0])

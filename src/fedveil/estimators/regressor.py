@@ -40,6 +40,7 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         algorithm: Any = None,
         schedule: Any = None,
         budget: Any = None,
+        prepare: Any = "stated",
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
@@ -58,6 +59,7 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         self.algorithm = algorithm
         self.schedule = schedule
         self.budget = budget
+        self.prepare = prepare
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> "PrivateHuberRegressor":
@@ -76,7 +78,7 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         return self
 
     def predict(self, X: Any) -> Vector:
-        """Numbers in the scale of ``y``; not cut to the range."""
+        """Return numbers in the scale of ``y``, not cut to the range."""
         scores = self._scores(X)
         low, high = _span(self.target_range)
         return np.asarray(low / 2 + high / 2 + (high / 2 - low / 2) * scores)
