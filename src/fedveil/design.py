@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedveil.account.grid import inner_target
-from fedveil.algorithms.registry import KINDS, request_type
+from fedveil.algorithms.registry import DEFAULT, KINDS, request_type
 from fedveil.algorithms.request import AlgorithmRequest, Draft, Task
 from fedveil.checks import require
 from fedveil.data.records import DataShape
@@ -31,7 +31,7 @@ class Planned:
 def read_request(given: Mapping[str, Any]) -> AlgorithmRequest:
     """The [algorithm] table of a study."""
     values = dict(given)
-    kind = values.pop("kind", "hidden")
+    kind = values.pop("kind", DEFAULT)
     require(isinstance(kind, str) and kind in KINDS, "algorithm.kind", f"be one of {', '.join(KINDS)}", kind)
     found: AlgorithmRequest = filled(request_type(kind), values, "algorithm")
     return found

@@ -11,7 +11,7 @@ from typing import Any
 from fedveil.account.observers import Participation
 from fedveil.algorithms.base import Method
 from fedveil.algorithms.hidden.method import Deal, Hidden
-from fedveil.algorithms.registry import KINDS, read_method
+from fedveil.algorithms.registry import KINDS, pulls_when_empty, read_method
 from fedveil.checks import require
 from fedveil.data.canaries import check_count
 from fedveil.data.records import DataShape
@@ -214,16 +214,16 @@ def read_plan(text: str) -> Plan:
         raise BadValue(f"The plan must be complete: {error}.") from error
 
 
-def check_canaries(count: int, data: DataShape, model: ModelPlan, method: str, target: Target) -> None:
+def check_canaries(count: int, data: DataShape, model: ModelPlan, kind: str, target: Target) -> None:
     """Refuse canaries whose absence would not be what the neighbours mean, or that nothing knows how to look for."""
     check_count(count)
     fits = count < min(data.records, data.features)
     require(fits, "plan.canaries", "leave other records and features", (data.records, data.features))
     hint = "Canaries are rows that linear scores are looked at for; leave [audit] out."
     require(model.kind != "torch", "audit.canaries", "be left out for a torch model", count, hint)
-    pulled = method == "fedavg" and model.l2 > 0 and target.neighbours == "zero-out"
+    pulled = pulls_when_empty(kind) and model.l2 > 0 and target.neighbours == "zero-out"
     hint = "A client without records would still send the penalty's pull: take replace-one neighbours."
-    require(not pulled, "audit.canaries", "be left out for fedavg with l2 and zero-out neighbours", count, hint)
+    require(not pulled, "audit.canaries", f"be left out for {kind} with l2 and zero-out neighbours", count, hint)
 
 
 def _values(part: Any) -> dict[str, Any]:

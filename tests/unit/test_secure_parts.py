@@ -1,4 +1,4 @@
-"""The parts of a masked sum one by one: settings, graph, shares, bounds, headroom."""
+"""The parts of a masked sum one by one: settings, graph, shares, bounds."""
 
 import math
 from itertools import combinations
@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedveil.errors import BadValue
-from fedveil.sums.masks.bounds import Bounds, admit, largest, require_headroom, squared_norm, widest
+from fedveil.sums.exact import largest, squared_norm
+from fedveil.sums.masks.bounds import Bounds, admit
 from fedveil.sums.masks.graph import graph_of
 from fedveil.sums.masks.refusals import OutOfBounds
 from fedveil.sums.masks.shamir import PRIME, deal, recover
@@ -179,21 +180,6 @@ class TestBounds:
     def test_senseless_bounds_are_refused(self, bad: dict[str, int]) -> None:
         with pytest.raises(BadValue, match=r"^Bounds\."):
             Bounds(**bad)
-
-    def test_headroom_is_exact(self) -> None:
-        most = 2**63 - 1
-        assert widest(1, most - 12, 1.0) == most
-        require_headroom(1, most - 12, 1.0)
-        for clients, bound, noise in ((1, most - 11, 1.0), (1, most, 1e-300), (2, 2**62, 0.0), (1, 0, 2.0**60)):
-            with pytest.raises(BadValue, match="coarser grid"):
-                require_headroom(clients, bound, noise)
-
-    @pytest.mark.parametrize(
-        ("clients", "bound", "noise"), [(0, 1, 1.0), (1, -1, 1.0), (1, 1, math.nan), (1, 1, math.inf)]
-    )
-    def test_senseless_sums_are_refused(self, clients: int, bound: int, noise: float) -> None:
-        with pytest.raises(BadValue):
-            require_headroom(clients, bound, noise)
 
 
 def test_masks_cancel_and_differ() -> None:

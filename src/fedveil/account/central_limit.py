@@ -6,10 +6,10 @@ from typing import final
 
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import Gaussian, Primitive, SampledGaussian, ShuffledGaussian
+from fedveil.theory.central_limit import central_limit
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.numerics import check_delta, check_epsilon
-from fedveil.theory.tradeoff_limits import central_limit
 
 
 @final
@@ -23,7 +23,7 @@ class CentralLimitAccountant:
             case Gaussian() | ShuffledGaussian():
                 return mechanism.mu
             case SampledGaussian(sampling="poisson", neighbours="zero-out"):
-                return central_limit(mechanism.noise_multiplier, mechanism.rate, 1).curve.mu
+                return central_limit(mechanism.noise_multiplier, mechanism.rate, 1)
             case _:
                 raise CannotCertify("the central limit is stated for Poisson sampling and zero-out neighbours")
 

@@ -204,36 +204,23 @@ def _accountant_bound(
     group: int,
 ) -> Bound:
     try:
-        return _computed_bound(accountant, mechanism, name, status, reason, delta, epsilon, group)
+        curve = curve_of(accountant, mechanism)
+
+        def log_delta(at: float) -> float:
+            return math.log(max(accountant.delta(curve, at), 1e-300))
+
+        grouped = partial(_grouped_log_delta, log_delta, group)
+        if delta is not None:
+            value = accountant.epsilon(curve, delta) if group == 1 else smallest_epsilon(grouped, delta, tolerance=1e-6)
+            return Bound(name=name, status=status, reason=reason, epsilon=value)
+        least = min(1.0, max(math.exp(min(grouped(epsilon or 0.0), 0.0)), REPORTED_DELTA))
+        return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least)
     except CannotCertify as refused:
         return Bound(name=name, status="does-not-apply", reason=str(refused))
     except NOT_COMPUTED as error:
         if name == "loss-distribution":
             raise
         return not_computed(name, error)
-
-
-def _computed_bound(
-    accountant: Accountant[Curve],
-    mechanism: Mechanism,
-    name: str,
-    status: Status,
-    reason: str,
-    delta: float | None,
-    epsilon: float | None,
-    group: int,
-) -> Bound:
-    curve = curve_of(accountant, mechanism)
-
-    def log_delta(at: float) -> float:
-        return math.log(max(accountant.delta(curve, at), 1e-300))
-
-    grouped = partial(_grouped_log_delta, log_delta, group)
-    if delta is not None:
-        value = accountant.epsilon(curve, delta) if group == 1 else smallest_epsilon(grouped, delta, tolerance=1e-6)
-        return Bound(name=name, status=status, reason=reason, epsilon=value)
-    least = min(1.0, max(math.exp(min(grouped(epsilon or 0.0), 0.0)), REPORTED_DELTA))
-    return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least)
 
 
 def certified_log_delta(run: LastIterate) -> Callable[[float], float]:

@@ -49,22 +49,6 @@ def observe(
     return least_of([bound_of(e, delta, epsilon) for e in views(run, adversary, participation)], delta, epsilon)
 
 
-def calibrate_for(
-    run: LastIterate,
-    adversary: Adversary,
-    participation: Participation,
-    *,
-    epsilon: float,
-    delta: float,
-    tolerance: float = 1e-5,
-) -> tuple[float, LastIterate]:
-    """The least factor on the noise that meets (epsilon, delta) against this observer, and the run with that noise."""
-    _check(run, adversary, participation)
-    return calibrate_views(
-        run, lambda noisy: views(noisy, adversary, participation), epsilon=epsilon, delta=delta, tolerance=tolerance
-    )
-
-
 def calibrate_views(
     run: LastIterate,
     views_of: Callable[[LastIterate], Sequence[Evaluator]],

@@ -50,11 +50,6 @@ class Consortium:
         """Return the plan with what the sites say about their records, for the certificate to name."""
         return replace(plan, places=plan.places or self.places, blank_rows=plan.blank_rows or self.blank_rows)
 
-    @property
-    def site_of(self) -> dict[int, str]:
-        """Which site a client belongs to."""
-        return {int(client): site for site, member in self.members.items() for client in member.clients}
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standing:

@@ -1,13 +1,15 @@
 """What an algorithm must know: a plan holds one as a frozen value, and trainer and accountant both read it."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, Protocol, Self
 
 from fedveil.account.grid import Grid
 from fedveil.algorithms.share_words import Row
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer
 from fedveil.model.spec import ModelPlan
+from fedveil.tables import filled
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices
@@ -94,9 +96,14 @@ class Method(Protocol):
 
 
 class Served:
-    """What algorithms answer alike that add noise, have a server, and add up every round by itself."""
+    """What algorithms answer alike that add noise, have a server, and add up every round by itself.
+
+    ``pulls_when_empty``: whether a client without records still sends the pull of an l2 penalty, so that leaving a
+    client's records out is not the same as leaving the client out.
+    """
 
     __slots__ = ()
+    pulls_when_empty: ClassVar[bool] = False
 
     @property
     def noiseless(self) -> bool:
@@ -117,6 +124,22 @@ class Served:
     def window(self) -> int:
         """Every round is added up by itself."""
         return 1
+
+
+class Tabled:
+    """A method whose [method] table holds all of its fields."""
+
+    __slots__ = ()
+
+    def table(self) -> dict[str, Any]:
+        """Return all fields."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> Self:
+        """Return the method of the table that :meth:`table` writes."""
+        found: Self = filled(cls, table, "method")
+        return found
 
 
 class EveryModelSeen(Served):

@@ -65,7 +65,8 @@ class Releases:
     A wide problem holds as many runs as it has parameters, each with a victim of its own. ``sums``: the released sums
     of all rounds, one a row; ``towards``: 1 where sums point where the model goes, -1 where they are gradients;
     ``widened``: the method for so many victims; ``rows``: rows of each; ``clients``: whether a victim is a client;
-    ``work``: how often a round goes through the records.
+    ``work``: how often a round goes through the records. ``shortened``: the plan of the first so many rounds
+    alone; None where a shorter run does not repeat the beginning of a longer one.
     """
 
     seen_by: Adversary
@@ -76,6 +77,7 @@ class Releases:
     push: Callable[[Plan, float], Push]
     clients: bool
     work: Callable[[Plan], int]
+    shortened: Callable[[Plan, int], Plan] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,12 +17,23 @@ if TYPE_CHECKING:
     from fedveil.algorithms.observation import AttackView
 
 KINDS: Final = ["hidden", "dpsgd", "fedavg", "simfl"]
+DEFAULT: Final = "hidden"  # of a study that names no algorithm
 
 
 def read_method(kind: str, table: Mapping[str, Any]) -> Method:
     """Return the method that a plan's [method] table states."""
     found: Method = _part(kind, "method").METHOD.read(table)
     return found
+
+
+def title_of(kind: str) -> str:
+    """Return what the algorithm is called in the middle of a sentence; its name where it states none."""
+    return str(getattr(_part(kind, "method"), "TITLE", kind))
+
+
+def pulls_when_empty(kind: str) -> bool:
+    """Return whether a client without records still sends something that depends on the model (see ``Served``)."""
+    return bool(_part(kind, "method").METHOD.pulls_when_empty)
 
 
 def request_type(kind: str) -> Any:

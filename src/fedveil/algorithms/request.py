@@ -1,7 +1,7 @@
 """What planning starts from, and what every algorithm must offer to be planned."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fedveil.algorithms.base import Method
 from fedveil.algorithms.schedule_request import ScheduleRequest
@@ -49,3 +49,11 @@ class AlgorithmRequest(Protocol):
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> Method:
         """The same method with the noise for another target."""
+
+
+@runtime_checkable
+class NoiseCanMove(Protocol):
+    """A request of an algorithm whose noise may be added by the server or by the clients."""
+
+    def noised_by_clients(self) -> AlgorithmRequest:
+        """Return the same request, with noise that the server would add added by the clients."""

@@ -151,6 +151,17 @@ def stacked(batches: list[Batch]) -> Batch:
     return Batch(_blocks(features, len(batches), [b.targets.size for b in batches]), targets, norms, weights)
 
 
+def copies(records: Records, which: Indices, weights: Vector | None, runs: int) -> Batch:
+    """A batch of these records alone, for as many runs."""
+    rows = records.features[which]
+    return stacked([Batch(rows, records.targets[which], row_norms(rows), weights)] * runs)
+
+
+def stepped(parts: Parts, rule: Rule, turn: int, before: Vector, batch: Batch, noise: Vector) -> Vector:
+    """Where one round takes runs that stand at ``before``, all in grid steps."""
+    return parts.step(rule, State(turn, before), batch, noise).position
+
+
 def _blocks(rows: Vector, runs: int, sizes: list[int] | None = None) -> Any:
     """The rows as a block-diagonal sparse matrix; only what is not zero is kept."""
     width = rows.shape[1]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from fedveil.algorithms.registry import pulls_when_empty
 from fedveil.audit.claim import Claim, claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.membership import Shadows, lira_offline, lira_online, membership_finding
@@ -22,7 +22,6 @@ from fedveil.plan import Plan
 from fedveil.run.train import train
 from fedveil.values import Vector
 
-Coins = NDArray[np.bool_]
 DELTAS = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.2, 0.4)
 
 
@@ -94,8 +93,9 @@ def check_zeroing(plan: Plan) -> None:
     """Refuse plans in which a row of zeros is not a record that is out."""
     hint = "Only losses of linear scores are known to the attack."
     require(plan.model.kind != "torch", "model.kind", "be one that the attack knows", plan.model.kind, hint)
-    pulled = plan.method.kind == "fedavg" and plan.model.l2 > 0 and plan.target.neighbours == "zero-out"
-    require(not pulled, "model.l2", "be 0 for fedavg with zero-out neighbours here", plan.model.l2)
+    kind = plan.method.kind
+    pulled = pulls_when_empty(kind) and plan.model.l2 > 0 and plan.target.neighbours == "zero-out"
+    require(not pulled, "model.l2", f"be 0 for {kind} with zero-out neighbours here", plan.model.l2)
 
 
 def confidences(plan: Plan, model: Vector, records: Records) -> Vector:

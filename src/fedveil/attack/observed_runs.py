@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from fedveil.account.hidden import per_round
-from fedveil.algorithms.hidden.deal import Batch
-from fedveil.algorithms.hidden.steps import State
 from fedveil.algorithms.projection import project
-from fedveil.attack.batched_runs import Parts, Trace, stacked
+from fedveil.attack.batched_runs import Parts, Trace, copies, stepped
 from fedveil.attack.drawn_runs import drawn_scores
 from fedveil.attack.neighbours import Pair
 from fedveil.audit.game import Seen
 from fedveil.data.records import Records
-from fedveil.data.rows import row_norms
 from fedveil.guarantee import Adversary
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
@@ -61,7 +58,7 @@ class Scene:
         rule, found = self.trace.rule, []
         factor = -rule.steps[turn] / (rule.batches[turn] * rule.noise[turn] * rule.unit)
         for records in (self.pair.first, self.pair.second):
-            batch = stacked([self.victim_batch(records)] * models.shape[0])
+            batch = copies(records, self.pair.victim, self.weights, models.shape[0])
             total, _ = self.plan.model.loss.gradient(
                 models.ravel(), batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
             )
@@ -69,7 +66,8 @@ class Scene:
         return found[0], found[1]
 
     @property
-    def _weights(self) -> Vector | None:
+    def weights(self) -> Vector | None:
+        """Of the victim's records in a round: a client's count as one together."""
         held = self.pair.victim.size
         return np.full(held, 1 / held) if self.plan.target.unit == "client" else None
 
@@ -77,12 +75,6 @@ class Scene:
         """The round of a pass that uses this record, run by run; -1 where that is not known."""
         found = self.trace.places[:, record]
         return np.broadcast_to(found, (self.trace.runs,))
-
-    def victim_batch(self, records: Records) -> Batch:
-        """The victim alone."""
-        rows = records.features[self.pair.victim]
-        norms = row_norms(rows)
-        return Batch(rows, records.targets[self.pair.victim], norms, self._weights)
 
 
 def look(scene: Scene, adversary: Adversary) -> Seen:
@@ -225,7 +217,6 @@ def _own_updates(scene: Scene, turns: Indices, known: Mask) -> tuple[Vector, Vec
     rule, seen, ratio = scene.trace.rule, np.zeros(scene.trace.runs), np.zeros(scene.trace.runs)
     part = own_part(scene.plan)
     quieter = replace(rule, noise=rule.noise * np.sqrt(part))
-    alone = scene.victim_batch(scene.records)
     for turn in np.unique(turns).tolist():
         here = np.flatnonzero(turns == turn)
         placed = known[here][:, None]
@@ -234,8 +225,9 @@ def _own_updates(scene: Scene, turns: Indices, known: Mask) -> tuple[Vector, Vec
         drawn = scene.parts.draw(quieter, turn, models.size, _aside(scene.entropy)).reshape(models.shape)
         given = scene.trace.noise[here, turn] * part[turn] + drawn * np.sqrt(1 - part[turn])
         noise = np.where(placed, given, drawn)
-        state = scene.parts.step(quieter, State(turn, before), stacked([alone] * here.size), noise)
-        moved = state.position * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        alone = copies(scene.records, scene.pair.victim, scene.weights, here.size)
+        after = stepped(scene.parts, quieter, turn, before, alone, noise)
+        moved = after * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
         seen[here] = scene.along(moved) / (quieter.noise[turn] * rule.unit)
         louder = np.sqrt(1 / part[turn])  # the push against one sender's noise
         ratio[here] = _ratio(seen[here], *(push * louder for push in scene.pushes(turn, models)))

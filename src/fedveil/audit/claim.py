@@ -6,17 +6,15 @@ Theory page: trade-off-functions.md.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from fedveil.account.compare import account_for
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
 from fedveil.ledger.costs import covered
-from fedveil.mechanism import Mechanism
 from fedveil.plan import Plan
 from fedveil.promises import promise, promised_delta
 from fedveil.values import Vector
@@ -87,8 +85,3 @@ def _claim_of_plan(plan: Plan, adversary: Adversary, deltas: tuple[float, ...] |
     wanted = (*_SMALL, *np.linspace(0.01, 0.98, POINTS).tolist()) if deltas is None else deltas
     pairs = ((promise(plan, adversary, delta).epsilon, delta) for delta in sorted({*wanted, own[0]}))
     return Claim(tuple(pairs))
-
-
-def claim_of_mechanism(mechanism: Mechanism, epsilons: Iterable[float]) -> Claim:
-    """What the accountants certify of a mechanism at these epsilons."""
-    return Claim(tuple((epsilon, account_for(mechanism, epsilon=epsilon).delta) for epsilon in epsilons))

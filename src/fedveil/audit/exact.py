@@ -15,7 +15,7 @@ from fedveil.audit.chain import Instance
 from fedveil.audit.gaussian_law import GaussianLaws
 from fedveil.audit.laplace_law import LaplaceLaws
 from fedveil.checks import require
-from fedveil.theory.numerics import check_delta, smallest_epsilon
+from fedveil.theory.numerics import smallest_epsilon
 from fedveil.values import Vector
 
 FINE = 256  # cells a noise deviation in an answer; a search uses fewer
@@ -106,12 +106,6 @@ def exact(instance: Instance, epsilons: Vector, resolution: int = FINE) -> Exact
     lower = np.array([pair.delta_lower(float(epsilon)) for epsilon in epsilons])
     upper = np.array([pair.delta_upper(float(epsilon)) for epsilon in epsilons])
     return Exact(epsilons, lower, np.maximum(lower, upper))
-
-
-def epsilon_lower(instance: Instance, delta: float, resolution: int = FINE) -> float:
-    """A lower bound on the exact epsilon of an instance at this delta."""
-    check_delta(delta)
-    return released(instance, resolution).epsilon_lower(delta)
 
 
 def _prefixes(p: CellLaw, q: CellLaw) -> tuple[Vector, Vector]:

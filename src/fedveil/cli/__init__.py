@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedveil.cli import account, audit, compare, deploy, figures, holder, keys, ledger, relay, site, studies
+from fedveil.cli import account, audit, compare, deploy, figures, holder, keys, ledger, model, relay, site, studies
 from fedveil.errors import FedveilError
 from fedveil.run.conduct import Interrupted
 from fedveil.version import __version__
@@ -42,7 +42,7 @@ def _common(
     pass
 
 
-for module in (studies, audit, compare, ledger, account, figures, deploy, site, holder, relay, keys):
+for module in (studies, model, audit, compare, ledger, account, figures, deploy, site, holder, relay, keys):
     module.register(app)
 
 

@@ -16,13 +16,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to; made if it does not exist.")]
 
 
-def plain_table(rows: list[dict[str, Any]]) -> None:
-    """Rows of equal keys as a table."""
+def plain_table(rows: list[dict[str, Any]], count: int = 6) -> None:
+    """Rows of equal keys as a table, numbers to so many digits."""
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
         table.add_column(column)
     for row in rows:
-        table.add_row(*(digits(v, 6) if isinstance(v, float) else "-" if v is None else str(v) for v in row.values()))
+        cells = (digits(v, count) if isinstance(v, float) else "-" if v is None else str(v) for v in row.values())
+        table.add_row(*cells)
     out().print(table)
 
 

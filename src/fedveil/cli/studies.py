@@ -14,15 +14,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedveil.algorithms.hidden.schedule import Row
+from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
-from fedveil.cli.show import Json, Out, digits, out, plain_table, rounded_up, show
+from fedveil.cli.quality import tell_quality
+from fedveil.cli.show import Json, Out, out, plain_table, rounded_up, show
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.jobs.local import Result, plan_study, run_study
 from fedveil.jobs.remote import run_on
+from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.conduct import Progress as Step
@@ -82,7 +84,7 @@ def plan(study: StudyFile, as_json: Json = False) -> None:
                 "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
             )
             best = sorted(planned.draft.designed.considered, key=lambda row: row.risk)[:8]
-            plain_table([_short(row) for row in best])
+            plain_table([row.shown() for row in best], count=3)
 
     show(result, as_json, text)
 
@@ -208,8 +210,8 @@ def _fresh(folder: Path) -> Path:
         hint = "A run's books must not be lost: name another folder."
         mine = found.name == DEMO_NAME and found.data.clients == 4 and found.training_public
         require(mine, "--out", "name a new folder, or one that a demo left", str(folder), hint)
-        left = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json", "report.html")
-        for name in left:
+        records = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json")
+        for name in (*records, BUNDLE, "report.html"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "private", ignore_errors=True)
     return folder
@@ -228,11 +230,11 @@ def told(quiet: bool) -> Callable[[str, str], None]:
 
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:
     """The certificate and how good the model is."""
-    certificate = result.certificate
+    certificate, useless = result.certificate, no_better(result.metrics.get("test") or {})
     signer = None if result.signature is None else result.signature.signer.fingerprint
     summary = {
         **json.loads(certificate.text()),
-        "warnings": list(certificate.plan.warnings),
+        "warnings": [*certificate.plan.warnings, *([] if useless is None else [useless])],
         "metrics": result.metrics,
         "folder": str(result.folder),
         **({} if signer is None else {"signer": signer}),
@@ -244,15 +246,11 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
         plan = certificate.plan
         _plan_text(plan)
         _certificate_table(certificate)
-        test = result.metrics.get("test") or {}
-        if "accuracy" in test:
-            rest = [f"{name} {row['accuracy']:.1%}" for name, row in result.metrics.get("baselines", {}).items()]
-            out().print("accuracy on held-out records: " + ", ".join([f"this model {test['accuracy']:.1%}", *rest]))
-        elif test.get("r2") is not None:
-            out().print(f"held-out records: r2 {test['r2']:.3f}, mean absolute error {test['mean_absolute_error']:.3f}")
+        tell_quality(result.metrics)
         if signer is not None:
             out().print(f"signed by {signer}", highlight=False, soft_wrap=True)
         out().print(f"written: {result.folder} (open {result.folder / 'report.html'})")
+        out().print(f"use it: fedveil predict {result.folder} NEW.csv --out predictions.csv", soft_wrap=True)
 
     show(summary, as_json, text)
 
@@ -310,18 +308,6 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "method": plan.method.table(),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
-    }
-
-
-def _short(row: Row) -> dict[str, Any]:
-    batch = str(row.batch) if isinstance(row.batch, int) else f"{min(row.batch)} to {max(row.batch)}"
-    return {
-        "kind": row.kind + (" *" if row.certified else ""),
-        "passes x rounds": f"{row.passes} x {row.rounds}",
-        "batch": batch,
-        "step": digits(row.step_size, 3),
-        "noise": digits(row.noise_on_average, 3),
-        "risk": digits(row.risk, 3),
     }
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedveil.algorithms.fedavg.design import FedAvgRequest
 from fedveil.algorithms.registry import KINDS
-from fedveil.algorithms.request import AlgorithmRequest
+from fedveil.algorithms.request import AlgorithmRequest, NoiseCanMove
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.compare.result import Entry, View
@@ -37,11 +36,9 @@ def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tupl
     require(twice is None, "algorithms", "be named once each", twice)
     rows = []
     for text in wanted:
-        request, target = _wish(text, study), study.target
-        kind, schedule = (
-            request.kind,
-            study.schedule if request.kind == mine else ScheduleRequest(),
-        )  # a schedule is of its own kind
+        request, target = _requested(text, study), study.target
+        kind = request.kind
+        schedule = study.schedule if kind == mine else ScheduleRequest()  # a schedule is of its own kind
         one = replace(study, algorithm=request, schedule=schedule, baselines=False)
         if view == "algorithms":
             rows.append((Entry(label=text, algorithm=kind, adversary=target.adversary), one))
@@ -49,20 +46,15 @@ def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tupl
         for word, adversary, explained in TRUST:
             label = word if len(wanted) == 1 else f"{text}, {word}"
             entry = Entry(label=label, algorithm=kind, adversary=adversary, explained=explained)
-            noised = _noised_by(request, adversary)
+            # Against the server itself, noise that the server would add is added by the clients.
+            noised = request
+            if adversary in ("server", "server-with-secure-aggregation") and isinstance(request, NoiseCanMove):
+                noised = request.noised_by_clients()
             rows.append((entry, replace(one, algorithm=noised, target=replace(target, adversary=adversary))))
     return rows
 
 
-def _noised_by(request: AlgorithmRequest, adversary: Adversary) -> AlgorithmRequest:
-    """Against the server itself, noise that the server would add is added by the clients."""
-    central = isinstance(request, FedAvgRequest) and request.noise == "central"
-    if central and adversary in ("server", "server-with-secure-aggregation"):
-        return replace(request, noise="shared")  # type: ignore[type-var]
-    return request
-
-
-def _wish(text: str, study: Study) -> AlgorithmRequest:
+def _requested(text: str, study: Study) -> AlgorithmRequest:
     """``kind``, as the study states it or as it comes; or ``kind:key=value:...`` with settings of its own."""
     kind, *settings = text.split(":")
     if not settings and kind == study.algorithm.kind:

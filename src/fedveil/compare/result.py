@@ -67,7 +67,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All entries, and what they cost together. ``reference``: the score of a model trained without privacy."""
+    """All entries, and what they cost together. ``reference``: the score of a model trained without privacy.
+
+    ``baseline``: the score of the best constant answer on the held-out records, called ``constant``.
+    """
 
     study: Study
     view: View
@@ -81,6 +84,8 @@ class Comparison:
     test_public: bool
     reference: float | None = None
     charged: bool = False
+    baseline: float | None = None
+    constant: str = ""
 
     @property
     def trained(self) -> int:
@@ -119,6 +124,14 @@ class Comparison:
             f"{target.adversary}" + ("; the ledger was charged." if self.charged else "; no ledger was charged.")
         )
 
+    @property
+    def no_better(self) -> list[str]:
+        """Which entries do no better, on average over their runs, than the best constant answer."""
+        least = self.baseline
+        if least is None or not math.isfinite(least):
+            return []
+        return [entry.label for entry in self.entries if entry.mean is not None and not entry.mean > least]
+
     def text(self) -> str:
         """The file compare.json."""
         return json.dumps(self.as_json(), indent=1, allow_nan=False) + "\n"
@@ -139,6 +152,9 @@ class Comparison:
             "ledger_charged": self.charged,
             "metric": self.metric,
             "reference": finite_or_none(self.reference),
+            "baseline": finite_or_none(self.baseline),
+            "constant": self.constant,
+            "no_better": self.no_better,
             "records": self.records,
             "clients": self.clients,
             "test_records": self.test_records,

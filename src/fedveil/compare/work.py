@@ -18,6 +18,7 @@ from fedveil.errors import FedveilError
 from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.ledger.place import books_of
 from fedveil.ledger.transaction import costs_of
+from fedveil.model.evaluation import evaluate_numbers, majority
 from fedveil.model.metrics import scores
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
@@ -70,7 +71,14 @@ def compare(
     for entry, plan in planned:
         watch(f"training {entry.label}")
         entries.append(entry if plan is None else _measured(entry, plan, loaded, found.seed, runs, clock))
-    comparison = replace(comparison, entries=tuple(entries), reference=_reference(found, plans, loaded))
+    baseline, constant = _constant(loaded)
+    comparison = replace(
+        comparison,
+        entries=tuple(entries),
+        reference=_reference(found, plans, loaded),
+        baseline=baseline,
+        constant=constant,
+    )
     if name is not None:
         record(comparison, loaded, name)
     return comparison
@@ -105,6 +113,19 @@ def _score(plan: Plan, model: Vector, held: Records) -> float:
     held = held.present()
     found = scores(plan.model.loss, model, held.features, held.targets)
     return found["accuracy" if plan.data.classes else "r2"]
+
+
+def _constant(loaded: Loaded) -> tuple[float | None, str]:
+    """The best constant answer on the held-out records, by the same metric, and what it is called."""
+    if loaded.test is None:
+        return None, ""
+    held = loaded.test.present()
+    if not held.classes:
+        return evaluate_numbers(held.targets, held.targets)["baseline"]["r2"], "always the median"
+    known = loaded.preparation
+    names = [str(k) for k in range(held.classes)] if known is None else known.labels.classes
+    found = majority(held.targets.astype(np.int64), names)
+    return found["accuracy"], f"always {found['class']!r}"
 
 
 def _reference(study: Study, plans: Sequence[Plan], loaded: Loaded) -> float | None:

@@ -10,6 +10,7 @@ from fedveil.data.features import features_of
 from fedveil.data.fingerprint import rows_read
 from fedveil.data.labels import class_indices, scaled
 from fedveil.data.missing import settle_missing
+from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
 from fedveil.data.rows import total_bound
 from fedveil.data.spec import Source, Span
@@ -72,6 +73,7 @@ def records_from_arrays(
         classes=count,
         names=names,
         raw=raw,
+        preparation=Preparation.of(source, table.choice),
     )
 
 

@@ -11,6 +11,7 @@ from fedveil.data.features import features_of
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.labels import above, class_indices, scaled
 from fedveil.data.missing import Mask, settle_missing, without_client
+from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
 from fedveil.data.rows import total_bound
 from fedveil.data.sources import client_names, read
@@ -25,7 +26,10 @@ MOST_NAMES = 10_000  # beyond this, clients that we dealt are called by their nu
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loaded:
-    """Records to train on, and those held out. The number of dropped rows is for the data holder, not for release."""
+    """Records to train on, and those held out. The number of dropped rows is for the data holder, not for release.
+
+    ``preparation``: how the records became rows, where that is known; it is public.
+    """
 
     train: Records
     test: Records | None
@@ -33,6 +37,7 @@ class Loaded:
     dropped_rows: int
     feature_names: tuple[str, ...]
     raw: RawRows | None = None
+    preparation: Preparation | None = None
 
     def fingerprint(self, key: bytes) -> str:
         """Of all rows of the source, as they were read; of the records, if that is all there is."""
@@ -54,6 +59,7 @@ class Prepared:
     bound: float
     dropped_rows: int
     feature_names: tuple[str, ...]
+    preparation: Preparation
     raw: RawRows | None = None
 
     def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
@@ -108,6 +114,7 @@ def load(
         dropped_rows=whole.dropped_rows,
         feature_names=whole.feature_names,
         raw=whole.raw,
+        preparation=whole.preparation,
     )
 
 
@@ -131,6 +138,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         bound=total_bound(source.feature_bound, source.intercept),
         dropped_rows=int(dropped.sum()),
         feature_names=names,
+        preparation=Preparation.of(source, whole.choice),
         raw=raw,
     )
 

@@ -24,14 +24,8 @@ Row = tuple[int, list[str]]
 
 def read_csv(source: Source, path: Path) -> Table:
     """The rows of one file."""
-    delimiter = source.delimiter or ("\t" if path.name.removesuffix(".gz").endswith(".tsv") else ",")
     with text_of(path) as text:
-        lines = _narrow(text, delimiter, path.name)
-        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
-        rows = _rows(reader, path.name)
-        first = next(rows, None)
-        require(first is not None, path.name, "hold at least one row", "an empty file")
-        names, ahead = _names(source, first or (0, []), path.name)
+        names, ahead, rows = csv_rows(source, path, text)
         choice = choose(source, names, path.name)
         size, count = max(1, min(MOST_ROWS, CHUNK // len(names))), 0
         parts = [_chunk(source, path.name, names, choice, ahead + list(islice(rows, size)))]
@@ -52,6 +46,22 @@ def read_csv(source: Source, path: Path) -> Table:
         line="line",
         raw=rows_read(raw),
     )
+
+
+def delimiter_of(source: Source, path: Path) -> str:
+    """As the study states it, or as the suffix tells."""
+    return source.delimiter or ("\t" if path.name.removesuffix(".gz").endswith(".tsv") else ",")
+
+
+def csv_rows(source: Source, path: Path, text: IO[str]) -> tuple[tuple[str, ...], list[Row], Iterator[Row]]:
+    """The columns' names; the first row, if it had to be read to learn them; and all rows after."""
+    delimiter = delimiter_of(source, path)
+    lines = _narrow(text, delimiter, path.name)
+    rows = _rows(csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True), path.name)
+    first = next(rows, None)
+    require(first is not None, path.name, "hold at least one row", "an empty file")
+    names, ahead = _names(source, first or (0, []), path.name)
+    return names, ahead, rows
 
 
 def _narrow(text: IO[str], delimiter: str, file: str) -> Iterator[str]:

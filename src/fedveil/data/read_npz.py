@@ -17,6 +17,11 @@ from fedveil.limits import check_cells, check_columns, check_unpacked
 
 def read_npz(source: Source, path: Path) -> Table:
     """The rows of one archive; objects are refused, since unpickling them runs code."""
+    return from_columns(source, path.name, npz_columns(path))
+
+
+def npz_columns(path: Path) -> dict[str, Array]:
+    """The columns of an archive by name."""
     columns: dict[str, Array] = {}
     for name, values in _arrays(path).items():
         whole = f"The array {name!r} of {path.name}"
@@ -30,7 +35,7 @@ def read_npz(source: Source, path: Path) -> Table:
         taken = sorted(columns.keys() & new.keys())
         require(not taken, f"The arrays of {path.name}", "not be named as a column of X", taken[:5])
         columns |= new
-    return from_columns(source, path.name, columns)
+    return columns
 
 
 def _arrays(path: Path) -> dict[str, Array]:

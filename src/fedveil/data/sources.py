@@ -58,12 +58,17 @@ def _stem(file: str) -> str:
 
 
 def _file(source: Source, path: Path, base: Path) -> Table:
-    form = source.format if source.format not in (None, "folder") else _by_suffix(path)
+    form = format_of(source, path)
     if form != "idx":
         require(source.labels is None, "data.labels", "go with a file of images (format idx) only", source.labels)
         return READERS[form](source, path)
     require(source.labels is not None, "data.labels", f"name the file with the labels of {path.name}", None)
     return read_idx(source, path, base / str(source.labels))
+
+
+def format_of(source: Source, path: Path) -> str:
+    """As the study states it, or as the file's suffix tells."""
+    return source.format if source.format is not None and source.format != "folder" else _by_suffix(path)
 
 
 def _by_suffix(path: Path) -> str:
@@ -79,8 +84,13 @@ def _by_suffix(path: Path) -> str:
 
 
 def _folder(source: Source, path: Path) -> Table:
+    return joined([_file(source, file, path) for file in files_of(source, path)])
+
+
+def files_of(source: Source, path: Path) -> list[Path]:
+    """The files of a folder that a study means, in the order of their names."""
     require(source.format != "idx", "data.source", "be a file when data.format is idx", source.source)
     require("/" not in source.files, "data.files", "be a pattern of names in the folder, such as *.csv", source.files)
     files = sorted(file for file in path.glob(source.files) if file.is_file() and not file.name.startswith("."))
     require(files, f"The folder {source.source}", f"hold files that match data.files, {source.files!r}", "none")
-    return joined([_file(source, file, path) for file in files])
+    return files

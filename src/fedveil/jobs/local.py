@@ -13,9 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from fedveil.bundle.bundle import FILE as BUNDLE
+from fedveil.bundle.bundle import Bundle
+from fedveil.bundle.model import ReleasedModel
 from fedveil.certificate.certify import Certificate, certify
 from fedveil.checks import require
 from fedveil.data.load import Loaded, load
+from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
 from fedveil.design import Planned
 from fedveil.run.conduct import Progress, System, conduct
@@ -40,6 +44,11 @@ class Result:
     metrics: dict[str, Any]
     signature: Signature | None = None
 
+    @property
+    def model(self) -> ReleasedModel:
+        """The released model, ready to predict."""
+        return ReleasedModel(Bundle.read(self.folder))
+
 
 def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
     """The study and its records: from a file, from tables (as in a file), with records of its own or given ones."""
@@ -51,7 +60,16 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
         found = study_of(study, base=Path(), data_given=data is not None)
     if data is not None:
         train, test = data if isinstance(data, tuple) else (data, None)
-        return found, Loaded(train=train, test=test, test_public=False, dropped_rows=0, feature_names=(), raw=train.raw)
+        known = train.preparation
+        return found, Loaded(
+            train=train,
+            test=test,
+            test_public=False,
+            dropped_rows=0,
+            feature_names=() if known is None else known.features,
+            raw=train.raw,
+            preparation=known,
+        )
     require(found.source is not None, "data", "be given when the study names no source", None)
     assert found.source is not None  # noqa: S101  for the type checker
     return found, load(
@@ -92,7 +110,7 @@ def run_study(
     found, loaded = open_study(study, data)
     folder = Path(out)
     metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
-    return concluded(folder, metrics, key)
+    return concluded(folder, metrics, key, loaded.preparation)
 
 
 def signing_key(sign: Sign) -> SigningKey | None:
@@ -100,8 +118,10 @@ def signing_key(sign: Sign) -> SigningKey | None:
     return read_key(Path(sign)) if isinstance(sign, str | Path) else sign
 
 
-def concluded(folder: Path, metrics: dict[str, Any], key: SigningKey | None = None) -> Result:
-    """Certificate, its signature if there is a key, and report of a run that has released its model."""
+def concluded(
+    folder: Path, metrics: dict[str, Any], key: SigningKey | None = None, preparation: Preparation | None = None
+) -> Result:
+    """Certificate, its signature if there is a key, bundle and report of a run that has released its model."""
     certificate = certify(folder, __version__)
     data = certificate.text().encode()
     if key is None:
@@ -109,6 +129,7 @@ def concluded(folder: Path, metrics: dict[str, Any], key: SigningKey | None = No
     write_atomically(folder / "certificate.json", data, mode=PUBLIC)
     if key is not None:
         write_atomically(folder / SIGNATURE, Signature.of(data, key).text(), mode=PUBLIC)
+    write_atomically(folder / BUNDLE, Bundle.of_run(folder, preparation).write(), mode=PUBLIC)
     from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
 
     write_report(folder)

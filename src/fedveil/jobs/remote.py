@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedveil.data.load import Loaded
+from fedveil.data.preparation import Preparation
 from fedveil.federation.aggregator.federate import Federation, Held, begin, check_carried, check_folder
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
@@ -44,8 +45,12 @@ def federated(
     tell: Tell = _silent,
     system: System | None = None,
     key: SigningKey | None = None,
+    preparation: Preparation | None = None,
 ) -> Result:
-    """Train across the sites that the carrier reaches; certify and report."""
+    """Train across the sites that the carrier reaches; certify and report.
+
+    ``preparation``: how records became rows, where this process knows it.
+    """
     system = system or System()
     begun = begin(folder, resume, system.random)
     post = Post(
@@ -69,7 +74,7 @@ def federated(
         watch=watch,
         holder=deployment.holder,
     ).conduct()
-    return concluded(folder, metrics, key)
+    return concluded(folder, metrics, key, preparation)
 
 
 def run_on(
@@ -126,7 +131,11 @@ def run_local(
     """The study on real processes of this machine; its sites' own records are left in ``out``/sites."""
     found, loaded = open_study(study)
     found, folder, system = replace(found, baselines=False), Path(out), system or System()
-    held = Held(records=loaded.test, public=loaded.test_public if loaded.test is not None else True)
+    held = Held(
+        records=loaded.test,
+        public=loaded.test_public if loaded.test is not None else True,
+        preparation=loaded.preparation,
+    )
     # Before a process is started: whatever can be refused now leaves nothing behind.
     check_folder(folder, resume)
     check_carried(found.planned(loaded.train.shape, held.count, held.public).plan)
@@ -143,6 +152,7 @@ def run_local(
             watch=watch,
             tell=tell,
             system=system,
+            preparation=loaded.preparation,
         )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedveil.ledger.entry import GENESIS, LedgerBroken
+from fedveil.ledger.entry import LedgerBroken
 
 _LINE: Final = re.compile(rb"fedveil head 1 ([0-9]{20}) ([0-9a-f]{64})\n")
 
@@ -26,9 +26,6 @@ class Head:
 
     sequence: int
     hash: str
-
-
-EMPTY: Final = Head(0, GENESIS)
 
 
 def head_file(ledger: Path) -> Path:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.values import Vector, number
+from fedveil.values import Matrix, Vector, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,9 @@ class Loss(Protocol):
 
     def predict(self, w: Vector, X: Vector) -> Vector:
         """A class number or a real number for each row."""
+
+    def scores(self, w: Vector, X: Vector) -> Matrix:
+        """What a prediction is made from: a row of numbers for each row, one or one per class."""
 
 
 def with_l2(constants: Constants, l2: float) -> Constants:

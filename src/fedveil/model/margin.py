@@ -14,7 +14,7 @@ from scipy.special import expit
 from fedveil.checks import require
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
 from fedveil.model.rows import row_norms, scores, weighted_sum
-from fedveil.values import Vector, number
+from fedveil.values import Matrix, Vector, number
 
 
 class MarginLoss(ABC):
@@ -83,6 +83,11 @@ class MarginLoss(ABC):
         """The sign of the score as class 0 or 1; for regression the score."""
         z: Vector = X @ w
         return (z > 0).astype(np.float64) if self.classes else z
+
+    def scores(self, w: Vector, X: Vector) -> Matrix:
+        """The score, as a column."""
+        z: Vector = X @ w
+        return z[:, None]
 
 
 def _signs(y: Vector) -> Vector:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedveil.checks import require
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
 from fedveil.model.rows import row_norms, scores, weighted_sum
-from fedveil.values import Vector, whole
+from fedveil.values import Matrix, Vector, whole
 
 
 @final
@@ -91,6 +91,11 @@ class Softmax:
         """The class of the largest score."""
         z: Vector = X @ w.reshape(X.shape[1], self.classes)
         return np.asarray(z.argmax(axis=1), dtype=np.float64)
+
+    def scores(self, w: Vector, X: Vector) -> Matrix:
+        """The score of each class."""
+        z: Matrix = X @ w.reshape(X.shape[1], self.classes)
+        return z
 
     def _targets(self, y: Vector) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Class numbers that are safe to index with, and where they are meant."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip
-from fedveil.values import Vector, whole
+from fedveil.values import Matrix, Vector, whole
 
 if TYPE_CHECKING:
     from fedveil.model.torch_engine import Engine
@@ -106,6 +106,10 @@ class TorchLoss:
             return found[:, 0]
         best = found.argmax(axis=1) if found.shape[1] > 1 else found[:, 0] > 0
         return np.asarray(best, dtype=np.float64)
+
+    def scores(self, w: Vector, X: Vector) -> Matrix:
+        """The module's outputs."""
+        return self._engine(X.shape[1]).outputs(w, X)
 
     def _engine(self, features: int) -> "Engine":
         from fedveil.model.torch_engine import engine  # loads PyTorch

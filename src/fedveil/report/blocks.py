@@ -1,11 +1,28 @@
 """The pieces a page is set from: tables that read well on a phone and to a screen reader, figures, notes."""
 
 from collections.abc import Sequence
+from importlib.resources import files
 
 from fedveil.report.charts import Kind
 from fedveil.report.markup import Markup, tag
 
 Cells = Sequence[object]
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def head(title: str) -> Markup:
+    """The head of a page that loads nothing and sends nothing."""
+    style = files("fedveil.report").joinpath("page.css").read_text(encoding="utf-8")
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("link", rel="icon", href="data:,"),
+        tag("style", Markup(style)),
+    )
 
 
 def section(name: str, title: str, *inside: object) -> Markup:

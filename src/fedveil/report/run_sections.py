@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from fedveil.algorithms.registry import title_of
 from fedveil.certificate.assumptions import Assumption
 from fedveil.mechanism import LastIterate
 from fedveil.plan import Plan
-from fedveil.report import words
+from fedveil.report import quality_section, words
 from fedveil.report.blocks import badge, code, figure, note, paragraph, section, table
 from fedveil.report.charts import Axis, Line, Row, axis, lines_chart, rows_chart
 from fedveil.report.markup import Markup, joined, tag
@@ -17,7 +18,16 @@ _NAMES = {
     "non-private": "plain rounds without noise",
     "centralised": "all data in one place, no noise",
 }
-_METRICS = {"accuracy": "accuracy", "loss": "mean loss", "r2": "R²", "mae": "mean absolute error"}
+_METRICS = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "log_loss": "log loss",
+    "brier": "Brier score",
+    "loss": "mean loss",
+    "r2": "R²",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+}
 
 
 def utility(view: View) -> Markup:
@@ -33,8 +43,10 @@ def utility(view: View) -> Markup:
         source = note(text + "for those records these numbers are not covered by the promise.", kind="warning")
     main = next((key for key in ("accuracy", "mae", "loss") if key in found.scores[0].values), None)
     chart = None if main is None else _bars(found, main)
-    table_ = _score_table(found)
-    return section("utility", "How well the model does", source, _summary(found), chart, table_, _clients(found))
+    useless = None if found.useless is None else note(found.useless, kind="warning")
+    parts = (useless, _summary(found), chart, _score_table(found), quality_section.by_class(found.quality))
+    more = quality_section.calibrated(found.quality)
+    return section("utility", "How well the model does", source, *parts, more, _clients(found))
 
 
 def _bars(found: Utility, metric: str) -> Markup:
@@ -45,8 +57,8 @@ def _bars(found: Utility, metric: str) -> Markup:
             _NAMES.get(score.name, score.name),
             score.values[metric],
             _score_text(metric, score.values[metric]),
-            "best" if score is found.scores[0] else "other",
-            words.wilson(score.values[metric], found.records) if share and found.records else None,
+            "best" if score is found.scores[0] else "weak" if score is found.constant else "other",
+            _interval(score, metric, found.records),
         )
         for score in scored
     ]
@@ -54,6 +66,7 @@ def _bars(found: Utility, metric: str) -> Markup:
     listed = "; ".join(f"{row.label}: {row.text}" for row in rows) + "."
     caption = f"{_METRICS[metric].capitalize()} on the test records, {'larger' if share else 'smaller'} is better."
     caption += " The thin lines are 95% intervals (Wilson)." if share and found.records else ""
+    caption += "" if found.constant is None else " The best constant answer is that of the test records themselves."
     return figure(rows_chart("by-model", _METRICS[metric].capitalize(), listed, rows, scale=scale), caption)
 
 
@@ -64,6 +77,9 @@ def _summary(found: Utility) -> Markup | None:
     low, high = words.wilson(accuracy, found.records)
     text = f"The released model is right on {100 * accuracy:.1f}% of them "
     text += f"(95% interval {100 * low:.1f}% to {100 * high:.1f}%)."
+    if found.constant is not None and "accuracy" in found.constant.values:
+        text += f" {found.constant.name[0].upper()}{found.constant.name[1:]} is right on "
+        text += f"{100 * found.constant.values['accuracy']:.1f}%."
     plain = next((s.values.get("accuracy") for s in found.scores if s.name == "non-private"), None)
     if plain is not None:
         text += f" Plain rounds without noise reach {100 * plain:.1f}%"
@@ -77,6 +93,7 @@ def _score_text(metric: str, value: float) -> str:
 
 def _score_table(found: Utility) -> Markup:
     metrics = [key for key in _METRICS if any(key in score.values for score in found.scores)]
+    metrics = [key for key in metrics if key != "loss" or "log_loss" not in metrics]
     rows = [(_NAMES.get(s.name, s.name), *(_cell(s, key, found.records) for key in metrics)) for s in found.scores]
     heads = ("model", *(_METRICS[key] for key in metrics))
     return table(f"Scores on {found.records:,} test records", heads, rows, numbers=range(1, len(heads)))
@@ -86,10 +103,18 @@ def _cell(score: Score, metric: str, records: int) -> str:
     if metric not in score.values:
         return "–"
     text = _score_text(metric, score.values[metric])
-    if metric != "accuracy" or not records:
+    ends = _interval(score, metric, records)
+    if ends is None:
         return text
-    low, high = words.wilson(score.values[metric], records)
-    return f"{text} ({100 * low:.1f} to {100 * high:.1f})"
+    low, high = (f"{100 * end:.1f}" if metric == "accuracy" else words.plain(end) for end in ends)
+    return f"{text} ({low} to {high})"
+
+
+def _interval(score: Score, metric: str, records: int) -> tuple[float, float] | None:
+    """As the run worked it out; for accuracies of others, Wilson's."""
+    if metric in score.intervals or metric != "accuracy" or not records:
+        return score.intervals.get(metric)
+    return words.wilson(score.values[metric], records)
 
 
 def _clients(found: Utility) -> Markup | None:
@@ -115,7 +140,7 @@ def schedule(view: View) -> Markup:
     plan, found = view.plan, view.schedule
     if found is None:
         kind = plan.method.kind
-        text = f"By {words.METHODS.get(kind, kind)}, as the plan says:"
+        text = f"By {title_of(kind)}, as the plan says:"
         facts = [*_facts(plan), *plan.method.facts(plan.data, plan.target), ("grid of the noise", f"2^{plan.grid}")]
         return section("schedule", "How it was trained", paragraph(text), table("The plan", ("what", "value"), facts))
     run, unit = plan.run, plan.target.unit

@@ -16,10 +16,12 @@ from fedveil.certificate.assumptions import Assumption
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Bound
+from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES
 from fedveil.report.audit_view import AuditView, audit_view
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
+from fedveil.report.quality import Quality, answer_name, intervals_of, quality_of
 from fedveil.signature import signature_in
 from fedveil.strict_json import read_object
 
@@ -58,21 +60,29 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One model on the test records: every metric that was given, by its name."""
+    """One model on the test records: every metric that was given, by its name; and 95% intervals of some of them."""
 
     name: str
     values: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utility:
-    """How well the released model does, and others beside it; the released one comes first."""
+    """How well the released model does, and others beside it; the released one comes first.
+
+    ``constant``: the best constant answer, as one of the others; ``useless``: a sentence where the model does no
+    better. ``quality``: class by class, and how far its probabilities can be trusted.
+    """
 
     task: str
     records: int
     public: bool
     scores: tuple[Score, ...]
     per_client: Mapping[str, float] = field(default_factory=dict)
+    constant: Score | None = None
+    useless: str | None = None
+    quality: Quality | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,20 +238,28 @@ def _utility(metrics: Mapping[str, Any]) -> Utility | None:
     if test is None:
         return None
     others = [Score(str(name), _scores(given)) for name, given in (metrics.get("baselines") or {}).items()]
+    constant = test.get("baseline")
+    always = None if constant is None else Score(answer_name(constant), _scores(constant))
+    released = Score("released model", _scores(test), intervals_of(test))
     return Utility(
         task=str(metrics["task"]),
         records=int(test["records"]),
         public=test["public"] is True,
-        scores=(Score("released model", _scores(test)), *others),
+        scores=(released, *([] if always is None else [always]), *others),
         per_client=_per_client(test.get("per_client") or {}),
+        constant=always,
+        useless=no_better(test),
+        quality=quality_of(test),
     )
 
 
 def _scores(given: Mapping[str, Any]) -> dict[str, float]:
     """Metrics by name; one that could not be worked out (null) is left out."""
-    names = {"mean_absolute_error": "mae"}
-    found = {key: _number(given.get(key)) for key in ("accuracy", "loss", "r2", "mae", *names)}
-    return {names.get(key, key): value for key, value in found.items() if value is not None}
+    keys = ("accuracy", "auc", "log_loss", "brier", "loss", "r2", "mae", "rmse")
+    found = {key: _number(given.get(key)) for key in keys}
+    if found["mae"] is None:  # before it was given in the target's own unit
+        found["mae"] = _number(given.get("mean_absolute_error"))
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _per_client(given: Mapping[str, Any]) -> dict[str, float]:

@@ -13,6 +13,8 @@ References:
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
+from fedveil.model.intervals import wilson as wilson
+
 NO_GUARANTEE = "no guarantee"
 
 OBSERVERS = {
@@ -30,13 +32,6 @@ SEEN_BY = {
     "every-model": "every model seen",
     "server-with-secure-aggregation": "a server that sees sums only",
     "server": "a server that sees every update",
-}
-
-METHODS = {
-    "hidden": "hidden training",
-    "dpsgd": "noisy clipped gradient steps (DP-SGD)",
-    "fedavg": "federated averaging of noised updates",
-    "simfl": "rounds without a server, led by each client in turn (SimFL)",
 }
 
 BOUNDS = {
@@ -163,17 +158,6 @@ def group(unit: str) -> str:
     return (
         "The promise is for one record at a time. A person with k records has k times the epsilon, and a larger delta."
     )
-
-
-def wilson(share: float, count: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Wilson's 95% interval for a share seen in ``count`` trials.
-
-    >>> tuple(round(v, 4) for v in wilson(0.9, 100))
-    (0.8256, 0.9448)
-    """
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def plain(value: float, digits: int = 4) -> str:

@@ -29,7 +29,7 @@ def squared_norm(values: Whole) -> int:
     >>> squared_norm(np.array([2**62, -(2**62)])) == 2**125
     True
     """
-    top = largest(values)
+    top = largest(values) if values.size else 0
     if top > LIMIT:  # -2**63 has no absolute value in 64 bits
         return sum(int(value) ** 2 for value in values)
     count = max(1, math.ceil(top.bit_length() / _LIMB))

@@ -12,10 +12,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedveil.theory.divergence import log_theta
-from fedveil.theory.kernel import raised_epsilon
 from fedveil.theory.rounds import Rounds
 from fedveil.values import Indices, Vector
 
@@ -104,3 +103,19 @@ def nonlinear_contraction(
     for k in range(1, value.size):
         value[:k] = contract(epsilon, value[:k], np.full(k, distances[k]), log_divergence)
     return value
+
+
+def raised_epsilon(epsilon: ArrayLike, log_before: ArrayLike) -> Vector:
+    r"""$\tilde\varepsilon = \ln(1 + (e^\varepsilon - 1)/a)$ from $\varepsilon$ and $\ln a$; unchecked.
+
+    Element by element. Rounded down by a few units in the last place, never below $\varepsilon$: the safe
+    side, for $E_\varepsilon$ does not increase in $\varepsilon$. Nothing overflows.
+
+    >>> float(raised_epsilon(1000.0, -1000.0)), float(raised_epsilon(0.0, -5.0))
+    (1999.99999..., 0.0)
+    """
+    e, log_a = np.asarray(epsilon, dtype=np.float64), np.asarray(log_before, dtype=np.float64)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        log_gain = np.where(e < 30, np.log(np.expm1(np.minimum(e, 30))), e + np.log1p(-np.exp(-e)))
+        raised = np.logaddexp(0.0, log_gain - log_a) * (1 - 1e-15)
+    return np.asarray(np.where(e == 0, 0.0, np.maximum(e, raised)), dtype=np.float64)

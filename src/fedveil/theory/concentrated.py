@@ -55,15 +55,6 @@ class Concentrated:
         """The least delta over all orders, from above."""
         return delta_of_curve(self.zeta, epsilon, self._orders())
 
-    def then(self, *others: "Concentrated") -> "Concentrated":
-        """One after another, adaptively: rho adds, the smallest omega holds [BS16, BDRS18].
-
-        >>> Concentrated(0.5).then(Concentrated(0.25, omega=8.0))
-        Concentrated(rho=0.75, omega=8.0)
-        """
-        parts = (self, *others)
-        return Concentrated(math.fsum(part.rho for part in parts), min(part.omega for part in parts))
-
     def group(self, size: int) -> "Concentrated":
         """For ``size`` people at once: rho times size squared, omega over size.
 
@@ -153,38 +144,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     guess = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     return smallest_epsilon(lambda epsilon: float(log_theta(epsilon, mu)) + ROUNDING, delta, guess)
-
-
-def gaussian_concentrated(mu: float) -> Concentrated:
-    r"""$\mu$-GDP is $\mu^2/2$-zCDP: data processing from the pair of Gaussians that defines it.
-
-    >>> gaussian_concentrated(1.0)
-    Concentrated(rho=0.5, omega=inf)
-    """
-    check_mu(mu)
-    return Concentrated(mu * mu / 2)
-
-
-def compose_mu(*mus: float) -> float:
-    """One after another, adaptively: the squares add [DRS22].
-
-    >>> compose_mu(3.0, 4.0), compose_mu()
-    (5.0, 0.0)
-    """
-    for mu in mus:
-        check_mu(mu)
-    return math.hypot(*mus)
-
-
-def group_mu(mu: float, size: int) -> float:
-    """For ``size`` people at once: mu times size [DRS22].
-
-    >>> group_mu(0.5, 3)
-    1.5
-    """
-    check_mu(mu)
-    check_size(size)
-    return mu * size
 
 
 def group_epsilon_delta(epsilon: float, delta: float, size: int) -> tuple[float, float]:

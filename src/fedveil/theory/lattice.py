@@ -129,11 +129,6 @@ def from_above(law: LossLaw, step: float, tail: float) -> LatticeLaw:
     return raised(grid_cells(law, step, tail), step)
 
 
-def from_below(law: LossLaw, step: float, tail: float) -> LatticeLaw:
-    """A law on the grid that ``law`` dominates: every delta from it is a lower bound."""
-    return lowered(grid_cells(law, step, tail), step)
-
-
 def raised(cells: Cells, step: float) -> LatticeLaw:
     """From above: each cell's mass at its two ends."""
     return LatticeLaw(step, round(cells.levels[0] / step), _split(cells), _lost(cells))

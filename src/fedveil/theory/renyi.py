@@ -27,7 +27,6 @@ from scipy.special import digamma, gammaln, xlog1py
 
 from fedveil.checks import require
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, log_sum
-from fedveil.values import Vector
 
 LARGEST_SAMPLED_ORDER = 10_000  # beyond this the rounding of the binomial sum is no longer below ROUNDING
 _ULPS = 8 * 2.0**-52  # each logarithm below is a handful of roundings of the terms it names
@@ -261,27 +260,7 @@ def _over_orders(orders: ArrayLike, zetas: ArrayLike, convert: Callable[[float, 
     return min((convert(alpha, zeta), alpha) for alpha, zeta in zip(alphas.tolist(), inflated, strict=True))
 
 
-# The divergences that follow have a relative error below ROUNDING; the finite one is rounded up instead.
-
-
-def renyi_finite(alpha: float, p: Vector, q: Vector) -> float:
-    r"""$D_\alpha(P\|Q) = \ln(\sum_i p_i^\alpha q_i^{1-\alpha})/(\alpha-1)$; ``inf`` where ``q`` misses ``p``.
-
-    >>> round(renyi_finite(2, np.array([0.5, 0.5]), np.array([0.25, 0.75])), 6)
-    0.287682
-    """
-    check_order(alpha)
-    require(p.shape == q.shape, "q", f"have the shape of p, {p.shape}", q.shape)
-    for name, law in (("p", p), ("q", q)):
-        total = abs(float(law.sum()) - 1) < 1e-9
-        require(total and np.all(law >= 0), name, "be a probability vector", law.tolist())
-    used = p > 0
-    if np.any(q[used] == 0):
-        return math.inf
-    a, log_p = alpha - 1, np.log(p[used])
-    loss = log_p - np.log(q[used])
-    slack = 0.0 if np.array_equal(p, q) else _ULPS * (1 + float(np.max(np.abs(log_p) + alpha * np.abs(loss))))
-    return max(0.0, (log_sum(log_p + a * loss) + slack) / a)
+# The divergences that follow have a relative error below ROUNDING.
 
 
 def renyi_gaussian(alpha: float, r: float) -> float:

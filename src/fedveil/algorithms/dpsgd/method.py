@@ -388,3 +388,4 @@ def _shrunk(method: DpSgd) -> str:
 
 
 METHOD = DpSgd
+TITLE = "noisy clipped gradient steps (DP-SGD)"

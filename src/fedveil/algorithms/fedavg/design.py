@@ -63,6 +63,10 @@ class FedAvgRequest:
             object.__setattr__(self, "cohort", whole("algorithm.cohort", self.cohort))
             require(self.cohort >= 1, "algorithm.cohort", "be at least 1", self.cohort)
 
+    def noised_by_clients(self) -> "FedAvgRequest":
+        """The same, but what the server would add to the sum is added by the clients in shares."""
+        return replace(self, noise="shared") if self.noise == "central" else self
+
     def design(self, task: Task) -> Draft:
         """Defaults first, then the noise that meets the target."""
         _check_wishes(task)

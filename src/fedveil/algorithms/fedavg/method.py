@@ -6,15 +6,15 @@ privacy at all. Page: docs/fedavg.md.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
 from fedveil.account.compare import account_for
 from fedveil.account.grid import Grid
-from fedveil.algorithms.base import EveryModelSeen
+from fedveil.algorithms.base import EveryModelSeen, Tabled
 from fedveil.algorithms.noise_shares import check_cohorts, check_punctual, check_range, variation, with_masks
 from fedveil.algorithms.share_words import SENT_ALWAYS, Row, drawn, share_rows
 from fedveil.checks import require
@@ -22,7 +22,6 @@ from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer, Bound, Neighbours
 from fedveil.mechanism import Gaussian, Mechanism, Repeat, SampledGaussian
 from fedveil.model.spec import ModelPlan
-from fedveil.tables import filled
 from fedveil.target import Target
 from fedveil.theory.grid import LARGEST_STATE, SAMPLER_DISTANCE
 from fedveil.trust import CENTRAL, Trust
@@ -38,7 +37,7 @@ _NOISELESS = Bound(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FedAvg(EveryModelSeen):
+class FedAvg(Tabled, EveryModelSeen):
     """``cohort``: clients expected in a round; ``update_norm``: every update is clipped to it.
 
     ``noise_multiplier``: noise of the sum over ``update_norm``. ``weights`` by records count up to ``most_records``, so
@@ -60,6 +59,7 @@ class FedAvg(EveryModelSeen):
     most_records: int = 0
 
     kind: ClassVar[str] = "fedavg"
+    pulls_when_empty: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("rounds", "local_epochs", "local_batch", "most_records"):
@@ -215,16 +215,6 @@ class FedAvg(EveryModelSeen):
         travel = self.server_step / (1 - self.momentum) * (data.clients * self.update_norm + noise)
         return 2.0 ** math.ceil(math.log2(self.rounds * travel / self.divisor(data)))
 
-    def table(self) -> dict[str, Any]:
-        """All fields."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def read(cls, table: Mapping[str, Any]) -> "FedAvg":
-        """From the table that :meth:`table` writes."""
-        found: FedAvg = filled(cls, table, "method")
-        return found
-
     def assumptions(
         self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Row]:
@@ -318,3 +308,4 @@ def _noise_rule(none: bool) -> str:
 
 
 METHOD = FedAvg
+TITLE = "federated averaging of noised updates"

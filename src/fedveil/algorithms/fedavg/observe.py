@@ -109,5 +109,6 @@ ATTACK_VIEW = AttackView(
         push=_push,
         clients=True,
         work=lambda plan: method_of(plan).local_epochs,
+        shortened=lambda plan, rounds: replace(plan, method=replace(method_of(plan), rounds=rounds)),
     ),
 )

@@ -12,7 +12,8 @@ import numpy as np
 
 from fedveil.account.hidden import per_round
 from fedveil.mechanism import LastIterate
-from fedveil.theory.crowds import chance_of_more, most_joined, seldom_more
+from fedveil.theory.binomial_tail import binomial_tail, largest_usual
+from fedveil.theory.crowds import most_joined
 from fedveil.theory.grid import SAMPLER_DISTANCE
 from fedveil.values import Vector
 
@@ -63,11 +64,11 @@ def with_largest_batch(run: LastIterate, delta: float) -> LastIterate:
 
 def usual_crowd(run: LastIterate, delta: float) -> int:
     """The least batch that some round exceeds with a chance of at most a thousandth of delta."""
-    return seldom_more(_SHARE * delta, chance_to_join(run), run.records or 1, run.total)
+    return largest_usual(run.records or 1, chance_to_join(run), _SHARE * delta / run.total)
 
 
 def chance_of_a_larger_batch(run: LastIterate) -> float:
     """At most so large is the chance that some round has more units than its steps are accounted for."""
     if run.largest_batch is None:
         return 0.0
-    return chance_of_more(run.largest_batch, chance_to_join(run), run.records or 1, run.total)
+    return min(1.0, run.total * binomial_tail(run.records or 1, chance_to_join(run), run.largest_batch + 1))

@@ -337,3 +337,4 @@ def _check_constants(run: LastIterate, model: ModelPlan, data: DataShape) -> Non
 
 
 METHOD = Hidden
+TITLE = "hidden training"

@@ -5,15 +5,15 @@ other party's noised sum, and in the others the model. Page: docs/simfl.md.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from fedveil.account.compare import account_for
 from fedveil.account.grid import Grid
-from fedveil.algorithms.base import EveryModelSeen
+from fedveil.algorithms.base import EveryModelSeen, Tabled
 from fedveil.algorithms.share_words import Row
 from fedveil.checks import require
 from fedveil.data.records import DataShape
@@ -22,7 +22,6 @@ from fedveil.guarantee import Adversary, Answer, Bound, Neighbours
 from fedveil.mechanism import Compose, Gaussian, Mechanism, Repeat, SampledGaussian
 from fedveil.model.rounding import rounding_bound
 from fedveil.model.spec import ModelPlan
-from fedveil.tables import filled
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices, number, whole
@@ -31,7 +30,7 @@ _MOST_ROUNDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimFL(EveryModelSeen):
+class SimFL(Tabled, EveryModelSeen):
     """``noise_multiplier``: noise of one party's sum over ``clip``, the bound on a record's gradient.
 
     ``rate``: every record joins a round by its own secret coin; 1: all do. ``momentum`` is part of the leader's step.
@@ -211,16 +210,6 @@ class SimFL(EveryModelSeen):
         travel = self.step_size / (1 - self.momentum) * (data.records * self.clip + noise) / self.divisor(data)
         return 2.0 ** math.ceil(math.log2(self.rounds * travel))
 
-    def table(self) -> dict[str, Any]:
-        """All fields."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def read(cls, table: Mapping[str, Any]) -> "SimFL":
-        """From the table that :meth:`table` writes."""
-        found: SimFL = filled(cls, table, "method")
-        return found
-
     def assumptions(
         self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Row]:
@@ -269,3 +258,4 @@ def _name(group: range) -> str:
 
 
 METHOD = SimFL
+TITLE = "rounds without a server, led by each client in turn (SimFL)"

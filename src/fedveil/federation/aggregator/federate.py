@@ -18,6 +18,7 @@ from fedveil.algorithms.acting import Relay
 from fedveil.algorithms.registry import acts_of
 from fedveil.checks import require
 from fedveil.data.load import Loaded
+from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
 from fedveil.federation.aggregator.consortium import consortium
 from fedveil.federation.aggregator.late_windows import LateWindows
@@ -47,10 +48,11 @@ _HELLO: Final = 120.0  # seconds for sites to say who they are, before there is 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Held:
-    """Records that the aggregator may measure on, and whether they are public."""
+    """Records that the aggregator may measure on, whether they are public, and how they were made, if it knows."""
 
     records: Records | None = None
     public: bool = True
+    preparation: Preparation | None = None
 
     @property
     def count(self) -> int:
@@ -299,7 +301,14 @@ class Federation:
             task = "classification" if plan.data.classes else "regression"
             return {"format": 1, "task": task, "test": None, "baselines": {}}
         # Without baselines nothing is measured on training records, so none are needed.
-        loaded = Loaded(train=held, test=held, test_public=self.held.public, dropped_rows=0, feature_names=())
+        loaded = Loaded(
+            train=held,
+            test=held,
+            test_public=self.held.public,
+            dropped_rows=0,
+            feature_names=(),
+            preparation=self.held.preparation,
+        )
         return published(plan, measure(plan, loaded, model, entropy), self.folder / "private")
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""Randomness that everybody may know: signs and places as a function of a seed that is published with the round.
+"""Randomness that everybody may know: signs as a function of a seed that is published with the round.
 
 It does not depend on data, so it costs no privacy; it protects nothing either, and is never used for noise.
 """
@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.values import Indices, Vector
+from fedveil.values import Vector
 
 _MOST: Final = 2**28
 
@@ -23,20 +23,6 @@ def public_signs(seed: bytes, label: str, size: int) -> Vector:
     _check(size)
     bits = np.unpackbits(np.frombuffer(_stream(seed, label, -(-size // 8)), dtype=np.uint8), count=size)
     return np.asarray(1.0 - 2.0 * bits, dtype=np.float64)
-
-
-def public_places(seed: bytes, label: str, kept: int, size: int) -> Indices:
-    """A uniformly random set of ``kept`` of the places 0 .. size - 1, ascending.
-
-    Those with the smallest words; two words tie with a chance below size**2 / 2**65, and then the earlier place wins.
-
-    >>> public_places(b"round 7", "sparse", 3, 10).size
-    3
-    """
-    _check(size)
-    require(1 <= kept <= size, "kept", f"lie between 1 and {size}", kept)
-    words = np.frombuffer(_stream(seed, label, 8 * size), dtype="<u8")
-    return np.sort(np.argsort(words, kind="stable")[:kept]).astype(np.int64)
 
 
 def _stream(seed: bytes, label: str, length: int) -> bytes:

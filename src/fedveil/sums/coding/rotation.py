@@ -63,16 +63,6 @@ def block_of(size: int) -> int:
     return int(1 << (size.bit_length() - 1))
 
 
-def largest_after(norm: float, size: int, failure: float) -> float:
-    r"""$\|x\| \sqrt{2 \ln(2 d/\beta)/p}$, $p$ the block: some coordinate is larger with a chance below $\beta$ only.
-
-    ``size`` is $d$, ``failure`` $\beta$; the chance is over the seed, which must not depend on the vector [AC09].
-    """
-    require(0 <= norm < math.inf, "norm", "be finite and non-negative", norm)
-    require(0 < failure < 1, "failure", "lie strictly between 0 and 1", failure)
-    return norm * math.sqrt(2 * math.log(2 * size / failure) / block_of(size))
-
-
 def _parts(size: int, block: int) -> tuple[slice, ...]:
     first = slice(0, block)
     return (first,) if block == size else (first, slice(size - block, size))

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.sums.exact import squared_norm
+from fedveil.sums.seam import Whole
 from fedveil.values import Vector
 
-Whole = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 _TRIES: Final = 64
@@ -57,14 +58,6 @@ def to_levels(values: Vector, levels: int, words: Words | None) -> Vector:
     return np.asarray(np.clip(found, -levels, levels) * (largest / levels), dtype=np.float64)
 
 
-def coin_error(size: int, largest: float, levels: int) -> float:
-    """size (largest / levels)**2 / 4 bounds the mean squared error of :func:`to_levels` by coins [SYKM17].
-
-    To the nearest, the squared error itself is at most that.
-    """
-    return size * (largest / levels) ** 2 / 4
-
-
 def norm_limit(bound: float, size: int, failure: float = 0.001) -> int:
     """What squared norm to allow after rounding by coins a vector of norm ``bound``, all in grid steps [KLS21].
 
@@ -101,19 +94,3 @@ def rounded_within(values: Vector, limit: int, source: Source) -> Whole | None:
             return found
     cut = np.trunc(values).astype(np.int64)
     return cut if squared_norm(cut) <= limit else np.zeros_like(cut)
-
-
-def squared_norm(steps: Whole) -> int:
-    """Exactly.
-
-    >>> squared_norm(np.array([2**62, -(2**63)])) == 2**124 + 2**126
-    True
-    """
-    require(steps.dtype == np.int64, "steps", "be int64", steps.dtype)
-    if steps.size == 0:
-        return 0
-    most = max(int(steps.max()), -int(steps.min()))
-    if most * most * steps.size < 2**63:
-        return int(np.dot(steps, steps))
-    whole = steps.astype(object)
-    return int(np.dot(whole, whole))

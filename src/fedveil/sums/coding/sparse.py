@@ -30,13 +30,3 @@ def only(values: Vector, chosen: Indices) -> Vector:
     found = np.zeros_like(values)
     found[chosen] = values[chosen]
     return found
-
-
-def random_k_error(squared_norm: float, size: int, kept: int) -> float:
-    """The mean squared error of :func:`random_k`, exactly: (size / kept - 1) times the squared norm."""
-    return (size / kept - 1) * squared_norm
-
-
-def top_k_error(squared_norm: float, size: int, kept: int) -> float:
-    """The squared error of :func:`top_k` is at most (1 - kept / size) times the squared norm."""
-    return (1 - kept / size) * squared_norm

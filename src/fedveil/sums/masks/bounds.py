@@ -9,9 +9,6 @@ from fedveil.checks import require
 from fedveil.sums.exact import LIMIT, largest, squared_norm
 from fedveil.sums.masks.refusals import OutOfBounds
 from fedveil.sums.seam import Whole
-from fedveil.theory.headroom import DEVIATIONS, MODULUS, require_headroom, widest
-
-__all__ = ["DEVIATIONS", "MODULUS", "Bounds", "admit", "largest", "require_headroom", "squared_norm", "widest"]
 
 
 @final

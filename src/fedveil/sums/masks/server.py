@@ -59,11 +59,6 @@ class ServerRound:
         return _STAGES[self._stage] if self._stage < len(_STAGES) else None
 
     @property
-    def waiting_for(self) -> Members:
-        """Clients that have not answered at this stage."""
-        return self._lists[-1] - self._answered if self.expected is not None else frozenset()
-
-    @property
     def result(self) -> Summed:
         """The sum and who is in it."""
         if self._result is None:

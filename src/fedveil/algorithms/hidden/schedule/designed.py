@@ -47,6 +47,18 @@ class Row:
     risk: float
     certified: bool
 
+    def shown(self) -> dict[str, str | float]:
+        """Return the row as a table for people shows it; a star marks what was calibrated."""
+        batch = str(self.batch) if isinstance(self.batch, int) else f"{min(self.batch)} to {max(self.batch)}"
+        return {
+            "kind": self.kind + (" *" if self.certified else ""),
+            "passes x rounds": f"{self.passes} x {self.rounds}",
+            "batch": batch,
+            "step": self.step_size,
+            "noise": self.noise_on_average,
+            "risk": self.risk,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Designed:

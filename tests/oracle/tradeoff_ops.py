@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.theory.tradeoff import Curve, GaussianTradeOff, TradeOff, delta_of
-from fedveil.theory.tradeoff_thin import SIZE, discretise, thin
 from fedveil.values import Vector
+from oracle.tradeoff import Curve, GaussianTradeOff, TradeOff, delta_of
+from oracle.tradeoff_thin import SIZE, discretise, thin
 
 _LARGEST = 700.0  # exp of this is finite; steeper lines are left out, which is safe
 _LEAST = 1e-12  # a log ratio nearer to zero than this is rounding

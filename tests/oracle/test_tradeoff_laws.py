@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedveil.theory.divergence import hockey_stick
-from fedveil.theory.tradeoff import (
+from fedveil.values import Vector
+from oracle.tradeoff import (
     Curve,
     GaussianTradeOff,
     TradeOff,
@@ -19,7 +20,7 @@ from fedveil.theory.tradeoff import (
     evaluate,
     through,
 )
-from fedveil.theory.tradeoff_ops import (
+from oracle.tradeoff_ops import (
     chain,
     from_profile,
     group,
@@ -33,8 +34,7 @@ from fedveil.theory.tradeoff_ops import (
     weakest,
     zcdp,
 )
-from fedveil.theory.tradeoff_thin import discretise, thin
-from fedveil.values import Vector
+from oracle.tradeoff_thin import discretise, thin
 
 ALPHAS = np.concatenate((np.logspace(-12, -2, 15), np.linspace(0, 1, 101)))
 EPSILONS = np.linspace(0, 6, 25)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedveil.errors import BadValue
-from fedveil.theory.kernel import (
+from oracle.kernels import (
     FiniteKernel,
     GaussianKernel,
     LaplaceKernel,

@@ -3,8 +3,6 @@ r"""Gaussian approximations of DP-SGD's trade-off function: for figures and rule
 They are values of their own type, so nothing that certifies can take one for a guarantee by mistake.
 
 References:
-    [DRS22] Dong, Roth, Su. Gaussian Differential Privacy. J. R. Stat. Soc. B 84(1), 2022. Corollary 5.4, as
-        cited by van Dijk and Nguyen 2023, section 4.5.
     van Dijk and Nguyen 2023, section 4.7.
 """
 
@@ -12,11 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from scipy.special import erf, ndtr
-
 from fedveil.checks import require
-from fedveil.theory.tradeoff import GaussianTradeOff
-from fedveil.theory.tradeoff_ops import check_count
+from oracle.tradeoff import GaussianTradeOff
+from oracle.tradeoff_ops import check_count
 
 
 @final
@@ -27,24 +23,6 @@ class Approximation:
     curve: GaussianTradeOff
     source: str
     certified: ClassVar[Literal[False]] = False
-
-
-def central_limit(noise_multiplier: float, rate: float, rounds: int) -> Approximation:
-    r"""$C_p(G_{1/\sigma})^{\otimes T} \approx G_\mu$ with
-    $\mu = p\sqrt{T}\sqrt{2(e^{1/\sigma^2}\Phi(3/2\sigma)+3\Phi(-1/2\sigma)-2)}$.
-
-    Good when ``rate * sqrt(rounds)`` is moderate and ``rate`` small; it may promise too much.
-
-    >>> round(central_limit(noise_multiplier=1.0, rate=0.01, rounds=1000).curve.mu, 6)
-    0.540795
-    """
-    x = _inverse_noise("noise_multiplier", noise_multiplier)
-    require(0 <= rate <= 1, "rate", "lie between 0 and 1", rate, "Is it a batch size?")
-    check_count("rounds", rounds)
-    # The constants -2 + 1/2 + 3/2 are cancelled by hand, so that much noise loses no digits.
-    odd = 0.5 * float(erf(1.5 * x / math.sqrt(2))) - 1.5 * float(erf(0.5 * x / math.sqrt(2)))
-    inside = math.expm1(x * x) * float(ndtr(1.5 * x)) + odd
-    return Approximation(GaussianTradeOff(rate * math.sqrt(2 * rounds * inside)), "central limit")
 
 
 def shuffled_passes(noise_multiplier: float, passes: float, members: int = 1) -> tuple[Approximation, Approximation]:
@@ -59,7 +37,7 @@ def shuffled_passes(noise_multiplier: float, passes: float, members: int = 1) ->
     uses = members * passes
     spread = 1 / math.sqrt(2 * uses)
     below, above = (GaussianTradeOff(x * math.sqrt((1 + sign * spread) * uses)) for sign in (1, -1))
-    return Approximation(below, "004 section 4.7, lower"), Approximation(above, "004 section 4.7, upper")
+    return Approximation(below, "lower"), Approximation(above, "upper")
 
 
 def quieter_last_pass(
@@ -75,7 +53,7 @@ def quieter_last_pass(
     check_count("passes", passes)
     check_count("members", members)
     mu = math.sqrt(members) * math.hypot(x * math.sqrt(passes - 1), last)
-    return Approximation(GaussianTradeOff(mu), "004 section 4.7, quieter last pass")
+    return Approximation(GaussianTradeOff(mu), "quieter last pass")
 
 
 def _inverse_noise(name: str, noise: float) -> float:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from fedveil.checks import require
-from fedveil.theory.tradeoff import Curve, GaussianTradeOff, TradeOff, log_ratio
 from fedveil.values import Vector
+from oracle.tradeoff import Curve, GaussianTradeOff, TradeOff, log_ratio
 
 SIZE = 1000  # segments kept unless told otherwise
 _REACH = 9.5  # normal scores kept on each side: a tail beyond has mass 1e-21

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedveil.errors import BadValue
-from fedveil.theory.tradeoff import (
+from fedveil.theory.central_limit import central_limit
+from oracle.tradeoff import (
     GaussianTradeOff,
     TradeOff,
     approximate_dp,
@@ -16,9 +17,9 @@ from fedveil.theory.tradeoff import (
     evaluate,
     through,
 )
-from fedveil.theory.tradeoff_limits import central_limit, quieter_last_pass, shuffled_passes
-from fedveil.theory.tradeoff_ops import from_profile, group, renyi, subsample, tensor_power
-from fedveil.theory.tradeoff_thin import discretise
+from oracle.tradeoff_limits import quieter_last_pass, shuffled_passes
+from oracle.tradeoff_ops import from_profile, group, renyi, subsample, tensor_power
+from oracle.tradeoff_thin import discretise
 
 HALF = np.array([0.5, 0.5])
 ONE = GaussianTradeOff(1.0)
