@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from fedveil.mechanism_file import parse_mechanism
 
-# Found on first use: whoever only accounts or certifies loads no training code, and a relay loads next to nothing.
+# Names are imported on first use: accounting or certifying loads no training code, and a relay loads very little.
 _ROOMS = {
     "fedveil.account.calibrate": ("calibrate",),
     "fedveil.account.compare": ("account_for",),

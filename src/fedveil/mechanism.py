@@ -55,7 +55,7 @@ class Laplace:
 
     @property
     def r(self) -> float:
-        """Sensitivity over scale."""
+        """Sensitivity over the scale of the noise."""
         return sensitivity(self.neighbours) / self.noise_multiplier
 
 
@@ -155,12 +155,12 @@ class LastIterate:
 
     @property
     def sampled(self) -> bool:
-        """Whether every record decides by its own secret draws in which rounds it takes part."""
+        """True if every record decides by its own secret draws in which rounds it takes part."""
         return self.order in ("poisson", "independent")
 
     @property
     def total(self) -> int:
-        """Rounds of all passes together."""
+        """Number of rounds of all passes together."""
         return self.rounds * self.passes
 
 
@@ -263,7 +263,7 @@ def _check_choices(run: LastIterate) -> None:
 
 
 def _check_draws(run: LastIterate) -> None:
-    """What goes with orders in which every record draws for itself, and with no other."""
+    """Refuse settings that do not fit orders in which every record draws for itself, and their settings elsewhere."""
     if run.order == "poisson":
         require(run.rate is not None, "LastIterate.rate", "be given when the order is poisson", run.rate)
     else:
@@ -321,12 +321,15 @@ Mechanism = Primitive | Repeat | Compose
 
 
 def sensitivity(neighbours: Neighbours) -> float:
-    """How far one record can move a sum of contributions of norm at most 1."""
+    """Return how far one record can move a sum of contributions of norm at most 1."""
     return 2.0 if neighbours == "replace-one" else 1.0
 
 
 def shuffled(*, rate: float, rounds: int, noise_multiplier: float, neighbours: Neighbours) -> Mechanism:
-    """Shuffled passes: every record once per pass, so one Gaussian per (started) pass; never charged as Poisson."""
+    """Return shuffled passes: each record once per pass, so one Gaussian per (started) pass.
+
+    Never charged as Poisson.
+    """
     rate, rounds = number("rate", rate), whole("rounds", rounds)
     require(0 < rate <= 1, "rate", "lie in (0, 1]", rate, "Is it a batch size?")
     require(rate >= 1e-12, "rate", "be at least 1e-12", rate)
@@ -336,7 +339,7 @@ def shuffled(*, rate: float, rounds: int, noise_multiplier: float, neighbours: N
 
 
 def flatten(mechanism: Mechanism) -> Sequence[tuple[Primitive, int]]:
-    """All primitives with their counts, in order."""
+    """Return all primitives with their counts, in order."""
     match mechanism:
         case Compose(parts=parts):
             return [item for part in parts for item in flatten(part)]
@@ -347,7 +350,9 @@ def flatten(mechanism: Mechanism) -> Sequence[tuple[Primitive, int]]:
 
 
 def alike(mechanism: Mechanism) -> Mechanism:
-    """The mechanism with one neighbouring relation: where parts differ, all are charged for an exchange of records.
+    """Return the mechanism with one neighbouring relation.
+
+    Where parts differ, all are charged for an exchange of records.
 
     A record that contributes nothing is a record, so what holds for replace-one holds for zero-out too.
     """

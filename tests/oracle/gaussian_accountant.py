@@ -21,26 +21,26 @@ class GaussianAccountant:
     """
 
     def primitive(self, mechanism: Primitive, /) -> float:
-        """Sensitivity over noise."""
+        """Return sensitivity over noise."""
         if not isinstance(mechanism, Gaussian | ShuffledGaussian):
             raise CannotCertify(f"{type(mechanism).__name__} is not a Gaussian mechanism")
         return mechanism.mu
 
     def compose(self, first: float, second: float, /) -> float:
-        """Root of the sum of squares."""
+        """Return the root of the sum of squares."""
         return math.hypot(first, second)
 
     def repeat(self, once: float, times: int, /) -> float:
-        """mu grows with the root of the count."""
+        """Return mu times the root of the count."""
         return once * math.sqrt(times)
 
     def epsilon(self, curve: float, delta: float, /) -> float:
-        """The inverse of the exact delta, from above."""
+        """Return the inverse of the exact delta, rounded up."""
         check_delta(delta)
         guess = curve * (curve / 2 + math.sqrt(-2 * math.log(delta)))
         return smallest_epsilon(lambda e: log_gaussian_delta(e, curve) + ROUNDING, delta, max(guess, 1e-12))
 
     def delta(self, curve: float, epsilon: float, /) -> float:
-        """Exact, rounded up."""
+        """Return the exact delta, rounded up."""
         check_epsilon(epsilon)
         return min(1.0, math.exp(log_gaussian_delta(epsilon, curve) + ROUNDING))

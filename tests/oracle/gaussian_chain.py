@@ -1,8 +1,9 @@
 r"""Exact Gaussian chains in many dimensions: quadratic losses, no projection, so that both released laws are normal.
 
 $W_k = A_k W_{k-1} + b_k + N_k$ on one data set, $A'_k, b'_k$ on the other. Equal matrices give equal covariances, and
-one number $\mu$ says everything; curvature that differs between neighbours gives different covariances, and a direction
-is chosen in which the two normals are compared exactly: a lower bound. Theory page: exact-laws.md, section 6.
+one number $\mu$ describes everything. Curvature that differs between neighbours gives different covariances; then a
+direction is chosen in which the two normals are compared exactly, which is a lower bound. Theory page: exact-laws.md,
+section 6.
 
 References:
     [AB62] Anderson, Bahadur. Classification into two multivariate normal distributions with different covariance
@@ -22,9 +23,9 @@ from fedveil.theory.divergence import gaussian_delta
 from fedveil.theory.numerics import check_delta, check_epsilon, smallest_epsilon
 from fedveil.values import Vector
 
-_ROUNDING = 1e-11  # relative, of a difference of normal probabilities
-_ALIKE = 1e-12  # relative difference of covariances up to which they are equal
-_MIXES = 21  # directions of [AB62] that are tried
+_ROUNDING = 1e-11  # relative error of a difference of normal probabilities
+_ALIKE = 1e-12  # relative difference up to which covariances count as equal
+_MIXES = 21  # number of directions of [AB62] that are tried
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,33 +49,37 @@ class AffineRound:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NormalPair:
-    """The two released laws."""
+    """The two released laws, both normal."""
 
     means: tuple[Vector, Vector]
     covariances: tuple[Vector, Vector]
 
     @property
     def alike(self) -> bool:
-        """Whether the covariances agree, so that ``mu`` is the whole truth."""
+        """True if the covariances agree, so that ``mu`` describes everything."""
         first, second = self.covariances
         return bool(np.max(np.abs(first - second)) <= _ALIKE * np.max(np.abs(first)))
 
     @property
     def mu(self) -> float:
-        """Distance of the means in deviations of the common covariance."""
+        """Distance of the means, in deviations of the common covariance."""
         require(self.alike, "NormalPair.mu", "be asked for equal covariances", "different ones", "Use delta_lower.")
         gap = self.means[0] - self.means[1]
         return math.sqrt(max(0.0, float(gap @ np.linalg.solve(self.covariances[0], gap))))
 
     def delta_lower(self, epsilon: float) -> float:
-        """Exact (to 1e-10) where the covariances agree; else what the best direction tried reaches, both ways."""
+        """Return a lower bound on delta.
+
+        It is exact (to 1e-10) if the covariances agree; otherwise it is what the best direction tried reaches, both
+        ways.
+        """
         check_epsilon(epsilon)
         if self.alike:
             return gaussian_delta(epsilon, self.mu) * (1 - 1e-9)
         return max(_along(self, direction, epsilon) for direction in _directions(self))
 
     def epsilon_lower(self, delta: float) -> float:
-        """No smaller epsilon is true at this delta."""
+        """Return a lower bound: no smaller epsilon is true at this delta."""
         check_delta(delta)
 
         def log_delta(epsilon: float) -> float:
@@ -84,7 +89,7 @@ class NormalPair:
 
 
 def gaussian_chain(rounds: Sequence[AffineRound], start: Vector) -> NormalPair:
-    """The released laws after all rounds, from the same start.
+    """Return the released laws after all rounds, from the same start.
 
     >>> one = np.eye(1); step = (np.zeros(1), np.ones(1))
     >>> quiet = AffineRound((one, one), (np.zeros(1), np.zeros(1)), one)
@@ -104,10 +109,10 @@ def gaussian_chain(rounds: Sequence[AffineRound], start: Vector) -> NormalPair:
 
 
 def normal_delta(epsilon: float, gap: float, ratio: float) -> float:
-    r"""$E_\varepsilon(N(gap, ratio^2)\,\|\,N(0, 1))$ from below, exact but for rounding.
+    r"""Return $E_\varepsilon(N(gap, ratio^2)\,\|\,N(0, 1))$ from below, exact up to rounding.
 
     The log-ratio of the densities is a quadratic in z: it exceeds epsilon outside two points (ratio above 1), between
-    two points (below 1), or beyond one (equal).
+    two points (below 1), or beyond one point (equal).
 
     >>> round(normal_delta(1.0, 1.0, 1.0), 9)
     0.126936738
@@ -127,26 +132,26 @@ def normal_delta(epsilon: float, gap: float, ratio: float) -> float:
 
 
 def _where(a: float, b: float, c: float) -> list[tuple[float, float]]:
-    """The intervals on which a z^2 + b z + c >= 0."""
+    """Return the intervals on which a z^2 + b z + c >= 0."""
     if a == 0:
         if b == 0:
             return []
         return [(-c / b, math.inf)] if b > 0 else [(-math.inf, -c / b)]
     square = b * b - 4 * a * c
     if square < 0:
-        return []  # for a > 0 this could only be rounding
+        return []  # for a > 0 this can only be a rounding error
     q = -(b + math.copysign(math.sqrt(square), b)) / 2
     low, high = sorted((q / a, c / q)) if q else (0.0, 0.0)
     return [(-math.inf, low), (high, math.inf)] if a > 0 else [(low, high)]
 
 
 def _between(left: float, right: float) -> float:
-    """Standard normal mass of an interval, from the nearer tail."""
+    """Return the standard normal mass of an interval, computed from the nearer tail."""
     return float(ndtr(-left) - ndtr(-right)) if left > 0 else float(ndtr(right) - ndtr(left))
 
 
 def _directions(pair: NormalPair) -> list[Vector]:
-    """Linear statistics worth trying: those of [AB62], and those in which the variances differ most."""
+    """Return linear statistics worth trying: those of [AB62], and those in which the variances differ most."""
     (m1, m2), (s1, s2) = pair.means, pair.covariances
     found = [np.linalg.solve(t * s1 + (1 - t) * s2, m1 - m2) for t in np.linspace(0.0, 1.0, _MIXES)]
     vectors = eigh(s1, s2)[1]
@@ -154,7 +159,7 @@ def _directions(pair: NormalPair) -> list[Vector]:
 
 
 def _along(pair: NormalPair, u: Vector, epsilon: float) -> float:
-    """Both directions of the divergence for the statistic u.w: any statistic gives a lower bound."""
+    """Return the larger divergence of both directions for the statistic u.w; any statistic gives a lower bound."""
     (m1, m2), (s1, s2) = (
         tuple(float(u @ m) for m in pair.means),
         tuple(math.sqrt(u @ s @ u) for s in pair.covariances),

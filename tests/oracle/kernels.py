@@ -20,7 +20,7 @@ from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.numerics import check_epsilon
 from fedveil.values import Vector
 
-_SUM = 1e-9  # how far a row may be from summing to 1
+_SUM = 1e-9  # how far the sum of a row may be from 1
 
 
 @final
@@ -46,7 +46,7 @@ class FiniteKernel:
         object.__setattr__(self, "rows", rows)
 
     def push(self, p: Vector) -> Vector:
-        """The law of the output when the input has law ``p``."""
+        """Return the law of the output when the input has law ``p``."""
         p = np.asarray(p, dtype=np.float64)
         inputs = self.rows.shape[0]
         require(p.shape == (inputs,), "p", f"be a vector of length {inputs}, one mass an input", p.shape)
@@ -55,7 +55,7 @@ class FiniteKernel:
         return np.asarray(p @ self.rows, dtype=np.float64)
 
     def then(self, other: "FiniteKernel") -> "FiniteKernel":
-        """This kernel followed by ``other``."""
+        """Return this kernel followed by ``other``."""
         fits = self.rows.shape[1] == other.rows.shape[0]
         rule = f"take {self.rows.shape[1]} inputs, the outputs of the kernel before it"
         require(fits, "other", rule, other.rows.shape[0])
@@ -111,7 +111,7 @@ def contraction(kernel: Kernel, epsilon: float) -> float:
 
 
 def log_contraction(kernel: Kernel, epsilon: float) -> float:
-    """The logarithm of :func:`contraction`, finite long after the coefficient underflows.
+    """Return the logarithm of :func:`contraction`, finite long after the coefficient underflows.
 
     >>> log_contraction(GaussianKernel(noise=1.0, diameter=1.0), epsilon=1000.0)
     -499514.859...
@@ -128,7 +128,7 @@ def log_contraction(kernel: Kernel, epsilon: float) -> float:
 
 def _log_largest_pair(rows: Vector, epsilon: float) -> float:
     with np.errstate(divide="ignore", over="ignore"):
-        cost = np.exp(epsilon + np.log(rows))  # infinite where it overflows: such an output never counts
+        cost = np.exp(epsilon + np.log(rows))  # infinite after overflow: such an output never counts
         worst = max(float(np.maximum(row - cost, 0.0).sum(axis=1).max()) for row in rows)
     return math.log(min(worst, 1.0)) if worst > 0 else -math.inf
 
@@ -149,7 +149,7 @@ def nonlinear_contraction(kernel: Kernel, epsilon: float, before: float) -> floa
 
 
 def log_nonlinear_contraction(kernel: Kernel, epsilon: float, log_before: float) -> float:
-    """The logarithm of :func:`nonlinear_contraction`, from the logarithm of the divergence before."""
+    """Return the logarithm of :func:`nonlinear_contraction`, from the logarithm of the divergence before."""
     check_epsilon(epsilon)
     require(log_before <= 0, "log_before", "be at most 0", log_before, "It is the logarithm of a divergence.")
     if log_before == -math.inf:

@@ -51,7 +51,7 @@ class TradeOff:
         ratio = log_ratio(p[kept], q[kept])
         order = np.argsort(-ratio, kind="stable")
         p, q, ratio = p[kept][order], q[kept][order], ratio[order]
-        rise = int(np.count_nonzero(ratio == np.inf))  # the vertical part at alpha = 0 is no segment
+        rise = int(np.count_nonzero(ratio == np.inf))  # the vertical part at alpha = 0 is not a segment
         power = np.minimum(np.concatenate(([0.0], np.cumsum(q))), 1.0)[rise:]
         alpha = np.minimum(np.concatenate(([0.0], np.cumsum(p))), 1.0)[rise:]
         beta = np.minimum(np.concatenate((np.cumsum(q[::-1])[::-1], [0.0])), 1.0)[rise:]
@@ -91,7 +91,7 @@ def _law(name: str, masses: Vector) -> Vector:
 
 
 def log_ratio(p: Vector, q: Vector) -> Vector:
-    """``log(q/p)``, infinite where one of them is zero; not both may be."""
+    """Return ``log(q/p)``, infinite where one of them is zero; not both may be zero."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(q) - np.log(p), dtype=np.float64)
 
@@ -110,7 +110,7 @@ def approximate_dp(epsilon: float, delta: float) -> TradeOff:
 
 
 def through(alpha: Vector, beta: Vector) -> TradeOff:
-    """The function through these knots, which must run from ``(0, f(0))`` to ``(1, 0)`` and be convex.
+    """Return the function through these knots, which must run from ``(0, f(0))`` to ``(1, 0)`` and be convex.
 
     >>> float(evaluate(through(np.array([0.0, 0.25, 1.0]), np.array([1.0, 0.25, 0.0])), 0.125))
     0.625
@@ -130,7 +130,7 @@ def through(alpha: Vector, beta: Vector) -> TradeOff:
 
 
 def evaluate(curve: Curve, alpha: ArrayLike) -> Vector:
-    """The least type II error at each type I error ``alpha``."""
+    """Return the least type II error at each type I error ``alpha``."""
     x = np.asarray(alpha, dtype=np.float64)
     require(np.all((x >= 0) & (x <= 1)), "alpha", "lie between 0 and 1", alpha)
     match curve:
@@ -160,7 +160,7 @@ def delta_of(curve: Curve, epsilon: ArrayLike) -> Vector:
 
 
 def epsilon_of(curve: Curve, delta: float) -> float:
-    """The least epsilon with ``delta_of(curve, epsilon) <= delta``, from above; ``inf`` if there is none.
+    """Return the least epsilon with ``delta_of(curve, epsilon) <= delta``, from above; ``inf`` if there is none.
 
     >>> round(epsilon_of(GaussianTradeOff(1.0), 1e-5), 5)
     4.37718
@@ -175,7 +175,7 @@ def epsilon_of(curve: Curve, delta: float) -> float:
             above = power > delta
             if not above.any():
                 return 0.0
-            # delta_of is the largest of the lines power - exp(epsilon) alpha: solve each, keep the worst.
+            # delta_of is the largest of the lines power - exp(epsilon) alpha: solve each and keep the worst.
             worst = float(np.max(np.log(power[above] - delta) - np.log(alpha[above])))
             least = max(worst, 0.0) * (1 + 1e-12) + (1e-12 if worst > 0 else 0.0)
             return least if least <= LARGEST_EPSILON else math.inf

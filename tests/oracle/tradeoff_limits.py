@@ -18,7 +18,7 @@ from oracle.tradeoff_ops import check_count
 @final
 @dataclass(frozen=True, slots=True)
 class Approximation:
-    """A Gaussian trade-off function that is near the true one, on an unknown side of it."""
+    """A Gaussian trade-off function near the true one, on an unknown side of it."""
 
     curve: GaussianTradeOff
     source: str

@@ -1,7 +1,7 @@
-r"""What happens to a trade-off function: exchange, subsampling, composition, groups, minimum and maximum.
+r"""Operations on trade-off functions: exchange, subsampling, composition, groups, minimum and maximum.
 
-Every result is exact or lies below the true function. Gaussian functions stay closed forms where the
-operation allows it; else they are first replaced by ``size`` tangents. Theory page: trade-off-functions.md.
+Every result is exact or lies below the true function. Gaussian functions stay in closed form where the operation allows
+it; otherwise they are first replaced by ``size`` tangents. Theory page: trade-off-functions.md.
 
 References:
     [DRS22] Dong, Roth, Su. Gaussian Differential Privacy. J. R. Stat. Soc. B 84(1), 2022.
@@ -19,8 +19,8 @@ from oracle.tradeoff import Curve, GaussianTradeOff, TradeOff, delta_of
 from oracle.tradeoff_thin import SIZE, discretise, thin
 
 _LARGEST = 700.0  # exp of this is finite; steeper lines are left out, which is safe
-_LEAST = 1e-12  # a log ratio nearer to zero than this is rounding
-_TIE = 1e-13  # two curves nearer than this are one: rounding must not choose between them
+_LEAST = 1e-12  # a log ratio nearer to zero than this is a rounding error
+_TIE = 1e-13  # curves nearer than this count as equal, so that rounding does not choose between them
 
 Pair = tuple[Vector, Vector]
 
@@ -109,7 +109,7 @@ def tensor(first: Curve, second: Curve, size: int = SIZE) -> Curve:
 
 
 def tensor_power(curve: Curve, times: int, size: int = SIZE) -> Curve:
-    """``times`` copies composed, by repeated squaring."""
+    """Return ``times`` copies composed, by repeated squaring."""
     check_count("times", times)
     if isinstance(curve, GaussianTradeOff):
         return GaussianTradeOff(curve.mu * math.sqrt(times))
@@ -145,7 +145,7 @@ def group(curve: Curve, members: int, size: int = SIZE) -> Curve:
 
 
 def from_profile(epsilon: Vector, delta: Vector) -> TradeOff:
-    r"""The largest of the $f_{\varepsilon_i,\delta_i}$: all that finitely many guarantees promise together.
+    r"""Return the largest of the $f_{\varepsilon_i,\delta_i}$: all that finitely many guarantees promise together.
 
     >>> float(delta_of(from_profile(np.array([0.5, 1.0]), np.array([0.1, 0.01])), 1.0))
     0.01
@@ -175,7 +175,7 @@ def renyi(curve: GaussianTradeOff, order: float) -> float:
 
 
 def check_count(name: str, count: int) -> None:
-    """Refuse what is no whole number of at least 1."""
+    """Refuse anything but a whole number of at least 1."""
     whole = isinstance(count, int | np.integer) and count >= 1
     require(whole, name, "be a whole number, at least 1", count)
 
@@ -189,11 +189,11 @@ def _power(multiply: Callable[[Curve, Curve], Curve], curve: Curve, times: int) 
 
 
 def _common_pieces(a: Vector, b: Vector) -> tuple[Vector, Vector, Vector]:
-    """[0, 1] cut by the partial sums of ``a`` and of ``b``: lengths, and the piece of each they belong to."""
+    """Return [0, 1] cut by the partial sums of ``a`` and of ``b``: lengths, and the piece of each they belong to."""
     cuts = a.size - 1 + b.size - 1
     left = np.concatenate((np.cumsum(a)[:-1], np.cumsum(b)[:-1]))
     right = np.concatenate((np.cumsum(a[::-1])[::-1][1:], np.cumsum(b[::-1])[::-1][1:]))
-    order = np.lexsort((-right, np.minimum(left, 0.5)))  # near 1 the distance from 1 is the accurate one
+    order = np.lexsort((-right, np.minimum(left, 0.5)))  # near 1 the distance from 1 is more accurate
     of_a = np.append(0, np.cumsum(order < a.size - 1))
     of_b = np.arange(cuts + 1) - of_a
     left = np.concatenate(([0.0], left[order], [1.0]))
@@ -203,7 +203,7 @@ def _common_pieces(a: Vector, b: Vector) -> tuple[Vector, Vector, Vector]:
 
 
 def _joined(steep: Pair, flat: Pair) -> TradeOff:
-    """The atoms steeper than slope -1, those flatter (mirrored), and between them one of ratio 1."""
+    """Return the atoms steeper than slope -1, those flatter (mirrored), and between them one of ratio 1."""
     (p, q), (q_flat, p_flat) = steep, flat
     rest = 1 - (p.sum() + p_flat.sum() + q.sum() + q_flat.sum()) / 2
     middle = [max(float(rest), 0.0)]
@@ -211,11 +211,10 @@ def _joined(steep: Pair, flat: Pair) -> TradeOff:
 
 
 def _steep_hull(f: TradeOff, g: TradeOff, second_at_one: bool) -> Pair:
-    """The part of the lower hull of both that is steeper than -1, as atoms.
+    """Return the part of the lower hull of both that is steeper than -1, as atoms.
 
-    Between two neighbouring slopes each function has one vertex; the hull takes the one that lies lower in
-    that direction, and both where they change places inside. Who lies lower at slope -1 is told, so that the
-    steep and the flat half agree.
+    Between two neighbouring slopes each function has one vertex. The hull takes the lower one in that direction, and
+    both if they change places inside. Which is lower at slope -1 is given, so that the steep and the flat half agree.
     """
     falling = _steep_slopes(f, g)[::-1]
     (alpha_f, power_f), (alpha_g, power_g) = _vertices(f, falling), _vertices(g, falling)
@@ -231,27 +230,27 @@ def _steep_hull(f: TradeOff, g: TradeOff, second_at_one: bool) -> Pair:
 
 
 def _vertices(f: TradeOff, falling: Vector) -> Pair:
-    """The vertex of ``f`` above the first slope, between it and the second, and so on."""
+    """Return the vertex of ``f`` above the first slope, between it and the second, and so on."""
     segments = f.log_ratio[f.log_ratio < np.inf]
-    first = np.count_nonzero(segments > _LARGEST)  # so steep that their alpha is nothing
+    first = np.count_nonzero(segments > _LARGEST)  # so steep that their alpha is negligible
     at = np.append(first, np.searchsorted(-segments, -falling, side="right"))
     return np.where(at > first, f.alpha[at], 0.0), f.power[at]
 
 
 def _steep_slopes(f: TradeOff, g: TradeOff) -> Vector:
-    """All slopes of both that are steeper than -1, as increasing logarithms."""
+    """Return all slopes of both that are steeper than -1, as increasing logarithms."""
     slopes = np.unique(np.concatenate((f.log_ratio, g.log_ratio)))
     return slopes[(slopes > _LEAST) & (slopes <= _LARGEST)]
 
 
 def _both_profiles(f: TradeOff, g: TradeOff) -> Pair:
-    """The lesser delta of both at every epsilon where one of them has a knot, from 0 upwards."""
+    """Return the lesser delta of both at every epsilon where one of them has a knot, from 0 upwards."""
     epsilon = np.append(0.0, _steep_slopes(f, g))
     return epsilon, np.minimum(delta_of(f, epsilon), delta_of(g, epsilon))
 
 
 def _gap_at_slope_one(steep: Pair, flat: Pair) -> float:
-    """The least total variation that one steep and one flat line allow together."""
+    """Return the least total variation that one steep and one flat line allow together."""
     (e1, d1), (e2, d2) = ((e[(e > 0) & (e < 300)], d[(e > 0) & (e < 300)]) for e, d in (steep, flat))
     if e1.size == 0 or e2.size == 0:
         return 1.0
@@ -262,11 +261,11 @@ def _gap_at_slope_one(steep: Pair, flat: Pair) -> float:
 def _under_lines(epsilon: Vector, delta: Vector) -> Pair:
     r"""Atoms of $\max_i 1 - \delta_i - e^{\varepsilon_i}\alpha$, for increasing epsilons."""
     u, d = np.expm1(epsilon), np.minimum.accumulate(delta)
-    # A line too near to slope -1 would cross that one nowhere in particular: leave it out.
+    # A line too near to slope -1 has no well-defined crossing with it: leave it out.
     useful = np.concatenate(([True], (np.diff(d) < 0) & (np.diff(u) > 0) & (u[1:] > 1e-6 * d[0])))
     u, d, keep = u[useful], d[useful], np.zeros(1, dtype=np.bool_)
     while not keep.all():
-        crossing = -np.diff(d) / np.diff(u)  # where a line meets the next; unless it falls, one never counts
+        crossing = -np.diff(d) / np.diff(u)  # where a line meets the next; unless it falls, a line never counts
         keep = np.concatenate(([True], np.diff(crossing) < 0, [True]))[: u.size]
         u, d = u[keep], d[keep]
     alpha = np.append(-np.diff(d) / np.diff(u), 0.0)

@@ -1,7 +1,7 @@
-"""Fewer segments, from below: a trade-off function replaced by the largest of some of its tangents.
+"""Fewer segments, from below: replace a trade-off function by the largest of some of its tangents.
 
-Every atom is split between two neighbouring likelihood ratios; joining atoms instead would be post-processing
-and would promise too much. Theory page: trade-off-functions.md.
+Every atom is split between two neighbouring likelihood ratios; joining atoms instead would be post-processing and would
+promise too much. Theory page: trade-off-functions.md.
 
 References:
     [DGKKM22] Doroshenko, Ghazi, Kamath, Kumar, Manurangsi. Connect the Dots: Tighter Discrete Approximations
@@ -16,8 +16,8 @@ from fedveil.checks import require
 from fedveil.values import Vector
 from oracle.tradeoff import Curve, GaussianTradeOff, TradeOff, log_ratio
 
-SIZE = 1000  # segments kept unless told otherwise
-_REACH = 9.5  # normal scores kept on each side: a tail beyond has mass 1e-21
+SIZE = 1000  # segments kept by default
+_REACH = 9.5  # normal scores kept on each side; a tail beyond has mass 1e-21
 
 
 def discretise(curve: Curve, size: int = SIZE) -> TradeOff:
@@ -42,7 +42,7 @@ def discretise(curve: Curve, size: int = SIZE) -> TradeOff:
 
 
 def _normal_bins(x: Vector) -> Vector:
-    """Masses of the standard normal between the points, and outside of them, by the nearer tail."""
+    """Return the masses of the standard normal between the points, and outside of them, by the nearer tail."""
     ends = np.concatenate(([-np.inf], x, [np.inf]))
     low, high = ends[:-1], ends[1:]
     flip = low > 0
@@ -51,7 +51,7 @@ def _normal_bins(x: Vector) -> Vector:
 
 
 def thin(p: Vector, q: Vector, size: int = SIZE) -> TradeOff:
-    """``T(p, q)`` from below with about ``size`` segments; exact while no more ratios are distinct."""
+    """Return ``T(p, q)`` from below with about ``size`` segments; exact if no more ratios are distinct."""
     kept = (p > 0) | (q > 0)
     p, q = p[kept], q[kept]
     s = log_ratio(p, q)
@@ -64,18 +64,18 @@ def thin(p: Vector, q: Vector, size: int = SIZE) -> TradeOff:
     if grid.size > size:
         points = [_quantiles(sorted_s, masses, size // 2) for masses in (sorted_p, sorted_q)]
         grid = _apart(np.sort(np.concatenate((sorted_s[[0, -1]], *points))))
-    if grid[-1] < sorted_s[-1]:  # the largest ratio must stay, or its mass would move to infinity
+    if grid[-1] < sorted_s[-1]:  # the largest ratio must stay, otherwise its mass would move to infinity
         grid = np.append(grid[:-1], sorted_s[-1]) if grid.size > 1 else sorted_s[-1:]
     return spread(p, q, grid)
 
 
 def _apart(s: Vector) -> Vector:
-    """Sorted values, the least one of each cell of width 1e-12: what only rounding tells apart is one."""
+    """Return sorted values, the least of each cell of width 1e-12, since smaller differences are rounding errors."""
     return s[np.concatenate(([True], np.diff(np.floor(s * 1e12)) > 0))]
 
 
 def _quantiles(s: Vector, masses: Vector, count: int) -> Vector:
-    """Values of ``s`` at evenly spaced normal scores of the masses: as many in the tails as in the middle."""
+    """Return values of ``s`` at evenly spaced normal scores of the masses, so that tails get as many as the middle."""
     left, right = np.cumsum(masses), np.cumsum(masses[::-1])  # each tail by its own sum
     low = np.clip(ndtri(min(left[0], 0.5)), -_REACH, 0.0)
     high = np.clip(-ndtri(min(right[0], 0.5)), 0.0, _REACH)

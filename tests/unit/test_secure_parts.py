@@ -68,6 +68,15 @@ class TestShares:
         with pytest.raises(BadValue):
             deal(bytes(secret), threshold, holders, bytes(random))
 
+    @pytest.mark.parametrize("threshold", [3, 5, 9])
+    def test_one_share_fewer_gives_something_else(self, threshold: int) -> None:
+        """The polynomial has its full degree: shares of a lower one would be enough where too few are meant to be."""
+        secret, generator = bytes(range(32)), np.random.default_rng(threshold)
+        shares = deal(secret, threshold, threshold + 2, generator.bytes(48 * (threshold - 1)))
+        for first in range(1, 4):
+            few = {at: shares[at - 1] for at in range(first, first + threshold - 1)}
+            assert recover(few) != secret
+
 
 class TestGraph:
     @pytest.mark.parametrize(("size", "degree"), [(2, 1), (7, 6), (7, 4), (8, 3), (50, 15), (51, 14), (200, 20)])
@@ -165,7 +174,14 @@ class TestBounds:
         assert squared_norm(np.full(3, -(2**63), dtype=np.int64)) == 3 * 2**126
         many = np.full(2**20 + 5, 2**21 - 1, dtype=np.int64)
         assert squared_norm(many) == many.size * (2**21 - 1) ** 2
+        more = np.full(2**22, 2**42 - 1, dtype=np.int64)  # sums of products of limbs that 64 bits would not hold
+        assert squared_norm(more) == more.size * (2**42 - 1) ** 2
         assert squared_norm(np.zeros(4, dtype=np.int64)) == 0
+
+    @pytest.mark.parametrize("length", [2, 4])
+    def test_a_vector_of_another_length(self, length: int) -> None:
+        with pytest.raises(OutOfBounds, match="must have 3 values"):
+            admit(np.zeros(length, dtype=np.int64), Bounds(length=3))
 
     def test_a_norm_one_step_too_long(self) -> None:
         values = np.array([3, 4, 2**40], dtype=np.int64)

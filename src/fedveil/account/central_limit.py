@@ -18,7 +18,7 @@ class CentralLimitAccountant:
     """mu adds in quadrature, as if every round were Gaussian."""
 
     def primitive(self, mechanism: Primitive, /) -> float:
-        """The limit's mu of one round."""
+        """Return mu of the limit for one round."""
         match mechanism:
             case Gaussian() | ShuffledGaussian():
                 return mechanism.mu
@@ -28,19 +28,19 @@ class CentralLimitAccountant:
                 raise CannotCertify("the central limit is stated for Poisson sampling and zero-out neighbours")
 
     def compose(self, first: float, second: float, /) -> float:
-        """Root of the sum of squares."""
+        """Return the root of the sum of squares."""
         return math.hypot(first, second)
 
     def repeat(self, once: float, times: int, /) -> float:
-        """mu grows with the root of the count."""
+        """Return mu times the root of the count."""
         return once * math.sqrt(times)
 
     def epsilon(self, curve: float, delta: float, /) -> float:
-        """Of the limiting Gaussian."""
+        """Return the epsilon of the limiting Gaussian."""
         check_delta(delta)
         return gaussian_epsilon(curve, delta)
 
     def delta(self, curve: float, epsilon: float, /) -> float:
-        """Of the limiting Gaussian."""
+        """Return the delta of the limiting Gaussian."""
         check_epsilon(epsilon)
         return math.exp(log_gaussian_delta(epsilon, curve))

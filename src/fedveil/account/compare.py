@@ -1,4 +1,4 @@
-"""The front door: how private is this mechanism, under every bound that applies, and which bound certifies it."""
+"""The main function: how private is a mechanism under every bound that applies, and which bound certifies it."""
 
 import math
 from collections.abc import Callable
@@ -38,15 +38,17 @@ from fedveil.theory.numerics import (
 )
 from fedveil.values import number, whole
 
-_PROFILE_POINTS = 40  # epsilons at which a hidden run's certified curve is taken into a composition
+_PROFILE_POINTS = 40  # number of epsilons at which a hidden run's certified curve enters a composition
 
-_WIDEST_PROFILE = 600.0  # largest epsilon of such a curve; its exponential must be a number
+_WIDEST_PROFILE = 600.0  # largest epsilon of such a curve; its exponential must be finite
 
 
 def account_for(
     mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None, group: int = 1
 ) -> Answer:
-    """The smallest proved (epsilon, delta): give one, get the other. ``group`` records are protected together.
+    """Return the smallest proved (epsilon, delta): give one of them, get the other.
+
+    ``group`` records are protected together.
 
     >>> from fedveil.mechanism import Gaussian
     >>> round(account_for(Gaussian(noise_multiplier=1.0), delta=1e-5).epsilon, 5)
@@ -77,7 +79,7 @@ def account_for(
 
 
 def _check_places(mechanism: Mechanism, group: int) -> None:
-    """A given place speaks for the records of its own round; the rest of a larger group sits in others."""
+    """Refuse a given place for a group larger than its batch, because the rest of the group is used in other rounds."""
     for run, _ in flatten(mechanism):
         if isinstance(run, LastIterate) and run.place is not None:
             there = run.batch[run.place - 1] if isinstance(run.batch, tuple) else run.batch
@@ -108,7 +110,7 @@ def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | No
 
 
 def _log_delta_of_group(evaluator: Evaluator, group: int) -> Callable[[float], float]:
-    """The bound for so many records together: as it knows them exactly, or by the general rule."""
+    """Return the bound for so many records together: exactly if the bound knows it, otherwise by the general rule."""
     if group > 1 and evaluator.grouped is not None:
         together = evaluator.grouped(group).log_delta
         return together if together is not None else lambda epsilon: 0.0
@@ -117,7 +119,7 @@ def _log_delta_of_group(evaluator: Evaluator, group: int) -> Callable[[float], f
 
 
 def _grouped_log_delta(log_delta: Callable[[float], float], group: int, epsilon: float) -> float:
-    """Groups of any mechanism: (g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
+    """Return the bound for groups of any mechanism: (g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
     if group == 1:
         return log_delta(epsilon)
     once = math.exp(min(log_delta(epsilon / group), 0.0))
@@ -174,7 +176,7 @@ def _loss_bound(
 
 
 def _moves(mechanism: Mechanism) -> Moves | None:
-    """How far one record moves each release, over its noise; None where a part is no Gaussian release."""
+    """Return how far one record moves each release, over its noise; None if a part is not a Gaussian release."""
     found: list[tuple[float, int]] = []
     for part, times in flatten(mechanism):
         match part:
@@ -186,7 +188,7 @@ def _moves(mechanism: Mechanism) -> Moves | None:
                 found.append((2 * part.mu, times * part.rounds))
             case SampledGaussian(sampling="poisson", neighbours="zero-out"):
                 found.append((part.mu, times))
-            case SampledGaussian():  # an exchange takes one contribution away and adds another
+            case SampledGaussian():  # an exchange removes one contribution and adds another
                 found.append((2 * part.mu, times))
             case _:
                 return None
@@ -224,17 +226,17 @@ def _accountant_bound(
 
 
 def certified_log_delta(run: LastIterate) -> Callable[[float], float]:
-    """Logarithm of the least certified delta of a hidden run, as a function of epsilon."""
+    """Return the logarithm of the least certified delta of a hidden run, as a function of epsilon."""
     able = [e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None]
     return lambda epsilon: min((bound(epsilon) for bound in able), default=0.0)
 
 
 @lru_cache(maxsize=32)
 def certified_law(run: LastIterate, group: int = 1) -> FiniteLaw | LossCurve:
-    """A hidden run as one use in a composition: its dominating pairs, or the law of its certified trade-off function.
+    """Return a hidden run as one use in a composition, for a group of records.
 
-    For a group of records. The true profile is convex in exp(epsilon), so it lies below the convex minorant of
-    certified points.
+    It is given by its dominating pairs, or by the law of its certified trade-off function. The true profile is convex
+    in exp(epsilon), so it lies below the convex minorant of certified points.
     """
     if group == 1 and run.sampled and (pairs := best_pairs(run)) is not None:
         return LossCurve(0.0, pairs.forward, pairs.backward, bracketed=False)
@@ -244,7 +246,7 @@ def certified_law(run: LastIterate, group: int = 1) -> FiniteLaw | LossCurve:
     probe = smallest_epsilon(able[0], 1e-5, tolerance=1e-2) / 2
     if not probe < LARGEST_EPSILON:
         raise CannotCertify("a hidden run in the composition has no finite guarantee of its own")
-    log_delta = min(able, key=lambda bound: bound(probe))  # any certified bound is valid; the best one there is used
+    log_delta = min(able, key=lambda bound: bound(probe))  # any certified bound is valid; the best one here is used
     far = smallest_epsilon(log_delta, 1e-13, tolerance=1e-2)
     if not far < _WIDEST_PROFILE:
         raise CannotCertify("a hidden run in the composition has hardly any privacy of its own; give it more noise")

@@ -30,14 +30,14 @@ class Joining:
 
     @property
     def words(self) -> str:
-        """What is charged, for a reader."""
+        """Return what is charged, in words."""
         worst = float(np.max(self.lipschitz))
         steps = f"steps may expand by {worst:.4g} when that many join" if worst > 1 else "steps then do not expand"
         return f"up to {self.most:.12g} records count as joining a round ({steps}), more with chance {self.chance:.2g}"
 
 
 def other_records(run: LastIterate) -> int | None:
-    """How many records there are beside the one in question; None where the run does not tell.
+    """Return how many records there are beside the one in question; None if the run does not say.
 
     Without ``records`` the planned batch is the expected one: batch / rate records, or the batches of a pass together.
     """
@@ -53,7 +53,7 @@ def other_records(run: LastIterate) -> int | None:
 
 @lru_cache(maxsize=8)  # a long run holds many megabytes
 def joining(run: LastIterate, delta: float) -> Joining:
-    """What to charge when about this delta is asked for; without smoothness nothing is known of a step.
+    """Return what to charge if about this delta is asked for; without smoothness nothing is known about a step.
 
     ``largest_batch`` is taken as it is stated. Otherwise it is the smallest number that all rounds together exceed
     with a chance of at most a thousandth of delta; and where a round contracts as well with more, so many more.
@@ -77,7 +77,9 @@ def joining(run: LastIterate, delta: float) -> Joining:
 
 
 def step_lipschitz(run: LastIterate, step: Vector, crowd: Vector) -> Vector:
-    """Lipschitz constant of steps joined by at most ``crowd`` times the planned batch; the penalty is there once."""
+    """Return the Lipschitz constant of steps joined by at most ``crowd`` times the planned batch; the penalty is there
+    once.
+    """
     penalty = run.strong_convexity
     steep = penalty + ((run.smoothness or 0.0) - penalty) * crowd
     if not run.convex:
@@ -86,7 +88,7 @@ def step_lipschitz(run: LastIterate, step: Vector, crowd: Vector) -> Vector:
 
 
 def _harmless(run: LastIterate, step: Vector, batch: Vector) -> Vector:
-    """How many may join without a larger Lipschitz constant than an empty round has."""
+    """Return how many may join without a larger Lipschitz constant than an empty round has."""
     penalty, bend = run.strong_convexity, (run.smoothness or 0.0) - run.strong_convexity
     if not run.convex:
         return np.full(run.total, 0.0 if bend > 0 else _WHOLE)

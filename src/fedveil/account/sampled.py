@@ -29,25 +29,26 @@ from fedveil.values import Vector
 
 _KINDS = 48  # different rounds that are told apart when every model is seen
 _CLASSES = 12  # different shifts inside one part of a pass
+_LONGEST = 1e3  # a contribution over its round's noise, from where on nothing is promised
 _WIDEST = 50.0  # epsilon of an exchange up to which it is looked for
 _USUAL = 1e-5  # the delta for which a plan is sought when none is given
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What a run is dominated by: independent uses in both directions of zero-out, or of an exchange."""
+    """What dominates a run: independent uses in both directions of zero-out, or of an exchange."""
 
     forward: tuple[tuple[LossLaw, int], ...]
     backward: tuple[tuple[LossLaw, int], ...]
 
     @property
     def alternatives(self) -> list[Uses]:
-        """The directions that differ."""
+        """Return the directions that differ."""
         return [self.forward] if self.forward == self.backward else [self.forward, self.backward]
 
 
 def sampled_evaluators(run: LastIterate) -> Sequence[Evaluator]:
-    """Every bound, certified ones first."""
+    """Return every bound, certified ones first."""
     other = "stated for a known place or a partition, not for records that draw their own rounds"
     names = ("linear-contraction", "nonlinear-contraction", "shift", "block", "transport", "position")
     rest = [withdrawn(name, other) for name in (*names, "renyi-diffusion", "renyi-iteration")]
@@ -85,7 +86,7 @@ def _evaluator(
     chance: Callable[[float], float],
     again: Callable[[LastIterate, int], Evaluator],
 ) -> Evaluator:
-    """The bound from its pairs at a delta; the ``chance`` of what they do not cover is added to delta."""
+    """Return the bound from its pairs at a delta; the ``chance`` of what they do not cover is added to delta."""
     exact_groups = run.order == "poisson"
 
     def epsilon(delta: float) -> float:
@@ -115,13 +116,13 @@ def _evaluator(
 
 
 def _exchanged(run: LastIterate) -> bool:
-    """Whether a record is exchanged for another under independent draws: then two sums over each pass differ."""
+    """Return whether a record is exchanged for another under independent draws: then two sums over each pass differ."""
     return run.order == "independent" and run.neighbours == "replace-one"
 
 
 @lru_cache(maxsize=32)
 def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[float], float], Callable[[float], float]]:
-    """Logarithm of delta at an epsilon, and epsilon at a delta: the two sums together, or two hops if that is less."""
+    """Return log delta as a function of epsilon, and the inverse: both sums together, or two hops if that is less."""
     single = replace(run, neighbours="zero-out")
     found = seen_pairs(single, 1) if name == "unhidden" else hidden_pairs(single, 1, delta)
     hops = two_hops(profile(found.forward), profile(found.backward))
@@ -149,12 +150,12 @@ def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[floa
 
 
 def _exchange_uses(pairs: Pairs) -> tuple[tuple[LossLaw, int], ...]:
-    """The passes of an exchange, from those of zero-out; the same in both directions."""
+    """Return the passes of an exchange, from those of zero-out; the same in both directions."""
     return tuple((exchange_law(law), times) for law, times in pairs.forward)
 
 
 def sampled_rounds(run: LastIterate, delta: float = _USUAL) -> Rounds:
-    """The rounds as the theorem sees them: the gap that one contribution opens, whatever the neighbours are.
+    """Return the rounds in the form of the theorem: the gap that one contribution opens, for any neighbours.
 
     Steps are as steep as the number of records makes them that may join when about this delta is asked for.
     """
@@ -165,14 +166,16 @@ def sampled_rounds(run: LastIterate, delta: float = _USUAL) -> Rounds:
 
 
 def overfull(run: LastIterate, delta: float = _USUAL) -> float:
-    """A bound on the chance that some round is joined by more records than it is charged for at about this delta."""
+    """Return a bound on the chance that some round is joined by more records than it is charged for at about this
+    delta.
+    """
     return joining(run, delta).chance
 
 
 @lru_cache(maxsize=16)
 def seen_pairs(run: LastIterate, group: int) -> Pairs:
-    """Every model seen."""
-    rounds = sampled_rounds(run, _USUAL)  # of which only gaps and noise count
+    """Return the pairs if every model is seen."""
+    rounds = _bearable(sampled_rounds(run, _USUAL))  # of which only gaps and noise count
     if run.order == "independent":
         return _passes(run, rounds, at_once(run.rounds) if _steady(run, rounds) else at_once(run.total))
     ratios, counts = _few(rounds.gap / rounds.noise)
@@ -186,6 +189,13 @@ def seen_pairs(run: LastIterate, group: int) -> Pairs:
     return _both([tuple(found) for found in uses.values()])
 
 
+def _bearable(rounds: Rounds) -> Rounds:
+    """Refuse rounds with next to no noise: nothing is promised of them, and no grid would hold their losses."""
+    if not float(np.max(rounds.gap / rounds.noise)) < _LONGEST:
+        raise OverflowError("a round has next to no noise")
+    return rounds
+
+
 def _ways(run: LastIterate) -> tuple[Way, ...]:
     return ("exchange",) if run.neighbours == "replace-one" else ("present", "null")
 
@@ -195,7 +205,7 @@ def _both(found: Sequence[tuple[tuple[LossLaw, int], ...]]) -> Pairs:
 
 
 def _few(values: Vector) -> tuple[Vector, Vector]:
-    """At most so many different values, rounded up, with their counts."""
+    """Return at most so many different values, rounded up, with their counts."""
     different, counts = np.unique(values, return_counts=True)
     if different.size <= _KINDS:
         return different, counts.astype(np.float64)
@@ -205,8 +215,8 @@ def _few(values: Vector) -> tuple[Vector, Vector]:
 
 @lru_cache(maxsize=64)
 def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
-    """Only the last model seen: the best plan that is found for about this delta."""
-    rounds = sampled_rounds(run, delta)
+    """Return the pairs if only the last model is seen, by the best plan found for about this delta."""
+    rounds = _bearable(sampled_rounds(run, delta))
     if not rounds.contracts:  # so many may join that no gap can be followed: each is closed at once
         return seen_pairs(run, group)
     constant = all(bool(np.all(a == a[0])) for a in (rounds.noise, rounds.gap, rounds.lipschitz))
@@ -241,7 +251,7 @@ def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
 
 
 def _widest(rounds: Rounds, rate: float, group: int, delta: float) -> float:
-    """Four times about what a Gaussian of the same first order costs, and one use at the end."""
+    """Return four times about what a Gaussian of the same first order costs, and one use at the end."""
     mu = 1.2 * group * rate * math.sqrt(float(np.sum((rounds.gap / rounds.noise) ** 2)))
     last = float(rounds.gap[-1] / rounds.noise[-1]) * group
     normal = math.sqrt(-2 * math.log(delta))
@@ -250,13 +260,16 @@ def _widest(rounds: Rounds, rate: float, group: int, delta: float) -> float:
 
 
 def _steady(run: LastIterate, rounds: Rounds) -> bool:
-    """Whether all passes are alike."""
+    """Return whether all passes are alike."""
     arrays = (rounds.gap, rounds.noise)
     return all(bool(np.all(a.reshape(run.passes, -1) == a[: run.rounds])) for a in arrays)
 
 
 def _passes(run: LastIterate, rounds: Rounds, parts: Sequence[Part]) -> Pairs:
-    """Independent draws: each pass a sum over its parts; ``parts`` of one pass stand for all."""
+    """Return the pairs for independent draws: each pass is a sum over its parts.
+
+    ``parts`` of one pass stand for all.
+    """
     repeated = run.passes if parts[-1].last == run.rounds else 1
     by_pass: dict[int, list[Part]] = {}
     for part in parts:
@@ -273,7 +286,7 @@ def _passes(run: LastIterate, rounds: Rounds, parts: Sequence[Part]) -> Pairs:
 
 
 def _pass_law(summands: Summands, way: str) -> LossLaw:
-    """The sum over a pass; with one round nothing is secret."""
+    """Return the law of the sum over a pass; with one round nothing is secret."""
     if len(summands) == 1 and summands[0][1] == 1 and len(summands[0][0]) == 1:
         return GaussianLaw(summands[0][0][0][0])
     return AllocationLaw(summands, "present" if way == "present" else "null", tail=sparing_tail(summands))
@@ -294,7 +307,7 @@ def _summands(rounds: Rounds, parts: Sequence[Part], a_pass: int) -> Summands:
 
 
 def best_pairs(run: LastIterate) -> Pairs | None:
-    """The pairs by which a sampled run enters a composition; None where only its curve is known.
+    """Return the pairs by which a sampled run enters a composition; None where only its curve is known.
 
     Should more records join than are charged for, everything counts as disclosed.
     """
@@ -315,7 +328,7 @@ def best_pairs(run: LastIterate) -> Pairs | None:
 
 
 def certified_epsilon(run: LastIterate, delta: float) -> float:
-    """The least epsilon: hidden where that applies (closing every gap at once is among its plans), else seen."""
+    """Return the least epsilon: hidden if that applies (its plans include closing every gap at once), else seen."""
     for evaluator in (_shifted(run, 1), _unhidden(run, 1)):
         if evaluator.epsilon is not None and (value := evaluator.epsilon(delta)) < math.inf:
             return value

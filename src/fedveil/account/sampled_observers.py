@@ -21,7 +21,7 @@ from fedveil.values import Vector
 
 
 def sampled_views(run: LastIterate, adversary: Adversary, who: Participation) -> Sequence[Evaluator]:
-    """Every bound on what this observer learns."""
+    """Return every bound on what this observer learns."""
     batch = per_round(run.batch, run)
     match adversary:
         case "final-model":
@@ -42,7 +42,7 @@ def sampled_views(run: LastIterate, adversary: Adversary, who: Participation) ->
 def sampled_views_of_shares(
     run: LastIterate, adversary: Adversary, who: Participation, *, everyone: bool, honest: Vector, beside: Vector
 ) -> Sequence[Evaluator]:
-    """The same where the clients add the noise in shares.
+    """Return every bound on what this observer learns if the clients add the noise in shares.
 
     ``honest``: clients of each round whose shares make up the planned noise; ``beside``: how much of its variance a
     curious client does not know. ``everyone``: every client sends in every round, if only its noise. Then not even who
@@ -65,19 +65,22 @@ def sampled_views_of_shares(
 
 
 def _curious(run: LastIterate, who: Participation, left: Vector) -> Sequence[Evaluator]:
-    """A client knows its own records, draws and noise; those of the victim are drawn independently of all that."""
+    """Return bounds for a curious client, which knows its own records, draws and noise.
+
+    The draws and the noise of the victim are independent of all that.
+    """
     if who.clients == 1:
         return [withdrawn("unhidden", "there is no other client who could be curious")]
     return seen(_noisy(run, left), "every model counted as seen, its own noise taken off, the draws secret")
 
 
 def seen(run: LastIterate, why: str) -> Sequence[Evaluator]:
-    """Every noisy sum counted as seen."""
+    """Return the bound that counts every noisy sum as seen."""
     return [replace(found, reason=why) for found in sampled_evaluators(run) if found.name == "unhidden"]
 
 
 def known_draws(run: LastIterate) -> LastIterate:
-    """The run as it looks to one who knows the draws: every round that the unit may join is joined.
+    """Return the run as seen by someone who knows the draws: the unit joins every round that it may join.
 
     Independent draws are one round a pass, whichever it is: a public order, at its worst place. A poisson order may
     join all rounds: as many passes of one round each.
@@ -121,7 +124,7 @@ def _with_known_draws(run: LastIterate, why: str) -> Sequence[Evaluator]:
 
 
 def _noisy(run: LastIterate, variance: Vector) -> LastIterate:
-    """The run with this share of each round's variance."""
+    """Return the run with this share of each round's variance."""
     noise = per_round(run.noise_std, run) * np.sqrt(variance)
     same = bool(np.all(noise == noise[0]))
     return replace(run, noise_std=float(noise[0]) if same else tuple(noise.tolist()))

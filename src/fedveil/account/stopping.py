@@ -21,7 +21,8 @@ LARGEST_TABLE = 8000  # pairs of a place and a stop that are followed; for round
 
 @lru_cache(maxsize=8)
 def stopped_mus(run: LastIterate) -> tuple[Vector, Vector]:
-    """mu and weight of every stop, a row for each place: alternatives in a public order, one row in a secret one.
+    """Return mu and weight of every stop, a row for each place: alternatives in a public order, one row in a secret
+    one.
 
     Rounds of one kind: only the number of uses and the rounds after the last one matter, so one place serves for all.
     """
@@ -48,13 +49,13 @@ def stopped_mus(run: LastIterate) -> tuple[Vector, Vector]:
 
 
 def followed(run: LastIterate) -> bool:
-    """Whether the run is short enough to be followed stop by stop."""
+    """Return whether the run is short enough to be followed stop by stop."""
     state = hidden_run(run)
     return run.total * (1 if state.constant else state.places.shape[0]) <= LARGEST_TABLE
 
 
 def stopped_log_delta(run: LastIterate, epsilon: float) -> float:
-    """Logarithm of the mean over the stops, at the worst place or on average over secret ones; rounded up."""
+    """Return the logarithm of the mean over the stops, at the worst public or over secret places; rounded up."""
     mus, weights = stopped_mus(run)
     rows = []
     for row, share in zip(mus, weights, strict=True):

@@ -60,7 +60,7 @@ class Draws:
         self._pass = lru_cache(maxsize=1)(self._picked)
 
     def joined(self, turn: int) -> Indices:
-        """The units that join a round (counted from 0 through all passes), in rising order.
+        """Return the units that join a round (counted from 0 through all passes), in rising order.
 
         Units are counted through the clients in the order in which these were given.
         """
@@ -73,13 +73,13 @@ class Draws:
         return order[starts[part] : starts[part + 1]]
 
     def _coins(self, which: int) -> NDArray[np.bool_]:
-        """The coins of a block of rounds: a row a round, a column a unit."""
+        """Return the coins of a block of rounds: a row a round, a column a unit."""
         rate, turns = self._how.rate or 0.0, self._how.block
         parts = [coins(self._stream(client, which), rate, turns, count) for client, count in self._units.items()]
         return np.concatenate([np.empty((turns, 0), dtype=np.bool_), *parts], axis=1)
 
     def _picked(self, which: int) -> tuple[Indices, Indices]:
-        """The units of a pass in the order of its rounds, and where each round begins."""
+        """Return the units of a pass in the order of its rounds, and where each round begins."""
         rounds = self._how.rounds
         parts = [picks(self._stream(client, which), rounds, count) for client, count in self._units.items()]
         chosen = np.concatenate([np.empty(0, dtype=np.int64), *parts])
@@ -91,7 +91,7 @@ class Draws:
 
 
 def coins(source: Source, rate: float, turns: int, units: int) -> NDArray[np.bool_]:
-    """Whether each unit (a column) joins each round (a row).
+    """Return whether each unit (a column) joins each round (a row).
 
     Every coin is tossed on its own and falls with probability at most ``rate`` and at least ``rate - 2**-64``. Fewer
     joins than accounted for are safe: such a run is the planned one with some rounds left out by further coins, which

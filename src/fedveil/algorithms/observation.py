@@ -1,7 +1,7 @@
-"""What attacks need of an algorithm: its real code, run and looked at as an observer would.
+"""What attacks need of an algorithm: its real code, run and observed as an observer would.
 
-The first round is the attacker's best: the model before it is public (zero, or a module's starting parameters), every
-record still has a large gradient, and nobody has to guess anything but the noise. Who sees what: observers.md.
+The first round is the best one for an attacker: the model before it is public (zero, or a module's starting
+parameters), every record still has a large gradient, and only the noise is unknown. Who sees what: observers.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """A sum of records' gradients as an observer reads it, noise and all; ``records``: planned in it (0: unknown)."""
+    """A sum of records' gradients as an observer sees it, with noise; ``records``: how many are planned (0.
+
+    Unknown).
+    """
 
     adversary: Adversary
     gradient: Vector
@@ -34,13 +37,16 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """``own``: the server's, by client (where its noise is its own); ``shared``: of those who see sums or models."""
+    """``own``: what the server sees of each client with its own noise; ``shared``.
+
+    What observers of sums or models see.
+    """
 
     own: dict[int, Observation]
     shared: tuple[Observation, ...]
 
     def of_client(self, client: int) -> tuple[Observation, ...]:
-        """Return all that is seen of a client, by whoever sees most first."""
+        """Return all observations of a client, the most informative first."""
         mine = self.own.get(client)
         return self.shared if mine is None else (mine, *self.shared)
 
@@ -108,7 +114,7 @@ class AttackView:
 
 
 def noise_of_client(entropy: Entropy, client: int, scale: float, size: int) -> Vector:
-    """Draw a client's own noise in whole grid steps: words of its own address, so that no two clients share any."""
+    """Draw a client's own noise in whole grid steps, from its own address, so that no two clients share any."""
     if scale == 0:
         return np.zeros(size)
     return rounded_normal(entropy.stream(f"noise of client {client}", 0), scale, size).astype(np.float64)

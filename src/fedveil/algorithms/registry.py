@@ -1,6 +1,6 @@
 """The one list of algorithms. A new one is a folder here and a name in ``KINDS``.
 
-Parts of an algorithm are loaded when they are asked for: who reads or certifies a plan loads no training code.
+Parts of an algorithm are imported when they are needed: reading or certifying a plan loads no training code.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def request_type(kind: str) -> Any:
 
 
 def acts_of(kind: str) -> Acts:
-    """Return how the algorithm is carried out."""
+    """Return the functions that carry out the algorithm."""
     found: Acts = _part(kind, "acts").ACTS
     return found
 
 
 def attack_view(kind: str) -> AttackView | None:
-    """Return how attacks look at the algorithm; None where none is known."""
+    """Return how attacks observe the algorithm; None if that is not known."""
     if find_spec(f"fedveil.algorithms.{kind}.observe") is None:
         return None
     found: AttackView = _part(kind, "observe").ATTACK_VIEW

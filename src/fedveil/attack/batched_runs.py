@@ -1,7 +1,7 @@
-"""Many runs of hidden training at once: the real rounds, dealt and noised for each run on its own, as one stack.
+"""Many runs of hidden training at once: the real rounds, dealt and noised for each run separately, in one batch.
 
-The gradient, the step, the projection, the grid and the sampler are the trainer's. A stack of batches is one sparse
-matrix whose rows are zero but for their own run's columns, so the gradient of all runs is one call.
+The gradient, the step, the projection, the grid and the sampler are the trainer's. The batches of all runs form one
+sparse matrix whose rows are zero outside their own run's columns, so the gradient of all runs is one call.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,12 +23,12 @@ from fedveil.values import Indices, Vector
 
 Draw = Callable[[Rule, int, int, Entropy], Vector]
 Step = Callable[[Rule, State, Batch, Vector], State]
-_ENTRIES = 20_000_000  # of one stacked batch: runs are made in groups below it
+_ENTRIES = 20_000_000  # most entries of one stacked batch; more runs are made in groups
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a round is made of: the trainer's own functions; tests put faulty ones in their place."""
+    """The trainer's own functions that make up a round; tests replace them by faulty ones."""
 
     draw: Draw = draw
     step: Step = step
@@ -48,12 +48,12 @@ class Trace:
 
     @property
     def runs(self) -> int:
-        """How many."""
+        """Number of runs."""
         return int(self.positions.shape[0])
 
 
 def many_runs(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Parts | None = None) -> Trace:
-    """``runs`` independent runs of the plan on these records."""
+    """Make ``runs`` independent runs of the plan on these records."""
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
     require(runs >= 1, "runs", "be at least 1", runs)
     whole = plan.run.stopping == "end"
@@ -72,7 +72,7 @@ def many_runs(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: 
 
 
 def _own(entropy: Entropy, group: int) -> Entropy:
-    """Each group of runs has a key of its own."""
+    """Return the randomness of a group of runs, under its own key."""
     return Entropy(entropy.words("group of runs", group, 4).tobytes(), private=entropy.private)
 
 
@@ -96,8 +96,8 @@ def _group(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Par
 
 
 def _dealt(plan: Plan, records: Records, runs: int, entropy: Entropy) -> tuple[Callable[[int], Batch], Indices]:
-    """The batch of each round for all runs, and where the records went."""
-    if plan.run.order == "public" or plan.run.rounds == 1:  # the order of a single round does not matter
+    """Return the batch of each round for all runs, and the round that uses each record."""
+    if plan.run.order == "public" or plan.run.rounds == 1:  # with a single round the order does not matter
         dealt = deal(plan, records, entropy)
         places = np.repeat(np.arange(plan.run.rounds), np.diff(dealt.starts))
         kept = {turn: stacked([dealt.batch(turn)] * runs) for turn in range(plan.run.rounds)}
@@ -117,7 +117,7 @@ def _padded(places: Indices, plan: Plan) -> Indices:
 
 
 def _dealt_records(plan: Plan, records: Records, runs: int, entropy: Entropy) -> tuple[Callable[[int], Batch], Indices]:
-    """Secret orders as the trainer draws them: ranks of random words, for all runs at once."""
+    """Draw secret orders as the trainer does, from ranks of random words, for all runs at once."""
     count = plan.data.records
     words = np.concatenate(list(_chunks(entropy, runs * count))).reshape(runs, count)
     order = np.argsort(words, axis=1)
@@ -143,7 +143,7 @@ def _chunks(entropy: Entropy, count: int, most: int = 2**24) -> Iterator[Any]:
 
 
 def stacked(batches: list[Batch]) -> Batch:
-    """One batch for as many runs, each in its own columns; all of one size."""
+    """Return one batch for all runs, each in its own columns; all have the same size."""
     features, targets, norms = (
         np.concatenate([getattr(b, name) for b in batches]) for name in ("features", "targets", "norms")
     )
@@ -152,18 +152,18 @@ def stacked(batches: list[Batch]) -> Batch:
 
 
 def copies(records: Records, which: Indices, weights: Vector | None, runs: int) -> Batch:
-    """A batch of these records alone, for as many runs."""
+    """Return a batch of these records alone, for as many runs."""
     rows = records.features[which]
     return stacked([Batch(rows, records.targets[which], row_norms(rows), weights)] * runs)
 
 
 def stepped(parts: Parts, rule: Rule, turn: int, before: Vector, batch: Batch, noise: Vector) -> Vector:
-    """Where one round takes runs that stand at ``before``, all in grid steps."""
+    """Return the positions of runs after one round that started at ``before``, all in grid steps."""
     return parts.step(rule, State(turn, before), batch, noise).position
 
 
 def _blocks(rows: Vector, runs: int, sizes: list[int] | None = None) -> Any:
-    """The rows as a block-diagonal sparse matrix; only what is not zero is kept."""
+    """Return the rows as a block-diagonal sparse matrix of the nonzero entries."""
     width = rows.shape[1]
     owner = np.repeat(np.arange(runs), rows.shape[0] // runs if sizes is None else sizes)
     line, column = np.nonzero(rows)

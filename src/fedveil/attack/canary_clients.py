@@ -1,7 +1,7 @@
 """Canary clients in a federated run: each holds one record in a random direction, and all of them take part.
 
-How far the model leans towards them, against fresh directions that nobody held, gives the estimate of Andrew et al.
-(2023) from a single run of the real trainer. Page: docs/audit-canaries.md.
+How far the model leans towards them, compared with fresh directions that nobody held, gives the estimate of Andrew et
+al. (2023) from a single run of the real trainer. Page: docs/audit-canaries.md.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def canary_estimate(
     generator: np.random.Generator,
     entropy: Entropy | None = None,
 ) -> Finding:
-    """The estimate for a study with ``canaries`` more clients, against ``fresh`` directions that took no part.
+    """Return the estimate for a study with ``canaries`` more clients, against ``fresh`` directions that took no part.
 
     The algorithm must be one that averages the updates of whole clients.
 
@@ -63,13 +63,13 @@ def canary_estimate(
 
 
 def directions(count: int, records: Records, generator: np.random.Generator) -> Vector:
-    """Rows in uniformly random directions, as long as rows may be."""
+    """Return rows in uniformly random directions, of the largest norm that rows may have."""
     rows = generator.standard_normal((count, records.features.shape[1]))
     return np.asarray(rows * (records.bound * _INSIDE / np.linalg.norm(rows, axis=1)[:, None]))
 
 
 def with_clients(records: Records, rows: Vector) -> Records:
-    """The records, and a new client for each row."""
+    """Return the records with a new client added for each row."""
     count = rows.shape[0]
     extra = tuple(f"canary {place + 1}" for place in range(count)) if records.names else ()
     return Records(
@@ -84,7 +84,7 @@ def with_clients(records: Records, rows: Vector) -> Records:
 
 
 def pushes(loss: Loss, rows: Vector, classes: int) -> Vector:
-    """Where each row alone would move the zero model."""
+    """Return the direction in which each row alone would move the zero model."""
     zero, target = np.zeros(loss.size(rows.shape[1])), np.array([_target(classes)])
     return np.array([-loss.gradient(zero, row[None, :], target, clip=1.0)[0] for row in rows])
 
@@ -104,7 +104,10 @@ def _shortened(plan: Plan) -> Callable[[Plan, int], Plan]:
 
 
 def _changes(plan: Plan, records: Records, key: bytes, shortened: Callable[[Plan, int], Plan]) -> Vector:
-    """The change of the model in every round; a round's noise is a function of key and round, so runs share it."""
+    """Return the change of the model in every round.
+
+    The noise of a round is a function of key and round, so runs share it.
+    """
     turns = range(1, plan.method.total + 1)
     models = [train(shortened(plan, turn), records, Entropy.from_key(key)).model for turn in turns]
     return np.diff(np.array([np.zeros(plan.dimension), *models]), axis=0)

@@ -25,7 +25,7 @@ Rows = Callable[[Vector, int, list[int] | None], Vector]
 
 
 def join(run: LastIterate, turn: int, runs: int, units: int, entropy: Entropy) -> Joined:
-    """Which units join a round (counted through all passes), run by run."""
+    """Return which units join a round (counted through all passes), run by run."""
     if run.order == "poisson":
         return coins(entropy.stream("coins of runs", turn), run.rate or 0.0, runs, units)
     which, place = divmod(turn, run.rounds)
@@ -36,7 +36,7 @@ def join(run: LastIterate, turn: int, runs: int, units: int, entropy: Entropy) -
 def drawn_batches(
     plan: Plan, records: Records, runs: int, entropy: Entropy, how: Join, blocks: Rows
 ) -> tuple[Callable[[int], Batch], Indices]:
-    """The batch of each round for all runs; where a unit went is told to nobody, so no places are known."""
+    """Return the batch of each round for all runs; where a unit went is told to nobody, so no places are known."""
     whole = plan.target.unit == "client"
     unit_of = records.owner if whole else np.arange(len(records), dtype=np.int64)
     units = records.clients if whole else len(records)
@@ -53,7 +53,7 @@ def drawn_batches(
 
 
 def drawn_scores(run: LastIterate, seen: Vector, ahead: Vector, back: Vector) -> list[Vector]:
-    """How much likelier the rounds are on the first data set than on the second, the victim's draws unknown.
+    """Return how much likelier the rounds are on the first data set than on the second, the victim's draws unknown.
 
     ``seen``: what each round added; ``ahead``, ``back``: the logarithm of the likelihood ratio of the victim's taking
     part on either data set to its absence, round by round. The first score is exact where every model is seen and
@@ -69,7 +69,7 @@ def drawn_scores(run: LastIterate, seen: Vector, ahead: Vector, back: Vector) ->
 
 
 def picked_ratio(ratios: Vector, silent: Joined) -> Vector:
-    """The likelihood ratio of a victim that picks one round of each pass, none of those that are ``silent``."""
+    """Return the likelihood ratio of a victim that picks one round of each pass, none of those that are ``silent``."""
     heard = np.where(silent & ~silent.all(axis=2, keepdims=True), -np.inf, ratios)
     fresh = logsumexp(heard, axis=2) - np.log(np.isfinite(heard).sum(axis=2))
     return np.asarray(fresh.sum(axis=1), dtype=np.float64)

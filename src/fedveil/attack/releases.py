@@ -1,8 +1,8 @@
 """What algorithms that hide nothing release, round by round, in many runs of their real code at once.
 
-A wide problem holds as many runs as it has parameters: run r has a victim of its own, whose row is zero but for feature
+A wide problem holds as many runs as it has parameters: run r has its own victim, whose row is zero except for feature
 r, and reads parameter r. Clipping is by record or client, noise by parameter, coins by record or client, so the runs do
-not touch each other. Sums are looked at from the zero model, where a victim pushes at its clip in every round.
+not affect each other. Sums are observed at the zero model, where a victim pushes at its clip in every round.
 """
 
 import math
@@ -24,12 +24,12 @@ from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.values import Vector
 
-WIDTH = 200  # runs in one problem
-Sums = Callable[[Plan, Records, Entropy], Vector]  # the released sums of all rounds, one a row
+WIDTH = 200  # number of runs in one problem
+Sums = Callable[[Plan, Records, Entropy], Vector]  # returns the released sums of all rounds, one per row
 
 
 def releases(plan: Plan, runs: int, entropy: Entropy, sums: Sums | None = None) -> tuple[Seen, Seen]:
-    """Return what one who sees every release makes of many runs on each of two neighbouring data sets."""
+    """Return what an observer of every release computes from many runs on each of two neighbouring data sets."""
     view = view_of(plan)
     _check(plan)
     push, run = push_of(plan), sums or view.sums
@@ -46,7 +46,7 @@ def releases(plan: Plan, runs: int, entropy: Entropy, sums: Sums | None = None) 
 
 
 def view_of(plan: Plan) -> Releases:
-    """Return how the releases of this plan are looked at; refuses an algorithm whose releases are not known."""
+    """Return how the releases of this plan are observed; refuse an algorithm whose releases are not known."""
     view = attack_view(plan.method.kind)
     if view is None or view.releases is None:
         raise BadValue(f"algorithm.kind must be one whose releases the game knows, and it is {plan.method.kind!r}.")
@@ -65,11 +65,14 @@ def _check(plan: Plan) -> None:
 
 
 def wide_problem(plan: Plan, present: bool) -> tuple[Plan, Records]:
-    """As many victims as parameters; on the second data set they are silent, or of the other class."""
+    """Return a problem with as many victims as parameters.
+
+    On the second data set they are absent, or of the other class.
+    """
     view, each = view_of(plan), rows_each(plan)
     rows = np.zeros((WIDTH * each, WIDTH))
     silent = not present and plan.target.neighbours == "zero-out"
-    held = each if view.clients else 1  # a victim client's rows are all alike; of records one of each is the victim
+    held = each if view.clients else 1  # all rows of a victim client are alike; with records, one of each is the victim
     for run in range(WIDTH):
         rows[run * each : run * each + held, run] = 0.0 if silent else plan.data.bound
     high, low = (1.0, 0.0) if plan.data.classes else (1.0, -1.0)
@@ -91,12 +94,12 @@ def rows_each(plan: Plan) -> int:
 
 
 def push_of(plan: Plan) -> Push:
-    """Return what the plan says of a victim."""
+    """Return how a victim of this plan pushes the sums."""
     return view_of(plan).push(plan, 2.0 if plan.target.neighbours == "replace-one" else 1.0)
 
 
 def scores(seen: Vector, push: Push) -> Vector:
-    """What an attacker thinks telling: pushed in every round, in each by a coin, in one of all.
+    """Return scores for an attacker: the victim pushes in every round, in each by a coin, or in one of all.
 
     Where the victim picks one round of each pass also that, and what would tell if its draws were not what they should
     be: the same round in every pass, and never a round that is silent.

@@ -16,7 +16,7 @@ _FEWEST, _MOST = 4, 400  # passes
 
 
 def sampler_finding(plan: Plan, entropy: Entropy, *, alarm: float = 1e-6) -> Finding | None:
-    """What the draws of this plan look like; None where nobody draws, or a few passes are too many to look at.
+    """Test the draws of this plan; return None if nobody draws, or if even a few passes are too many to test.
 
     Nothing is measured of epsilon: draws that are not those accounted for leave the certificate without its ground.
     """
@@ -44,7 +44,7 @@ def sampler_finding(plan: Plan, entropy: Entropy, *, alarm: float = 1e-6) -> Fin
 
 
 def joined_of(how: DrawnRounds, passes: int) -> Joined:
-    """Who joined which round of so many passes."""
+    """Return who joined which round of so many passes."""
     found = np.zeros((passes * how.rounds, how.units), dtype=np.bool_)
     for turn in range(found.shape[0]):
         found[turn, how.batch(turn)] = True

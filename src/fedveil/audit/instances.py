@@ -1,8 +1,8 @@
 r"""Adversarial data sets on a line for a hidden run: records as clamped gradients, within the run's own constants.
 
 A record's data gradient is $\mathrm{clip}(offset + curvature\,(w - centre), -L, L)$: linear, quadratic, Huber or clamp.
-Beside it stands a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the middle of
-the domain; so the step has the constants that the mechanism names (losses.md). Nothing of the accountants is used.
+To it is added a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the middle of the
+domain; so the step has the constants that the mechanism names (losses.md). No code of the accountants is used.
 """
 
 import math
@@ -17,15 +17,18 @@ from fedveil.errors import CannotCertify
 from fedveil.mechanism import LastIterate
 from fedveil.values import Vector
 
-MOST_ROUNDS = 2000  # that are followed
-MOST_CHAINS = 4000  # rounds of all chains of a mixture together
-_DEVIATIONS = 8.5  # of the noise, to which a run without projection is followed
-_CLIFF = 25.0  # lipschitz constants a deviation: the curvature that stands for "not smooth"
+MOST_ROUNDS = 2000  # most rounds that are followed
+MOST_CHAINS = 4000  # most rounds of all chains of a mixture together
+_DEVIATIONS = 8.5  # deviations of the noise up to which a run without projection is followed
+_CLIFF = 25.0  # Lipschitz constants per deviation: the curvature that stands for "not smooth"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A record in units of the run: offset of the Lipschitz constant, curvature of the largest, centre of the width."""
+    """A record in units of the run.
+
+    Offset over the Lipschitz constant, curvature over the largest, centre over the width.
+    """
 
     offset: float = 0.0
     curvature: float = 0.0
@@ -61,24 +64,24 @@ class Design:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """A run as plain numbers: one of each a round, and the interval."""
+    """A run as plain numbers: one of each per round, and the interval."""
 
     run: LastIterate
     step: Vector
     batch: Vector
     noise: Vector
     half: float
-    unit: float  # of starts and centres
-    steepest: float  # curvature of a data gradient
+    unit: float  # unit of starts and centres
+    steepest: float  # largest curvature of a data gradient
 
     @property
     def total(self) -> int:
-        """Rounds of all passes."""
+        """Number of rounds of all passes."""
         return self.step.size
 
 
 def setting(run: LastIterate) -> Setting:
-    """The run's numbers, worked out here and not by the accountants."""
+    """Return the run's numbers, computed here and not by the accountants."""
     require(isinstance(run, LastIterate), "the oracle", "be asked for a hidden run", run)
     if run.total > MOST_ROUNDS:
         raise CannotCertify(f"exact laws are followed for up to {MOST_ROUNDS} rounds, not {run.total}")
@@ -100,7 +103,10 @@ def _spread(run: LastIterate, values: float | tuple[float, ...]) -> Vector:
 
 
 def _reach(run: LastIterate, step: Vector, noise: Vector) -> float:
-    """Half an interval that a run without projection hardly ever leaves (how hardly is charged, not assumed)."""
+    """Return half the length of an interval that a run without projection hardly ever leaves.
+
+    The chance of leaving it is charged, not neglected.
+    """
     drift = variance = 0.0
     push = run.lipschitz * (2 if run.sampled else 1)  # a victim that draws its rounds comes on top of the others
     for eta, sigma in zip(step, noise, strict=True):
@@ -111,7 +117,10 @@ def _reach(run: LastIterate, step: Vector, noise: Vector) -> float:
 
 
 def instance_of(given: Setting, design: Design, *, clipped_last: bool = True) -> Instance:
-    """The two data sets of this design; ``clipped_last`` false: as a chain in many dimensions nearly shows it."""
+    """Return the two data sets of this design.
+
+    ``clipped_last`` false: the last state is not projected, which a chain in many dimensions can nearly reach.
+    """
     run = given.run
     sides = [_mixture(given, design, side) for side in (0, 1)]
     return Instance(
@@ -128,7 +137,7 @@ def instance_of(given: Setting, design: Design, *, clipped_last: bool = True) ->
 
 
 def _mixture(given: Setting, design: Design, side: int) -> Mixture:
-    """All that may happen on one side, with its chance: where the victim takes part, and when the run stops."""
+    """Return all that may happen on one side, with its chance: where the victim takes part, and when the run stops."""
     run = given.run
     weighted = [(weight, _chain(given, design, side, turns)) for weight, turns in _taken(given, design)]
     total = math.fsum(weight for weight, _ in weighted)
@@ -139,7 +148,7 @@ def _mixture(given: Setting, design: Design, side: int) -> Mixture:
 
 
 def _taken(given: Setting, design: Design) -> list[tuple[float, frozenset[int]]]:
-    """The rounds (from 0, of all passes) in which the victim may take part, each set with its chance."""
+    """Return the rounds (from 0, of all passes) in which the victim may take part, each set with its chance."""
     run = given.run
     if run.sampled:
         return _drawn(run)
@@ -158,7 +167,7 @@ def _taken(given: Setting, design: Design) -> list[tuple[float, frozenset[int]]]
 
 
 def _drawn(run: LastIterate) -> list[tuple[float, frozenset[int]]]:
-    """Every outcome of the victim's draws: a coin for each round, or a round of each pass."""
+    """Return every outcome of the victim's draws: a coin for each round, or a round of each pass."""
     count = 2**run.total if run.order == "poisson" else run.rounds**run.passes
     if count * run.total > MOST_CHAINS:
         raise CannotCertify(f"secret draws are followed for up to {MOST_CHAINS} rounds in all outcomes together")
@@ -174,7 +183,7 @@ def _drawn(run: LastIterate) -> list[tuple[float, frozenset[int]]]:
 
 
 def _chain(given: Setting, design: Design, side: int, taken: frozenset[int]) -> Chain:
-    """The rounds with the victim in those that are ``taken``; steps that are equal are one object."""
+    """Return the rounds with the victim in those that are ``taken``; steps that are equal are one object."""
     known: dict[tuple[float, float, float, int, bool], Step] = {}
     chain = []
     for k in range(given.total):
@@ -199,7 +208,7 @@ def _kind(given: Setting, design: Design, turn: int) -> int:
 
 
 def _map(given: Setting, design: Design, key: tuple[float, float, float, int, bool], side: int) -> Line:
-    """w - eta (penalty + mean of the data gradients), linear between its knots."""
+    """Return w - eta (penalty + mean of the data gradients), linear between its knots."""
     run, (eta, batch, _, kind, used) = given.run, key
     others = (design.before, design.beside, design.after, design.last)[kind]
     bound, half = run.lipschitz, given.half

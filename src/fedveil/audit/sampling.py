@@ -136,7 +136,7 @@ def _either_one(count: int, trials: int, share: float) -> float:
 
 
 def _all_even(units: int, rounds: int) -> float:
-    """The chance that all batches of a pass differ by at most one: of the multinomial law, exactly."""
+    """Return the chance that all batches of a pass differ by at most one: of the multinomial law, exactly."""
     least, more = divmod(units, rounds)
     log = gammaln(units + 1) - more * gammaln(least + 2) - (rounds - more) * gammaln(least + 1)
     log += gammaln(rounds + 1) - gammaln(more + 1) - gammaln(rounds - more + 1) - units * math.log(rounds)

@@ -9,7 +9,7 @@ FORMATS: Final = {"sklearn": ".joblib", "onnx": ".onnx", "json": ".json"}
 
 
 def exported(bundle: Bundle, to: str) -> bytes:
-    """The model in this format; what the format needs is loaded here, and only here."""
+    """Return the model in this format; what the format needs is loaded here, and only here."""
     match to:
         case "sklearn":
             from fedveil.bundle.to_sklearn import to_sklearn

@@ -11,7 +11,7 @@ from fedveil.errors import BadValue
 
 
 def columns_given(X: Any, names: tuple[str, ...]) -> dict[str, Cells]:
-    """The columns of ``X`` by name; an array's columns are ``names``, in that order."""
+    """Return the columns of ``X`` by name; an array's columns are ``names``, in that order."""
     if isinstance(X, Mapping):
         return {str(name): _column(str(name), values) for name, values in X.items()}
     titles = getattr(X, "column_names", None)  # a table of Arrow has these, a frame of pandas or polars the others

@@ -15,7 +15,7 @@ def summary(bundle: Bundle) -> str:
 
 
 def card(bundle: Bundle) -> str:
-    """A table, without scripts or styles from elsewhere; every text is escaped."""
+    """Return a table, without scripts or styles from elsewhere; every text is escaped."""
     plan, known = bundle.plan, bundle.preparation
     names = () if known is None else known.names
     rows = [

@@ -39,7 +39,7 @@ class Predicted:
     counts: dict[str, int] | None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the counts as plain values for JSON."""
         counted = {} if self.counts is None else {"counts": self.counts}
         return {
             "written": str(self.out),
@@ -64,6 +64,8 @@ def predict_file(
             "call predict in Python with an array of prepared rows."
         )
     require(out.suffix in (".csv", ".parquet"), "--out", "name a file that ends in .csv or .parquet", out.name)
+    own = out.exists() and Path(data).exists() and out.samefile(data)
+    require(not own, "--out", "name another file than the data", str(out))
     twice = next((name for name in keep if list(keep).count(name) > 1 or name == PREDICTION), None)
     require(twice is None, "--keep", f"name each column once, and none that is called {PREDICTION}", twice)
     titles = _titles(model, with_probabilities)
@@ -105,7 +107,7 @@ def _titles(model: ReleasedModel, with_probabilities: bool) -> tuple[str, ...]:
 
 
 def _predicted(model: ReleasedModel, chunk: Chunk, with_probabilities: bool) -> tuple[list[Any], Any]:
-    """The columns to write, numbers as floats (NaN: none) and classes as texts (empty: none)."""
+    """Return the columns to write, numbers as floats (NaN: none) and classes as texts (empty: none)."""
     scores, dropped = model.scores(chunk.cells, chunk.place, chunk.names)
     known = model.preparation
     if known is None or not known.labels.classes:

@@ -7,7 +7,7 @@ from fedveil.bundle.linear import linear_of
 
 
 def to_json(bundle: Bundle) -> bytes:
-    """The model; docs/using-the-model.md says what each entry means."""
+    """Return the model; docs/using-the-model.md says what each entry means."""
     found = linear_of(bundle, "json")
     prepared = found.preparation
     result = {
@@ -17,7 +17,7 @@ def to_json(bundle: Bundle) -> bytes:
         "model": bundle.plan.model.kind,
         "link": found.link,
         "classes": list(found.classes),
-        "features": list(prepared.features[: found.weights.shape[0]]),
+        "features": list(prepared.entries),
         "cut": found.cut,
         "weights": found.weights.tolist(),
         "constants": found.constants.tolist(),

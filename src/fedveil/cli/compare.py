@@ -47,7 +47,7 @@ def compare(
 
 
 def _written(found: Comparison, folder: Path) -> list[str]:
-    """The two files of a comparison."""
+    """Write the two files of a comparison and return their paths."""
     try:
         public_folder(folder)
     except OSError as error:
@@ -102,5 +102,5 @@ def _row(entry: Mapping[str, Any], metric: str, trust: bool) -> dict[str, str]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add this command to the application."""
     app.command(epilog="Example: fedveil compare study.toml --runs 5 --out comparison")(compare)

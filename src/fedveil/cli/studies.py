@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedveil.account.sampling_alone import seen_by_all
 from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
@@ -79,6 +80,9 @@ def plan(study: StudyFile, as_json: Json = False) -> None:
         _plan_text(planned.plan)
         out().print(planned.draft.reason)
         _guarantee_table(planned.plan, [(who, promise(planned.plan, who)) for who in ADVERSARIES])
+        if (alone := result["every_model_seen"]) is not None:
+            found = ", ".join(f"{name} {value:.4g}" for name, value in alone.items() if value is not None)
+            out().print(f"at this noise, every model seen (ideal noise): {found or 'nothing can be promised'}")
         if planned.draft.designed is not None:
             out().print(
                 "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
@@ -161,7 +165,7 @@ def _signed(signature: Signature, *, checked: bool) -> str:
 
 def report(folder: Folder, as_json: Json = False) -> None:
     """The HTML page again."""
-    from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
+    from fedveil.report.page import write_report  # imported here because drawing is slow to import
 
     found, changes = certify_written(folder, __version__, EARLIER)
     if not changes:
@@ -174,7 +178,7 @@ def report(folder: Folder, as_json: Json = False) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Any]:
-    """A bar on standard error with rate, time left and what the run is charged."""
+    """Show a bar on standard error with rate, time left and what the run is charged."""
     if quiet:
         yield None
         return
@@ -189,7 +193,7 @@ def progress(quiet: bool) -> Iterator[Any]:
     task = bar.add_task("training", total=1, rate="", budget="")
 
     def watch(now: Step) -> None:
-        if not bar.live.is_started:  # at the first round: a refusal before it stays one sentence
+        if not bar.live.is_started:  # shown from the first round, so that an earlier refusal stays one sentence
             bar.start()
         rate = f"{now.rate:.0f}/s" if now.rate else ""
         budget = f"charged: epsilon {rounded_up(now.epsilon)}" if now.epsilon < math.inf else "not private"
@@ -203,7 +207,7 @@ def progress(quiet: bool) -> Iterator[Any]:
 
 
 def _fresh(folder: Path) -> Path:
-    """The demo may be repeated: what an earlier one left is removed, and only that."""
+    """Prepare the folder of the demo, which may be repeated: remove only what an earlier demo left."""
     path = folder / "plan.toml"
     if path.exists():
         found = read_plan(path.read_text(encoding="utf-8"))
@@ -218,7 +222,7 @@ def _fresh(folder: Path) -> Path:
 
 
 def told(quiet: bool) -> Callable[[str, str], None]:
-    """Which site was asked, has answered or has failed, on standard error."""
+    """Return a function that reports on standard error which site was asked, has answered or has failed."""
     console = Console(stderr=True)
 
     def tell(site: str, state: str) -> None:
@@ -229,7 +233,7 @@ def told(quiet: bool) -> Callable[[str, str], None]:
 
 
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:
-    """The certificate and how good the model is."""
+    """Print the certificate and the quality of the model."""
     certificate, useless = result.certificate, no_better(result.metrics.get("test") or {})
     signer = None if result.signature is None else result.signature.signer.fingerprint
     summary = {
@@ -308,11 +312,20 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "method": plan.method.table(),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
+        "every_model_seen": _every_model_seen(plan),
     }
 
 
+def _every_model_seen(plan: Plan) -> dict[str, float | None] | None:
+    """Return epsilon at a hidden run's noise if every model were seen, by how the records are sampled."""
+    if not plan.method.hides:
+        return None
+    found = seen_by_all(plan.hidden.run, plan.target.delta)
+    return {"as dealt": found.known, "Poisson draws": found.poisson, "independent draws": found.independent}
+
+
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands to the application."""
     app.command(epilog="Example: fedveil demo --out out/demo")(demo)
     app.command(epilog="Example: fedveil plan study.toml")(plan)
     app.command(epilog="Example: fedveil run study.toml --out results")(run)

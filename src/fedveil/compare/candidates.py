@@ -1,4 +1,4 @@
-"""What is compared: algorithms by name, or observers of one algorithm; each planned, or refused with its reason."""
+"""The candidates of a comparison: algorithms by name, or observers of one algorithm; each planned or refused."""
 
 import math
 import tomllib
@@ -19,7 +19,7 @@ from fedveil.plan import Plan
 from fedveil.promises import promise
 from fedveil.study import Study
 
-# Who adds the noise follows from who may look: the target's observer is the one it must hold against.
+# The target's observer decides who adds the noise.
 TRUST: tuple[tuple[str, Adversary, str], ...] = (
     ("local noise", "server", "nobody is trusted: the server sees every client's own noised update"),
     ("shared noise", "server-with-secure-aggregation", "the server sees noised sums, to which all clients add"),
@@ -29,7 +29,7 @@ TRUST: tuple[tuple[str, Adversary, str], ...] = (
 
 
 def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tuple[Entry, Study]]:
-    """Every study to try, with its label."""
+    """Return every study to try, with its label."""
     mine = study.algorithm.kind
     wanted = list(algorithms) or (list(KINDS) if view == "algorithms" else [mine])
     twice = next((name for name in wanted if wanted.count(name) > 1), None)
@@ -55,7 +55,7 @@ def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tupl
 
 
 def _requested(text: str, study: Study) -> AlgorithmRequest:
-    """``kind``, as the study states it or as it comes; or ``kind:key=value:...`` with settings of its own."""
+    """Return the request for ``kind``, as the study states it or by default, or for ``kind:key=value:...``."""
     kind, *settings = text.split(":")
     if not settings and kind == study.algorithm.kind:
         return study.algorithm
@@ -68,7 +68,7 @@ def _requested(text: str, study: Study) -> AlgorithmRequest:
 
 
 def _value(text: str) -> Any:
-    """A number, a list or true as in a study file; anything else is a word."""
+    """Return a number, a list or true as in a study file; anything else is a text."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
@@ -76,7 +76,7 @@ def _value(text: str) -> Any:
 
 
 def planned_entry(entry: Entry, study: Study, loaded: Loaded) -> tuple[Entry, Plan | None]:
-    """The plan, or the reason why there is none."""
+    """Return the entry with its plan, or with the reason why there is none."""
     held = 0 if loaded.test is None else len(loaded.test)
     try:
         plan = study.planned(loaded.train.shape, held, loaded.test_public).plan

@@ -20,7 +20,7 @@ _BLOCK = 2**22  # bytes read at a time
 
 
 class NotPlain(Exception):
-    """Not for this reader."""
+    """The file is not plain enough for this reader."""
 
 
 def arrow_chunks(

@@ -1,4 +1,4 @@
-"""From what a study states to records: read, settle, cut, hold out, split."""
+"""From a study's data tables to records: read, fill or drop missing values, cut, hold out, split."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from fedveil.data.split import held_out_clients, held_out_rows, natural_owners, 
 from fedveil.data.table import Array, Table
 from fedveil.values import Matrix, Vector
 
-Generators = Callable[[int], np.random.Generator]  # a seed of the study to a generator
-MOST_NAMES = 10_000  # beyond this, clients that we dealt are called by their number alone
+Generators = Callable[[int], np.random.Generator]  # makes a generator from a seed of the study
+MOST_NAMES = 10_000  # with more clients than this, those that we assigned are called by their number only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,15 +40,15 @@ class Loaded:
     preparation: Preparation | None = None
 
     def fingerprint(self, key: bytes) -> str:
-        """Of all rows of the source, as they were read; of the records, if that is all there is."""
+        """Return the fingerprint of all rows of the source as read, or of the records if nothing else is known."""
         return self.train.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """Bounded rows with targets, one for each row as read, before anyone owns them; a dropped row is blank.
+    """Bounded rows with targets, one for each row as read, before clients are assigned; a dropped row is blank.
 
-    ``client``: what the data says about owners; ``owned``: which rows have one (all, where the data says nothing).
+    ``client``: what the data say about owners; ``owned``: which rows have one (all, if the data say nothing).
     """
 
     features: Matrix
@@ -63,7 +63,7 @@ class Prepared:
     raw: RawRows | None = None
 
     def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
-        """The records of some rows."""
+        """Return the records of some rows."""
         everything = bool(rows.all())
         return Records(
             features=self.features if everything else self.features[rows],
@@ -85,11 +85,11 @@ def load(
     generator: Generators,
     whole_clients: bool = False,
 ) -> Loaded:
-    """Everything that the data part of a study states. ``generator`` makes one from a seed: numpy's ``default_rng``.
+    """Return the records that the data tables of a study describe. ``generator``: such as numpy's ``default_rng``.
 
-    Who is held out and who holds what is drawn on the rows as they were read: no value of a record, nor whether one is
-    missing, moves another record or changes a size. ``whole_clients``: clients are what is protected, so those that
-    the data names are held out whole, or not at all.
+    Which rows are held out and who holds what is drawn on the rows as they were read: no value of a record, nor whether
+    it is missing, moves another record or changes a size. ``whole_clients``: clients are protected, so those that the
+    data name are held out completely or not at all.
     """
     whole = prepare(source, split, base)
     test, chosen = None, np.zeros(len(whole.targets), dtype=np.bool_)
@@ -119,7 +119,7 @@ def load(
 
 
 def prepare(source: Source, split: Split, base: Path) -> Prepared:
-    """Read a source and apply its public rule to every row by itself."""
+    """Read a source and apply its public rule to every row separately."""
     whole, source = read(source, base)
     raw = whole.raw  # before anything is filled in or dropped
     client = _client(whole, source, split, base)
@@ -144,14 +144,14 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
 
 
 def _with_blanks(features: Matrix, targets: Vector, dropped: Mask) -> tuple[Matrix, Vector]:
-    """Blank records in the places of the dropped rows."""
+    """Put blank records in the places of the dropped rows."""
     rows, wanted = np.zeros((dropped.size, features.shape[1])), np.full(dropped.size, np.nan)
     rows[~dropped], wanted[~dropped] = features, targets
     return rows, wanted
 
 
 def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators, whole_clients: bool) -> Mask:
-    """Rows kept from training: by their numbers, or by their clients' names where whole clients are protected."""
+    """Return the rows kept from training, chosen by row number, or by client name if whole clients are protected."""
     if whole.client is None or not whole_clients:
         return held_out_rows(whole.targets.size, fraction, generator(seed))
     chosen = np.zeros(whole.targets.size, dtype=np.bool_)
@@ -160,7 +160,7 @@ def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators
 
 
 def _trained(whole: Prepared, rows: Mask, split: Split, generator: Generators) -> Records:
-    """The records to train on, with their owners."""
+    """Return the training records with their owners."""
     if whole.client is not None:
         owner, names = natural_owners(whole.client[rows])
         return whole.records(rows, owner, names, len(names))
@@ -189,7 +189,7 @@ def _targets(table: Table, source: Source) -> tuple[Vector, int]:
 
 
 def _client(table: Table, source: Source, split: Split, base: Path) -> Array | None:
-    """What the data says about owners, when the split asks it."""
+    """Return what the data say about owners, if the split uses it."""
     if split.kind == "file":
         folder = source.shipped is None and (base / source.source).is_dir()
         require(folder, "data.source", 'be a folder when clients.kind is "file"', source.source)
@@ -201,7 +201,7 @@ def _client(table: Table, source: Source, split: Split, base: Path) -> Array | N
 
 
 def _measured(prepared: Prepared, rows: Mask) -> Records:
-    """Held-out records; the clients that the data names keep their names, so that each can be measured."""
+    """Return held-out records; clients that the data name keep their names, so that each can be measured."""
     usable = bool(np.any(rows & ~np.isnan(prepared.targets)))
     require(usable, "[data.held_out]", "have at least one row without a missing value", "none")
     if prepared.client is not None:

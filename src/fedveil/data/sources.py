@@ -1,4 +1,4 @@
-"""A source becomes a table: the format by its suffix, a folder as one file a client."""
+"""Read a source into a table; the format follows from the suffix, and a folder holds one file per client."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,10 @@ READERS: dict[str, Callable[[Source, Path], Table]] = {
 
 
 def read(source: Source, base: Path) -> tuple[Table, Source]:
-    """The rows of a source, paths taken from ``base``; and the source, completed where published facts complete it."""
+    """Return the rows of a source, and the source completed by published facts where there are any.
+
+    Relative paths start from ``base``.
+    """
     if source.shipped is not None:
         return read_shipped(source, source.shipped)
     path = base / source.source
@@ -47,7 +50,7 @@ def read(source: Source, base: Path) -> tuple[Table, Source]:
 
 
 def client_names(table: Table) -> tuple[str, ...]:
-    """The names of files as clients: without their suffixes, and whole where that would make two the same."""
+    """Return file names as client names, without suffixes unless that would make two names equal."""
     short = tuple(_stem(file) for file in table.files)
     return short if len(set(short)) == len(short) else table.files
 
@@ -67,7 +70,7 @@ def _file(source: Source, path: Path, base: Path) -> Table:
 
 
 def format_of(source: Source, path: Path) -> str:
-    """As the study states it, or as the file's suffix tells."""
+    """Return the format that the study states, or the one of the file's suffix."""
     return source.format if source.format is not None and source.format != "folder" else _by_suffix(path)
 
 
@@ -88,7 +91,7 @@ def _folder(source: Source, path: Path) -> Table:
 
 
 def files_of(source: Source, path: Path) -> list[Path]:
-    """The files of a folder that a study means, in the order of their names."""
+    """Return the files of a folder that a study means, in the order of their names."""
     require(source.format != "idx", "data.source", "be a file when data.format is idx", source.source)
     require("/" not in source.files, "data.files", "be a pattern of names in the folder, such as *.csv", source.files)
     files = sorted(file for file in path.glob(source.files) if file.is_file() and not file.name.startswith("."))

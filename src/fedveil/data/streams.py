@@ -43,7 +43,7 @@ class Chunk:
 
 
 def chunks(source: Source, base: Path, wanted: Mapping[str, bool]) -> Generator[Chunk]:
-    """The records of a source. ``wanted``: the columns to read, and whether each holds numbers."""
+    """Return the records of a source. ``wanted``: the columns to read, and whether each holds numbers."""
     if source.shipped is not None:
         table, _ = read_shipped(source, source.shipped)
         yield from _sliced(dict(zip(table.choice.numbers, table.numbers.T, strict=True)), source.source, "row")

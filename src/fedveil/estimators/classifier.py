@@ -1,4 +1,4 @@
-"""Logistic regression with a certificate: two classes by one score, more classes by softmax."""
+"""Logistic regression with a certificate: one score for two classes, softmax for more."""
 
 from typing import Any
 
@@ -22,10 +22,10 @@ Array = NDArray[Any]
 class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """A classifier whose released weights are (``epsilon``, ``delta``)-differentially private.
 
-    Every bound is public and given, never learned: rows are scaled from ``feature_range`` to [-1, 1] (None: as they
-    are) and cut to norm ``feature_bound``; gradients are clipped to ``clip`` (None: what the bound implies).
-    ``classes``: the labels in advance; None takes the set of labels in ``y`` for public. ``budget`` charges every fit
-    to one ledger. ``random_state`` makes a fit repeatable, and not private. ``algorithm`` and ``schedule`` are the
+    Every bound is public and given, never learned: rows are scaled from ``feature_range`` to [-1, 1] (None: not scaled)
+    and cut to norm ``feature_bound``; gradients are clipped to ``clip`` (None: what the bound implies). ``classes``:
+    the labels in advance; None assumes that the set of labels in ``y`` is public. ``budget`` charges every fit to one
+    ledger. ``random_state`` makes a fit repeatable, and therefore not private. ``algorithm`` and ``schedule`` are the
     tables of a study file. ``coef_`` and ``intercept_`` apply to rows after scaling and cutting.
     """
 
@@ -85,24 +85,24 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         return self
 
     def decision_function(self, X: Any) -> Vector:
-        """The score of the second of two classes, or one score a class."""
+        """Return the score of the second of two classes, or one score a class."""
         return self._scores(X)
 
     def predict_proba(self, X: Any) -> Vector:
-        """One column a class, in the order of ``classes_``."""
+        """Return the probability of each class, one column per class in the order of ``classes_``."""
         scores = self._scores(X)
         if scores.ndim == 2:
             return np.asarray(softmax(scores, axis=1))
         return np.column_stack([expit(-scores), expit(scores)])
 
     def predict(self, X: Any) -> Array:
-        """The likeliest class."""
+        """Return the most probable class of each row."""
         scores = self._scores(X)
         best = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.intp)
         return np.asarray(self.classes_[best])
 
     def _labelled(self, y: Array) -> tuple[Array, Vector]:
-        """All labels in order, and the place of each row's label among them."""
+        """Return all labels in order, and the index of each row's label among them."""
         labels = np.unique(y if self.classes is None else np.asarray(self.classes))
         if labels.size < 2:
             raise BadValue(f"The labels must be of at least 2 classes, got {labels.size} class: name all in classes.")

@@ -30,7 +30,7 @@ class Fitted:
     declared: tuple[Assumption, ...]
 
     def certificate(self) -> Certificate:
-        """What this fit promises to each observer."""
+        """Return what this fit promises to each observer."""
         guarantees = tuple(
             Guarantee(
                 adversary=adversary,
@@ -59,7 +59,7 @@ def fit(
     budget: Budget | None,
     declared: tuple[Assumption, ...],
 ) -> Fitted:
-    """Train; with a ``budget`` the whole cost is charged before the first record is looked at."""
+    """Train; with a ``budget``, the whole cost is charged before the first record is looked at."""
     plan = plan_of(request, task, seed is not None)  # type: ignore[arg-type]  # schedule are frozen, so they hash
     run = os.urandom(16).hex()
     if budget is not None:
@@ -73,7 +73,10 @@ def fit(
 
 @lru_cache(maxsize=128)
 def plan_of(request: AlgorithmRequest, task: Task, seeded: bool) -> Plan:
-    """Designing takes most of a fit's time and depends on public quantities alone, so folds of one size share it."""
+    """Return the plan of a fit; cached.
+
+    Designing takes most of a fit's time and depends only on public quantities, so folds of the same size share a plan.
+    """
     return make_plan("estimator", request, task, seeded=seeded).plan
 
 

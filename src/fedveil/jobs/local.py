@@ -37,7 +37,7 @@ Given = Records | tuple[Records, Records] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a finished run left in its folder; ``signature``: of its certificate, if there is one."""
+    """The files of a finished run, read back; ``signature``: of its certificate, or None."""
 
     folder: Path
     certificate: Certificate
@@ -47,11 +47,14 @@ class Result:
     @property
     def model(self) -> ReleasedModel:
         """The released model, ready to predict."""
-        return ReleasedModel(Bundle.read(self.folder))
+        return ReleasedModel(Bundle.read(self.folder), self.certificate.plan.model.module)
 
 
 def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
-    """The study and its records: from a file, from tables (as in a file), with records of its own or given ones."""
+    """Return a study and its records.
+
+    The study comes from a file or from tables like those of a file; the records from its source or from ``data``.
+    """
     if isinstance(study, Study):
         found = study
     elif isinstance(study, str | Path):
@@ -83,7 +86,7 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
 
 
 def plan_study(study: Wanted, data: Given = None) -> Planned:
-    """The plan of a study; trains nothing."""
+    """Return the plan of a study, without training."""
     found, loaded = open_study(study, data)
     held = 0 if loaded.test is None else loaded.test.targets.size
     train = loaded.train if found.slots is None else found.slots.blank(loaded.train)
@@ -100,13 +103,13 @@ def run_study(
     system: System | None = None,
     sign: Sign = None,
 ) -> Result:
-    """Train, certify and report into the folder ``out``; ``resume`` goes on with a run that was interrupted there.
+    """Train, certify and report into the folder ``out``; ``resume`` continues a run that was interrupted there.
 
     ``study``: the path of a study file, or its tables as a dictionary. ``data``: records made from arrays, or a pair of
-    those to train on and those to measure on (which then count as not public). ``sign``: a key (or the path of its
-    file) that signs the certificate.
+    training and test records (the test records then count as not public). ``sign``: a key, or the path of its file,
+    that signs the certificate.
     """
-    key = signing_key(sign)  # first: a key that cannot be used is found before anything is charged
+    key = signing_key(sign)  # first, so that an unusable key is found before anything is charged
     found, loaded = open_study(study, data)
     folder = Path(out)
     metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
@@ -114,23 +117,23 @@ def run_study(
 
 
 def signing_key(sign: Sign) -> SigningKey | None:
-    """The key itself, from its file where a path was given."""
+    """Return the signing key; read it if a path was given."""
     return read_key(Path(sign)) if isinstance(sign, str | Path) else sign
 
 
 def concluded(
     folder: Path, metrics: dict[str, Any], key: SigningKey | None = None, preparation: Preparation | None = None
 ) -> Result:
-    """Certificate, its signature if there is a key, bundle and report of a run that has released its model."""
+    """Write certificate, signature (if there is a key), bundle and report of a run that has released its model."""
     certificate = certify(folder, __version__)
     data = certificate.text().encode()
     if key is None:
-        check_signature(folder, data)  # one that was made before an interruption stays, and must still fit
+        check_signature(folder, data)  # a signature made before an interruption is kept, and must still fit
     write_atomically(folder / "certificate.json", data, mode=PUBLIC)
     if key is not None:
         write_atomically(folder / SIGNATURE, Signature.of(data, key).text(), mode=PUBLIC)
     write_atomically(folder / BUNDLE, Bundle.of_run(folder, preparation).write(), mode=PUBLIC)
-    from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
+    from fedveil.report.page import write_report  # imported here because drawing is slow to import
 
     write_report(folder)
     return Result(folder=folder, certificate=certificate, metrics=metrics, signature=signature_in(folder))

@@ -125,7 +125,9 @@ def _squares(shares: Matrix, truth: Indices) -> Vector:
 
 
 def _calibration(shares: Matrix, truth: Indices) -> dict[str, Any]:
-    """How often what was said with some probability is so: of the second of two classes, or of the likeliest of more.
+    """Return how often what was said with some probability is so.
+
+    Of the second of two classes, or of the likeliest of more.
 
     ``error``: the mean distance between what was said and what was so, weighed by the records of each bin.
     """

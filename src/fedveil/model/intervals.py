@@ -32,7 +32,10 @@ def wilson(share: float, count: int, z: float = Z) -> Interval:
 
 
 def around(value: float, influence: Vector, low: float = -math.inf, high: float = math.inf) -> Interval | None:
-    """The normal interval of a number whose error is the mean of each record's ``influence``; None of one record."""
+    """Return the normal interval of a number whose error is the mean of each record's ``influence``.
+
+    None of one record.
+    """
     if influence.size < 2:
         return None
     half = Z * float(np.std(influence, ddof=1)) / math.sqrt(influence.size)
@@ -40,7 +43,10 @@ def around(value: float, influence: Vector, low: float = -math.inf, high: float 
 
 
 def area(scores: Vector, positive: NDArray[np.bool_]) -> tuple[float, Vector]:
-    """The area under the ROC curve, and each record's influence on it [DDC88]; both kinds of record must occur."""
+    """Return the area under the ROC curve, and each record's influence on it [DDC88].
+
+    Both kinds of record must occur.
+    """
     ours, others = scores[positive], scores[~positive]
     ranks = np.asarray(rankdata(scores))
     above = (ranks[positive] - rankdata(ours)) / others.size  # the share of the others that lie below

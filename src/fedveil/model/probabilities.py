@@ -13,7 +13,10 @@ Link = Literal["logistic", "softmax"]
 
 
 def link_of(loss: Loss) -> Link | None:
-    """How a loss turns scores into probabilities; None where they are no more than scores (a hinge), or a number."""
+    """Return how a loss turns scores into probabilities.
+
+    None where they are no more than scores (a hinge), or a number.
+    """
     if isinstance(loss, TorchLoss):
         links: dict[str, Link] = {"cross-entropy": "softmax", "logistic": "logistic"}
         return links.get(loss.criterion)
@@ -34,7 +37,7 @@ def probabilities(loss: Loss, scores: Matrix) -> Matrix | None:
 
 
 def likeliest(scores: Matrix) -> Indices:
-    """The class number that the scores speak for, as the losses' ``predict`` has it."""
+    """Return the class number that the scores speak for, as the losses' ``predict`` has it."""
     if scores.shape[1] == 1:
         return (scores[:, 0] > 0).astype(np.int64)
     return np.asarray(scores.argmax(axis=1), dtype=np.int64)

@@ -18,13 +18,13 @@ _ENTRIES: Final = 2**16  # numbers worked on at once: they stay in the processor
 
 
 def row_norms(X: Vector) -> Vector:
-    """The Euclidean norm of each row; not finite where a row is not, or where its square overflows."""
+    """Return the Euclidean norm of each row; not finite if the row is not, or if its square overflows."""
     with np.errstate(all="ignore"):
         return np.asarray(np.sqrt(np.vecdot(X, X)), dtype=np.float64)
 
 
 def grain_of(clip: float, rows: int) -> float:
-    """A power of two, in multiples of which the exact sum of so many clipped gradients fits into 64 bits."""
+    """Return a power of two, in multiples of which the exact sum of so many clipped gradients fits into 64 bits."""
     bits = min(_FINE, 61 - math.ceil(math.log2(max(rows, 1))))
     return float(2.0 ** (math.ceil(math.log2(clip)) - bits))
 
@@ -44,20 +44,23 @@ def scores(X: Vector, w: Vector, grain: float | None = None) -> Vector:
 def weighted_sum(
     X: Vector, coefficients: Vector, usable: NDArray[np.bool_], weights: Vector | None, grain: float | None = None
 ) -> Vector:
-    """Sum of weight * outer(row, coefficients) over the usable rows, flat; ``coefficients`` may be overwritten."""
-    if not usable.all():  # zero times infinity is no zero: the rows themselves have to go
+    """Return the sum of weight * outer(row, coefficients) over the usable rows, flat.
+
+    May overwrite ``coefficients``.
+    """
+    if not usable.all():  # zero times infinity is not zero, so the rows themselves must be removed
         X, coefficients = X[usable], coefficients[usable]
         weights = None if weights is None else weights[usable]
     if weights is not None:
         coefficients *= weights if coefficients.ndim == 1 else weights[:, None]
     if grain is not None:
         return _exact_sum(X, coefficients, grain)
-    product = X.T @ coefficients if coefficients.ndim == 1 else (coefficients.T @ X).T  # the long side last is faster
+    product = X.T @ coefficients if coefficients.ndim == 1 else (coefficients.T @ X).T  # faster with the long side last
     return np.asarray(product, dtype=np.float64).ravel()
 
 
 def _exact_sum(X: Vector, coefficients: Vector, grain: float) -> Vector:
-    """Each row's outer product is rounded to the grain on its own; whole numbers add up alike in any order."""
+    """Return the sum of outer products, each rounded to the grain, so that the sum is the same in any order."""
     each = np.atleast_2d(coefficients.T).T * (1 / grain)  # exact: a power of two
     total = np.zeros((each.shape[1], X.shape[1]), dtype=np.int64)
     rows = max(1, min(_AT_ONCE, _ENTRIES // max(1, X.shape[1])))

@@ -17,7 +17,7 @@ _TITLES = {"algorithms": "Algorithms side by side", "trust": "What trust is wort
 
 
 def compare_page(result: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page as HTML."""
     entries, ran = list(result["entries"]), [e for e in result["entries"] if e["refused"] is None]
     body = [
         _header(result),
@@ -188,7 +188,7 @@ def useless_text(result: Mapping[str, Any]) -> str:
 
 
 def score_text(entry: Mapping[str, Any]) -> str:
-    """Mean and spread, as far as they are known."""
+    """Return mean and spread, as far as they are known."""
     if entry["mean"] is None:
         return "–"
     spread = "" if entry["spread"] is None else f" ± {entry['spread']:.3f}"
@@ -196,12 +196,12 @@ def score_text(entry: Mapping[str, Any]) -> str:
 
 
 def spread_text(entry: Mapping[str, Any]) -> str:
-    """How much a weight of the released model varies over the runs."""
+    """Return how much a weight of the released model varies over the runs."""
     spread = entry["model_spread"]
     return "–" if spread is None else f"{spread:.2g}"
 
 
 def noise_text(entry: Mapping[str, Any]) -> str:
-    """Noise on the averaged gradient where it is known, else in the method's own words."""
+    """Return the noise on the averaged gradient if it is known, otherwise in the method's own words."""
     average = entry["noise_on_average"]
     return str(entry["noise"]) or "–" if average is None else f"{average:.3g}"

@@ -41,7 +41,7 @@ def write_report(folder: Path) -> Path:
 
 
 def page(view: View) -> str:
-    """The whole page."""
+    """Return the whole page as HTML."""
     parts = {
         "promise": plain_section.plain_words(view),
         "observers": bound_sections.observers(view),

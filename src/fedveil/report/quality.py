@@ -81,7 +81,7 @@ def quality_of(test: Mapping[str, Any]) -> Quality | None:
 
 
 def intervals_of(test: Mapping[str, Any]) -> dict[str, Pair]:
-    """The intervals of the metrics that are one number."""
+    """Return the intervals of the metrics that are one number."""
     told = test.get("intervals") or {}
     found = {str(key): _pair(value) for key, value in told.items() if not isinstance(value, Mapping)}
     return {key: pair for key, pair in found.items() if pair is not None}

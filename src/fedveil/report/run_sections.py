@@ -31,7 +31,7 @@ _METRICS = {
 
 
 def utility(view: View) -> Markup:
-    """How well the model does."""
+    """Return the section about how well the model does."""
     found = view.utility
     if found is None:
         text = "No test records were set aside, so nothing is said about how well the model does."
@@ -62,10 +62,11 @@ def _bars(found: Utility, metric: str) -> Markup:
         )
         for score in scored
     ]
-    scale = Axis(0.0, 1.0) if share else axis([score.values[metric] for score in scored], log=False)
+    ends = [end for row in rows for end in row.interval or ()]
+    scale = Axis(0.0, 1.0) if share else axis([*(score.values[metric] for score in scored), *ends], log=False)
     listed = "; ".join(f"{row.label}: {row.text}" for row in rows) + "."
     caption = f"{_METRICS[metric].capitalize()} on the test records, {'larger' if share else 'smaller'} is better."
-    caption += " The thin lines are 95% intervals (Wilson)." if share and found.records else ""
+    caption += " The thin lines are 95% intervals." if any(row.interval for row in rows) else ""
     caption += "" if found.constant is None else " The best constant answer is that of the test records themselves."
     return figure(rows_chart("by-model", _METRICS[metric].capitalize(), listed, rows, scale=scale), caption)
 
@@ -136,7 +137,7 @@ def _client_text(found: Utility, value: float) -> str:
 
 
 def schedule(view: View) -> Markup:
-    """How it was trained."""
+    """Return the section about how the model was trained."""
     plan, found = view.plan, view.schedule
     if found is None:
         kind = plan.method.kind
@@ -166,7 +167,7 @@ def schedule(view: View) -> Markup:
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:
-    """What every plan has."""
+    """Return the facts that every plan has."""
     data = plan.data
     return [
         ("records", f"{data.records:,}, of {data.clients:,} client{'s' * (data.clients > 1)}"),
@@ -212,7 +213,7 @@ def _dealt(view: View) -> str:
 
 
 def _drawn(run: LastIterate, units: int, unit: str) -> str:
-    """How units came into rounds that they drew for themselves."""
+    """Return how units came into rounds that they drew for themselves."""
     if run.order == "poisson":
         how = f"joined each of {run.total:,} rounds with chance {words.plain(run.rate or 1.0)}, by a coin of its own"
     else:
@@ -237,7 +238,7 @@ def _panel(name: str, label: str, rounds: Sequence[int], values: Sequence[float]
 
 
 def assumptions(view: View) -> Markup:
-    """What the promise rests on."""
+    """Return the section about what the promise assumes."""
     found: dict[Assumption, list[str]] = {}
     for seen in view.observers:
         for row in seen.assumptions:
@@ -262,7 +263,7 @@ def assumptions(view: View) -> Markup:
 
 
 def is_declared(row: Assumption) -> bool:
-    """Whether a person, not the program, has to answer for it."""
+    """Return whether a person, not the program, has to answer for it."""
     return row.enforced_by.startswith("declared") or row.value == "declared"
 
 
@@ -278,7 +279,7 @@ def _needed(names: Sequence[str], all_of: int) -> object:
 
 
 def checking(view: View) -> Markup:
-    """How to check it."""
+    """Return the section about how to check the certificate."""
     digest = next((row.sha256 for row in view.released if row.sha256), None)
     steps = [
         joined(

@@ -79,7 +79,7 @@ def epsilon_text(epsilon: float | None) -> str:
 
 
 def percent(share: float, *, most: bool = True) -> str:
-    """A share with one decimal; a largest one is never shown too small, a least one never too large.
+    """Return a share with one decimal; a largest one is never shown too small, a least one never too large.
 
     >>> percent(0.731058), percent(0.26894, most=False), percent(1.0), percent(0.9999)
     ('73.2%', '26.8%', '100%', '100%')
@@ -90,7 +90,7 @@ def percent(share: float, *, most: bool = True) -> str:
 
 
 def one_in(delta: float) -> str:
-    """A small probability as a chance, never smaller than it is.
+    """Return a small probability as a chance, never smaller than it is.
 
     >>> one_in(1e-5), one_in(3.07e-6), one_in(0.4)
     ('1 in 100,000', '1 in 325,000', '1 in 2')
@@ -120,7 +120,7 @@ def belief(epsilon: float) -> float:
 
 
 def strength(epsilon: float | None, delta: float) -> str:
-    """How much an observer can tell, graded by the rate of right guesses; the grades are ours.
+    """Return how much an observer can tell, graded by the rate of right guesses; the grades are ours.
 
     >>> [strength(e, 1e-5) for e in (0.1, 0.4, 1.0, 2.0)]
     ['practically cannot tell', 'can hardly tell', 'can tell only a little better than by chance', \
@@ -161,7 +161,7 @@ def group(unit: str) -> str:
 
 
 def plain(value: float, digits: int = 4) -> str:
-    """A number that promises nothing, to so many digits.
+    """Return a number that promises nothing, to so many digits.
 
     >>> plain(0.50000001), plain(100.0), plain(1e-7), plain(1234567.0), plain(6543)
     ('0.5', '100', '1e-7', '1.235e+6', '6543')
@@ -187,7 +187,7 @@ def _tidy(text: str) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """A size with its unit.
+    """Return a size with its unit.
 
     >>> bytes_text(0), bytes_text(1_500), bytes_text(2_000_000)
     ('0 B', '1.5 kB', '2 MB')

@@ -1,4 +1,4 @@
-"""How good the last model is on the held-out records, beside models that were trained without privacy."""
+"""Measure the last model on the held-out records, next to models that were trained without privacy."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ CALIBRATION = "calibration.json"  # likewise
 
 
 def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict[str, Any]:
-    """The metrics of a model; nothing is measured on training records."""
+    """Return the metrics of a model; nothing is measured on training records."""
     task = "classification" if plan.data.classes else "regression"
     found: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
     if loaded.test is None:
@@ -76,7 +76,9 @@ def _measured(plan: Plan, model: Vector, held: Records) -> dict[str, Any]:
 
 
 def _told(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> dict[str, Any]:
-    """All that the held-out records say about a model, with classes by their names and numbers in their own unit."""
+    """Return all that the held-out records say about a model, with classes by their names and numbers in their own
+    unit.
+    """
     loss = plan.model.loss
     if plan.data.classes:
         names = [str(k) for k in range(plan.data.classes)] if labels is None else labels.classes
@@ -87,7 +89,7 @@ def _told(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> di
 
 
 def _briefly(told: dict[str, Any]) -> dict[str, Any]:
-    """The numbers that models are compared by."""
+    """Return the numbers that models are compared by."""
     return {key: told[key] for key in ("auc", "log_loss", "brier", "balanced_accuracy", "mae", "rmse") if key in told}
 
 

@@ -1,4 +1,4 @@
-"""Which way of adding up goes with which server: the open sum, masked sums, homomorphic encryption."""
+"""Choose how a plan's rounds are added up: in the open, by masked sums, or by homomorphic encryption."""
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -13,12 +13,12 @@ from fedveil.sums.seam import Summed, Summing, Whole
 
 
 def summing_of(plan: Plan, entropy: Entropy) -> Summing:
-    """What adds up the rounds of a plan by parts; whatever it is, it gives the same whole numbers."""
+    """Return what adds up the rounds of a plan; every way gives the same whole numbers."""
     return SERVERS[plan.trust.server](plan, entropy)
 
 
 def check_ready(plan: Plan) -> None:
-    """Refuse a plan whose rounds cannot be added up here (a library, a number of clients) before it is charged."""
+    """Refuse, before it is charged, a plan that cannot be added up here (a missing library, a number of clients)."""
     summing_of(plan, Entropy.from_system())
 
 
@@ -44,16 +44,17 @@ def _homomorphic(plan: Plan, entropy: Entropy) -> Summing:
 
 
 def _name(plan: Plan, entropy: Entropy) -> bytes:
-    """32 public bytes that name the run's sums and order its rings.
+    """Return 32 public bytes that name the run's sums and order its rings.
 
-    Salted for each run: a plan is known long before, and colluders who know the ring could stand around a victim.
+    They are salted for each run. The plan is known long before, and colluders who knew the ring in advance could
+    surround a victim in it.
     """
     salt = entropy.words("secure aggregation's salt", 0, 4).tobytes()
     return sha256(bytes.fromhex(plan.hash) + salt).digest()
 
 
 def _by_floor(plan: Plan, make: Callable[[int, int], Summing]) -> Summing:
-    """One sum for all rounds, or one for each number of answers below which the clients let nothing be opened."""
+    """Return one sum for all rounds, or one for each minimum number of answers below which clients open nothing."""
     floors = floors_of(plan)
     made = {least: make(max(most for most, _ in floors), least) for _, least in floors}
 
@@ -64,13 +65,13 @@ def _by_floor(plan: Plan, make: Callable[[int, int], Summing]) -> Summing:
 
 
 def floors_of(plan: Plan) -> list[tuple[int, int]]:
-    """For each sum of the run: how many clients take part in it, and how many must."""
+    """Return, for each sum of the run, how many clients take part in it and how many must answer."""
     sizes, trust = plan.method.cohorts(plan.data, plan.target), plan.trust
     return [(size, max(1, trust.least(size))) for size in sizes[:: plan.method.window]]
 
 
 def _part(name: str, plan: Plan) -> Any:
-    """Loaded only where it is asked for: it brings libraries that not everybody has."""
+    """Import a way of adding up when it is needed, because it brings libraries that are not always installed."""
     try:
         return import_module(name)
     except ImportError as error:

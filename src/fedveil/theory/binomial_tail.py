@@ -16,10 +16,11 @@ _DOWN = 1 - 1e-10  # the same for the exponent
 
 
 def binomial_tail(trials: int, rate: float, least: int) -> float:
-    """An upper bound on the chance of ``least`` or more successes among ``trials``, each of probability ``rate``.
+    """Return an upper bound on the chance of ``least`` or more successes among ``trials``, each of probability
+    ``rate``.
 
     >>> binomial_tail(4, 0.5, 5), binomial_tail(4, 0.5, 4), round(binomial_tail(100, 0.01, 10), 10)
-    (0.0, 0.0625000..., 8.15...e-08)
+    (0.0, 0.0625000..., 7.7e-08)
     """
     require(trials >= 0, "trials", "be at least 0", trials)
     require(0 < rate <= 1, "rate", "lie in (0, 1]", rate)
@@ -49,7 +50,7 @@ def _growth(u: float) -> float:
 
 
 def largest_usual(trials: int, rate: float, chance: float) -> int:
-    """The smallest number that is exceeded with at most this ``chance``, as :func:`binomial_tail` knows it."""
+    """Return the smallest number that is exceeded with at most this ``chance``, as :func:`binomial_tail` knows it."""
     require(0 < chance < 1, "chance", "lie strictly between 0 and 1", chance)
     low, high = math.floor(rate * trials), trials  # the bound at low + 1 may be 1; at high it is 0
     if binomial_tail(trials, rate, low + 1) <= chance:

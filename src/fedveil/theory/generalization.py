@@ -41,9 +41,9 @@ class SubGaussian:
         require(0 <= self.R < math.inf, "SubGaussian.R", "be finite and non-negative", self.R)
 
     def inverse(self, y: float, /) -> float:
-        r"""$\sqrt{2 R^2 y}$."""
+        r"""Return $\sqrt{2 R^2 y}$, the inverse in closed form."""
         _check_information("y", y)
-        return math.inf if y == math.inf else self.R * math.sqrt(2 * y)  # 0 * inf is doubt
+        return math.inf if y == math.inf else self.R * math.sqrt(2 * y)  # 0 * inf is undefined, so the answer is inf
 
 
 def sample_bound(tail: Tail, informations: Sequence[float]) -> float:
@@ -124,7 +124,7 @@ def coded_information(bits: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """So many nodes with so many samples each."""
+    """The number of nodes, and of samples at each."""
 
     nodes: int
     samples: int

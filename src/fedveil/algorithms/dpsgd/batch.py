@@ -12,7 +12,7 @@ from fedveil.values import Indices
 
 
 class Sampler:
-    """The batches of one client, a function of the key, the client and the round alone."""
+    """The batches of one client, a function of the key, the client and the round only."""
 
     def __init__(
         self, settings: ClientSettings, sampling: Sampling, records: int, entropy: Entropy, client: int
@@ -26,7 +26,7 @@ class Sampler:
             self._picks = draws.Draws(how, {client: records}, entropy, "dpsgd batch")
 
     def batch(self, turn: int) -> Indices:
-        """The places of the records in this round, in rising order (a shuffled part: as shuffled)."""
+        """Return the places of the records in this round, ascending (for a shuffle, in its order)."""
         if self._picks is not None:
             return self._picks.joined(turn)
         if self._sampling == "shuffled":
@@ -47,12 +47,12 @@ class Sampler:
 
 
 def coins(source: Source, rate: float, records: int) -> Indices:
-    """Every record joins on its own, with probability at most ``rate`` and at least ``rate - 2**-64``."""
+    """Return the records that join, each with its own coin of probability from ``rate - 2**-64`` to ``rate``."""
     return np.flatnonzero(draws.coins(source, rate, 1, records)[0])
 
 
 def subset(source: Source, size: int, records: int) -> Indices:
-    """A uniformly random set of ``size`` places: the smallest words, redrawn if two tie for the last place."""
+    """Return a uniformly random set of ``size`` places: the smallest words, redrawn if two tie for the last place."""
     if size == records:
         return np.arange(records, dtype=np.int64)
     while True:

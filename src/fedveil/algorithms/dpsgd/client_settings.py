@@ -1,4 +1,4 @@
-"""How one client guards its records in every round, and what is charged for all its rounds together."""
+"""How one client protects its records in every round, and what is charged for all its rounds together."""
 
 import math
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class ClientSettings:
         object.__setattr__(self, "step_size", steps if isinstance(given, list | tuple) else steps[0])
 
     def step(self, turn: int) -> float:
-        """The step size of a round, counted from 0."""
+        """Return the step size of a round, counted from 0."""
         return self.step_size[turn] if isinstance(self.step_size, tuple) else self.step_size
 
     @property
@@ -65,11 +65,11 @@ class ClientSettings:
         return max(1, math.floor(1 / self.rate * (1 + 4e-16)))  # rounding of the rate must not cost a batch
 
     def size(self, records: int) -> int:
-        """The size of a fixed batch of a client with so many records: never a larger share than ``rate``."""
+        """Return the size of a fixed batch of a client with so many records: never a larger share than ``rate``."""
         return math.floor(Fraction(self.rate) * records)
 
     def charged(self, sampling: Sampling, clipping: Clipping, neighbours: Neighbours) -> Mechanism:
-        """What the client releases in all its rounds, as its accountant sees it.
+        """Return what the client releases in all its rounds, as a mechanism.
 
         A clipped batch moves by up to 2 * clip whether a record is exchanged or left out. Where records draw for
         themselves it is charged for one contribution, so for half the noise; otherwise for an exchange, which is

@@ -15,6 +15,7 @@ from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Clipping, S
 from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd, check_picks
 from fedveil.algorithms.dpsgd.network import Network
 from fedveil.algorithms.request import Draft, Task
+from fedveil.algorithms.yardstick import risk_with_momentum, yardstick_of
 from fedveil.checks import require
 from fedveil.mechanism import Mechanism, Numbers
 from fedveil.values import number, whole
@@ -89,7 +90,7 @@ class DpSgdRequest:
         )
 
     def design(self, task: Task) -> Draft:
-        """Rate, rounds and steps by rule where they are not given; the least noise that meets the target."""
+        """Set rate, rounds and steps by rule if they are not given, and the least noise that meets the target."""
         hint = 'Use kind = "fedavg" to protect whole clients.'
         require(task.target.unit == "record", "privacy.unit", "be record for dpsgd", task.target.unit, hint)
         target = task.target
@@ -98,10 +99,10 @@ class DpSgdRequest:
         method = self._with(client_settings)
         method.check(task.data, task.model, target)
         said = f"{self.sampling} batches, {method.total} rounds; noise calibrated for the worst client"
-        return Draft(method=method, reason=said)
+        return Draft(method=method, reason=said, risk=_expected_risk(method, task), passes=_passes(method))
 
     def grid(self, method: Method, task: Task) -> int:
-        """The finest on which float64 holds every noised sum exactly."""
+        """Return the exponent of the finest grid on which float64 holds every noised sum exactly."""
         found = _dpsgd(method)
         noise = [settings.noise * settings.clip for settings in found.client_settings]
         rows = (found.most_rows(settings, task.data.largest_client) for settings in found.client_settings)
@@ -110,7 +111,7 @@ class DpSgdRequest:
         return choose_grid(most, min(noise), max(noise))
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> DpSgd:
-        """The same rounds; noise that was not given is calibrated for the other target."""
+        """Return the same rounds; noise that was not given is calibrated for the other target."""
         found = _dpsgd(method)
         if self.noise_multiplier is not None:
             return found
@@ -120,7 +121,7 @@ class DpSgdRequest:
         return replace(found, client_settings=tuple(client_settings))
 
     def _kinds(self, task: Task) -> int:
-        """One settings for all clients, or as many as there are clients where a list was given."""
+        """Return the number of different settings: one for all clients, or one for each if a list was given."""
         counts = {}
         for name in ("rate", "rounds", "clip", "noise_multiplier", "steps"):
             value = getattr(self, name)
@@ -145,7 +146,7 @@ class DpSgdRequest:
         return replace(one, step_size=self._steps(task, client, one))
 
     def _rounds(self, task: Task, client: int) -> tuple[float, int]:
-        """The sampling rate and the rounds of all passes."""
+        """Return the sampling rate and the rounds of all passes."""
         schedule, rate, rounds = task.schedule, _of(self.rate, client), _of(self.rounds, client)
         require(not isinstance(schedule.batch, tuple), "schedule.batch", "be one number for dpsgd", schedule.batch)
         require(not isinstance(schedule.rounds, str), "schedule.rounds", "be a number for dpsgd", schedule.rounds)
@@ -167,7 +168,9 @@ class DpSgdRequest:
         return float(rate), count
 
     def _steps(self, task: Task, client: int, settings: ClientSettings) -> Numbers:
-        """As given; else falling linearly from a multiple of 1 / smoothness, less where the noise would drown it."""
+        """Return the given steps, or steps that fall linearly from a multiple of 1 / smoothness, less if noise
+        dominates.
+        """
         given = _of(self.steps, client)
         given = task.schedule.step_size if given is None else given
         if given is not None:
@@ -181,6 +184,27 @@ class DpSgdRequest:
         walk = data.bound * first / (1 - self.momentum) * deviation * math.sqrt(rounds / 3)
         first *= min(1.0, _WALK / walk)
         return tuple((first * (1 - np.arange(rounds) / rounds)).tolist())
+
+
+def _expected_risk(method: DpSgd, task: Task) -> float | None:
+    """What the yardstick expects if all clients are like the first and answer at once; None if it has no say."""
+    one, data = method.client_settings[0], task.data
+    plain = len(method.client_settings) == 1 and method.clipping == "individual" and method.compression == "none"
+    if task.model.constants(data.bound).smoothness is None or not plain:
+        return None
+    model, batch = yardstick_of(task), one.rate * data.records
+    steps = np.broadcast_to(np.asarray(one.step_size, dtype=np.float64), (one.rounds,))
+    return risk_with_momentum(
+        model,
+        steps,
+        momentum=method.momentum,
+        noise=(one.noise * one.clip) ** 2 * data.clients / batch**2,
+        dealing=model.spread * (1 - one.rate) / batch,
+    )
+
+
+def _passes(method: DpSgd) -> float:
+    return max(settings.rate * settings.rounds for settings in method.client_settings)
 
 
 def _picked_among(task: Task) -> int:
@@ -214,7 +238,7 @@ def _of(value: Any, client: int) -> Any:
 
 
 def _share(part: int, of: int) -> float:
-    """The smallest float that is not below part / of, so that a batch of that share holds all of its records."""
+    """Return the smallest float that is not below part / of, so that a batch of that share holds all of its records."""
     rate = part / of
     return rate if Fraction(rate) * of >= part else math.nextafter(rate, 2.0)
 

@@ -1,4 +1,4 @@
-"""Noised sums of clipped gradients that every client sends as it goes: what each does, and what is charged for it.
+"""DP-SGD: every client sends noised sums of clipped gradients; what each client does, and what is charged for it.
 
 van Dijk and Nguyen 2023, Algorithm 1. Each round of a client is one release with the client's own noise, so its
 certificate follows from its own settings: neither the network, nor the server, nor what other clients do enters it.
@@ -82,15 +82,15 @@ class DpSgd(EveryModelSeen):
 
     @property
     def total(self) -> int:
-        """Rounds of the client that has most."""
+        """Number of rounds of the client that has most."""
         return max(settings.rounds for settings in self.client_settings)
 
     def settings(self, client: int) -> ClientSettings:
-        """The settings of a client, counted from 0."""
+        """Return the settings of a client, counted from 0."""
         return self.client_settings[client if len(self.client_settings) > 1 else 0]
 
     def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """Records are protected; every client has its settings, and batches that exist."""
+        """Refuse unless records are protected and every client has settings and batches that exist."""
         hint = 'Use kind = "fedavg" to protect whole clients.'
         require(target.unit == "record", "privacy.unit", "be record for dpsgd", target.unit, hint)
         for name, rows in (
@@ -124,12 +124,12 @@ class DpSgd(EveryModelSeen):
 
     @property
     def waits(self) -> bool:
-        """Clients wait for each other unless the network has delays or losses."""
+        """True unless the network has delays or losses; then clients do not wait for each other."""
         return self.network.together
 
     @property
     def window(self) -> int:
-        """As many rounds as the server mixes at once."""
+        """The number of rounds that the server mixes at once."""
         return int(self.network.window)
 
     def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
@@ -148,13 +148,13 @@ class DpSgd(EveryModelSeen):
         require(self.network.together, "[trust]", rule, "others", hint)
 
     def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
-        """Every client sends an update each round; where windows are added up, one a window."""
+        """Return the traffic: one update per client and round; if windows are added up, one per window."""
         width = self.window if trust.shared and self.waits else 1
         rounds = [math.ceil(self.settings(client).rounds / width) for client in range(data.clients)]
         return sum(rounds), max(rounds), data.clients
 
     def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
-        """The noise of the server's mix of the clients' means."""
+        """Return the noise of the server's mix of the clients' means."""
         weights = self.weights or (sizes / data.records).tolist()
         return math.hypot(*(w * self._mean_noise(k, int(sizes[k])) for k, w in enumerate(weights)))
 
@@ -164,18 +164,18 @@ class DpSgd(EveryModelSeen):
         return whole if self.clipping == "batch" else whole / self.divisor(settings, records)
 
     def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
-        """Those who still have rounds to go."""
+        """Return the number of clients that still have rounds left, for each round."""
         rounds = [self.settings(client).rounds for client in range(data.clients)]
         return [sum(turn < own for own in rounds) for turn in range(self.total)]
 
     def answer(
         self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
     ) -> Answer:
-        """That of the worst client: whoever is looking sees no more than all noised updates."""
+        """Return the guarantee of the worst client; no observer sees more than all noised updates."""
         return max((_answer(m, delta) for m in self._charges(target)), key=lambda found: found.epsilon)
 
     def clients(self, delta: float, target: Target, count: int | None = None) -> list[tuple[int, float]]:
-        """Each client's own epsilon; ``count``: how many clients there are where all share one settings."""
+        """Return each client's own epsilon; ``count``: the number of clients if all share one settings."""
         count = len(self.client_settings) if count is None else count
         rows = [
             self.settings(client).charged(self.sampling, self.clipping, target.neighbours) for client in range(count)
@@ -187,7 +187,9 @@ class DpSgd(EveryModelSeen):
         return list(dict.fromkeys(rows))
 
     def radius(self, data: DataShape, model: ModelPlan) -> float:
-        """As stated, or too large to matter: descent on a convex loss goes no farther than sqrt(2 steps * loss)."""
+        """Return the stated radius, or one too large to matter, since descent goes no farther than sqrt(2 steps *
+        loss).
+        """
         if model.radius is not None:
             return model.radius
         most, size = 1.0, model.loss.size(data.features)
@@ -200,7 +202,7 @@ class DpSgd(EveryModelSeen):
         return float(2.0 ** math.ceil(math.log2(most)))
 
     def divisor(self, settings: ClientSettings, records: int) -> float:
-        """The planned size of a batch, whatever size it turns out to have."""
+        """Return the planned size of a batch, whatever its actual size."""
         return settings.rate * records if self.sampling in DRAWN else float(settings.size(records))
 
     def grid(
@@ -212,7 +214,7 @@ class DpSgd(EveryModelSeen):
         target: Target,
         trust: Trust = CENTRAL,
     ) -> Grid:
-        """Every release is rounded to the grid before its noise; the worst client's share, whoever is looking."""
+        """Return the cost of the grid for the worst client: every release is rounded to the grid before its noise."""
         found = []
         for settings in dict.fromkeys(self.client_settings):
             noise = np.full(settings.rounds, settings.noise * settings.clip)
@@ -228,7 +230,7 @@ class DpSgd(EveryModelSeen):
         return replace(worst, total_variation=max(grid.total_variation for grid in found))
 
     def most_rows(self, settings: ClientSettings, records: int) -> int:
-        """More records than a batch of such a client has, but for a chance of 2**-100 a round (Bernstein)."""
+        """Return a size that a batch of such a client exceeds with a chance of at most 2**-100 a round (Bernstein)."""
         if self.sampling not in DRAWN:
             return settings.size(records)
         return most_joined(settings.rate, records)
@@ -237,7 +239,7 @@ class DpSgd(EveryModelSeen):
         return settings.rounds * SAMPLER_DISTANCE if self.sampling in DRAWN else 0.0
 
     def _float_error(self, settings: ClientSettings, data: DataShape, model: ModelPlan, exponent: int) -> float:
-        """How far the computed sum (or clipped mean) is from the exact one.
+        """Return how far the computed sum (or clipped mean) is from the exact one.
 
         Where records are rounded on their own, only the victim's contribution is compared with one within its clip:
         the others' are what they are, the same on both data sets (docs/dpsgd.md).
@@ -265,7 +267,7 @@ class DpSgd(EveryModelSeen):
     def assumptions(
         self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Row]:
-        """What every client does to each of its updates before it sends it."""
+        """Return the assumptions: what every client does to each of its updates before it sends it."""
         what = "every record's gradient" if self.clipping == "individual" else "the mean gradient of every batch"
         how = {
             "poisson": "every record joins each batch by a coin of its own, which nobody learns",
@@ -302,7 +304,7 @@ class DpSgd(EveryModelSeen):
         return rows
 
     def _window_rows(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> list[Row]:
-        """What a stated trust adds where windows wait for everybody; otherwise nothing is added up."""
+        """Return what a stated trust adds if windows wait for all clients; otherwise nothing is added up."""
         if not trust.shared or not self.network.together:
             return []
         rows = [answer_row(trust, sorted(set(self.cohorts(data, target))))]
@@ -312,7 +314,7 @@ class DpSgd(EveryModelSeen):
         return [*rows, site_row(trust)] if adversary == "curious-client" else rows
 
     def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
-        """Sampling, rounds, noise."""
+        """Return facts about sampling, rounds and noise."""
         client_settings = self.client_settings
         return [
             ("sampling", f"{self.sampling}, rate {_span([p.rate for p in client_settings])}"),
@@ -324,7 +326,7 @@ class DpSgd(EveryModelSeen):
         ]
 
     def table(self) -> dict[str, Any]:
-        """ClientSettings as parallel lists; the network's values beside them."""
+        """Return client settings as parallel lists, with the network's values beside them."""
         own: dict[str, Any] = {
             f.name: [getattr(p, f.name) for p in self.client_settings] for f in fields(ClientSettings)
         }
@@ -333,7 +335,7 @@ class DpSgd(EveryModelSeen):
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> "DpSgd":
-        """From the table that :meth:`table` writes."""
+        """Read the table that :meth:`table` writes."""
         own, shared = [f.name for f in fields(ClientSettings)], [f.name for f in fields(Network)]
         rest = [f.name for f in fields(cls) if f.name not in ("client_settings", "network")]
         known(table, [*own, *rest, *shared], "[method]")

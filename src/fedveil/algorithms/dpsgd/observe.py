@@ -27,7 +27,7 @@ _LEAST_NOISE = 1e-6  # that a client may have: over its clip
 
 
 def _with_noise(plan: Plan, factor: float) -> Plan:
-    """Multiply the noise; 0 leaves the least that there may be, a millionth of the clip."""
+    """Multiply the noise; a factor of 0 leaves the least that is allowed, a millionth of the clip."""
     method = dpsgd_of(plan)
     rows = tuple(replace(p, noise=max(p.noise * factor, _LEAST_NOISE)) for p in method.client_settings)
     return replace(plan, method=replace(method, client_settings=rows))
@@ -82,7 +82,7 @@ def _widened(plan: Plan, width: int) -> DpSgd:
 
 
 def _rows(plan: Plan, width: int) -> int:
-    """As many as a batch needs to have its rate, the others are silent.
+    """Return as many rows as a batch needs to have its rate; the other rows are zero.
 
     Every record draws for itself, whoever else is there (but there are as many as rounds to pick among); a shuffled
     batch is a whole number of records.
@@ -100,7 +100,7 @@ def _push(plan: Plan, both: float) -> Push:
 
 
 def _drawn(plan: Plan, entropy: Entropy) -> DrawnRounds | None:
-    """The sampler of the largest client's records."""
+    """Return the sampler of the largest client's records."""
     method, settings = dpsgd_of(plan), dpsgd_of(plan).settings(0)
     if method.sampling not in DRAWN:
         return None

@@ -1,4 +1,4 @@
-"""How hidden training is carried out: here, at the aggregator, at a site."""
+"""How hidden training is carried out: in this process, at the aggregator, at a site."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ def _places(place: NDArray[Any], records: int, rounds: int) -> bool:
 
 
 def _dealt(plan: Plan, records: Records, place: NDArray[Any]) -> bool:
-    """Whether the records lie as the plan deals them: whole clients where clients are dealt, and no round of more
-    units than its planned batch, which is what every average is divided by.
+    """Return whether the records lie as the plan deals them.
+
+    If clients are dealt, whole clients must be in one round, and no round may hold more units than its planned batch,
+    by which every average is divided.
     """
     units = place
     if plan.deal == "clients":

@@ -26,7 +26,7 @@ def chance_to_join(run: LastIterate) -> float:
 
 
 def crowd(run: LastIterate) -> Vector:
-    """The most units of each round: as dealt, or as many as are surely drawn, but for :func:`crowded`."""
+    """Return the most units of each round: as dealt, or as many as are surely drawn, but for :func:`crowded`."""
     batch = per_round(run.batch, run)
     if not run.sampled:
         return batch
@@ -34,19 +34,19 @@ def crowd(run: LastIterate) -> Vector:
 
 
 def crowded(run: LastIterate) -> float:
-    """The chance that some round has more units than that."""
+    """Return the chance that some round has more units than that."""
     return min(1.0, SAMPLER_DISTANCE * run.total) if run.sampled else 0.0
 
 
 def steepness(run: LastIterate, units: Vector | float) -> Vector:
-    """How smooth a round's average is at most when so many units join: the penalty, and each unit's loss."""
+    """Return how smooth a round's average is at most when so many units join: the penalty, and each unit's loss."""
     smoothness, penalty = run.smoothness or 0.0, run.strong_convexity
     found = penalty + (smoothness - penalty) * units / per_round(run.batch, run)
     return np.asarray(found, dtype=np.float64)
 
 
 def with_largest_batch(run: LastIterate, delta: float) -> LastIterate:
-    """The run with the batch up to which its steps are accounted for.
+    """Return the run with the batch up to which its steps are accounted for.
 
     That is the largest on which every step still contracts as it does on a small one, but never so small that the
     chance of a larger one would be more than a thousandth of delta. Where that is too many for the step, the growth is
@@ -63,7 +63,7 @@ def with_largest_batch(run: LastIterate, delta: float) -> LastIterate:
 
 
 def usual_crowd(run: LastIterate, delta: float) -> int:
-    """The least batch that some round exceeds with a chance of at most a thousandth of delta."""
+    """Return the least batch that some round exceeds with a chance of at most a thousandth of delta."""
     return largest_usual(run.records or 1, chance_to_join(run), _SHARE * delta / run.total)
 
 

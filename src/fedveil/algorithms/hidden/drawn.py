@@ -24,7 +24,7 @@ _COINS = 2**20  # tossed at once: for as many rounds as so many coins reach for 
 
 
 def drawn_order(run: LastIterate) -> DrawnOrder:
-    """How the units of a run draw; a function of the plan alone, so all who take part agree on it."""
+    """Return how the units of a run draw; a function of the plan alone, so all who take part agree on it."""
     block = max(1, min(run.total, _COINS // max(run.records or 1, 1)))
     return DrawnOrder(order=run.order, rounds=run.rounds, rate=run.rate, block=block)  # type: ignore[arg-type]
 
@@ -48,7 +48,7 @@ class Drawn:
         self._rows = lru_cache(maxsize=1)(self._joined)
 
     def batch(self, turn: int) -> Batch:
-        """All records of a round (counted through all passes), client after client."""
+        """Return all records of a round (counted through all passes), client after client."""
         return self._of(self._rows(turn))
 
     def part(self, turn: int, client: int) -> Batch | None:
@@ -58,7 +58,7 @@ class Drawn:
         return None if first == after else self._of(rows[first:after])
 
     def cohort(self, turn: int) -> Sequence[int]:
-        """Every client takes part in every round: who draws nothing sends its noise."""
+        """Return all clients: whoever draws nothing still sends its noise."""
         return range(self._clients)
 
     def _joined(self, turn: int) -> Indices:

@@ -60,11 +60,11 @@ class Hidden(Served):
 
     @property
     def total(self) -> int:
-        """Rounds of all passes."""
+        """Number of rounds of all passes."""
         return self.run.total
 
     def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """What is accounted for is what the model's enforced constants say, never less."""
+        """Refuse units that do not fit the data, and constants below those that the model enforces."""
         _check_units(self, data, target)
         _check_constants(self.run, model, data)
 
@@ -75,11 +75,11 @@ class Hidden(Served):
 
     @property
     def hides(self) -> bool:
-        """Nobody sees a model before the last."""
+        """True: nobody sees a model before the last."""
         return True
 
     def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """Noise must be normal to be shared, and the grid must hold all sums."""
+        """Refuse noise that is not normal, which cannot be shared, and a grid that does not hold all sums."""
         sizes = self.cohorts(data, target)
         check_cohorts(sizes, trust)
         check_punctual(trust, self.kind)
@@ -90,7 +90,10 @@ class Hidden(Served):
         check_range(self.noise(), sizes, trust, exponent, most, most)
 
     def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
-        """A client answers once a round, for all of its units in the batch; sums of all include those without one."""
+        """Return the traffic: a client answers once a round, for all of its units.
+
+        If all are asked together, clients without a unit in the batch send as well.
+        """
         batches, clients = per_round(self.run.batch, self.run), data.clients
         each = 1 if target.unit == "client" else data.largest_client
         if self.run.sampled:
@@ -102,7 +105,7 @@ class Hidden(Served):
         return int(sizes.sum()), self.run.passes, int(sizes.max())
 
     def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
-        """Root mean square over rounds, which count by their squared step."""
+        """Return the root mean square over rounds, weighted by their squared step."""
         steps = per_round(self.run.step_size, self.run)
         law = math.sqrt(2) if self.run.noise == "laplace" else 1.0  # a Laplace scale is not yet a deviation
         each = law * self.noise() / steps
@@ -110,7 +113,7 @@ class Hidden(Served):
         return whole * math.sqrt(extra_noise(self.cohorts(data, target), trust))
 
     def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
-        """All clients where records are dealt or units draw (some send noise alone); else the round's own."""
+        """Return all clients where records are dealt or units draw (some send noise alone); else the round's own."""
         if self.everyone:
             return [data.clients] * self.total
         each = 1 if target.unit == "client" else data.largest_client
@@ -119,21 +122,21 @@ class Hidden(Served):
     def answer(
         self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
     ) -> Answer:
-        """The bounds on hidden runs, as this observer sees them."""
+        """Return the bounds on hidden runs, as this observer sees them."""
         bounds = [bound_of(e, delta, None) for e in self.views(adversary, data, target, trust)]
         return least_of(bounds, delta, None)
 
     def views(
         self, adversary: Adversary, data: DataShape, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Evaluator]:
-        """Every bound on what this observer learns, with ideal noise."""
+        """Return every bound on what this observer learns, with ideal noise."""
         who = self.participation(data, target)
         if trust.shared:
             return views_of_shares(self.run, adversary, who, self.shares(data, target, trust))
         return views(self.run, adversary, who)
 
     def shares(self, data: DataShape, target: Target, trust: Trust) -> Shares:
-        """How the clients share the noise of a round."""
+        """Return how the clients share the noise of a round."""
         sizes = self.cohorts(data, target)[: self.run.rounds]
         return Shares(
             cohort=sizes[0] if len(set(sizes)) == 1 else tuple(sizes),
@@ -146,14 +149,14 @@ class Hidden(Served):
         )
 
     def participation(self, data: DataShape, target: Target) -> Participation:
-        """How often clients take part, as the observers' accounting wants to know."""
+        """Return how often clients take part, in the form that accounting needs."""
         held = 1 if target.unit == "client" else data.largest_client
         # Where one party draws the noise, clients that drew no unit have nothing to send: it sees who takes part.
         every_round = self.deal == "records" and held > 1 and not self.run.sampled
         return Participation(largest_client=held, clients=data.clients, every_round=every_round)
 
     def radius(self, data: DataShape, model: ModelPlan) -> float:
-        """As stated, or too large to be reached by steps and noise in practice."""
+        """Return the stated radius, or one too large to be reached by steps and noise in practice."""
         if model.radius is not None:
             return model.radius
         step = per_round(self.run.step_size, self.run)
@@ -161,7 +164,7 @@ class Hidden(Served):
         return 2.0 ** math.ceil(math.log2(float(step.sum()) * self.run.lipschitz + 10 * noise))
 
     def longest(self) -> Vector:
-        """How far the units of each round move the model at most, all together."""
+        """Return how far the units of each round move the model at most, all together."""
         step, batch = per_round(self.run.step_size, self.run), per_round(self.run.batch, self.run)
         return np.asarray(step * self.run.lipschitz * (crowd(self.run) / batch), dtype=np.float64)
 
@@ -170,7 +173,7 @@ class Hidden(Served):
         return grain_of(self.run.lipschitz, data.records) if self.run.sampled else None
 
     def noise(self) -> Vector:
-        """The noise of every round: standard deviation per coordinate, or Laplace scale."""
+        """Return the noise of every round: standard deviation per coordinate, or Laplace scale."""
         run = self.run
         step, batch, std = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
         return np.asarray(step * std / (1.0 if run.noise == "laplace" else np.sqrt(batch)), dtype=np.float64)
@@ -205,7 +208,9 @@ class Hidden(Served):
     def _grid_of_shares(
         self, exponent: int, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust
     ) -> Grid:
-        """Each contribution is rounded on its own, and a state is off by the rounding of all shares."""
+        """Return the cost of the grid if each contribution is rounded separately and a state has the error of all
+        shares.
+        """
         cohorts, dimension = self.cohorts(data, target), model.loss.size(data.features)
         sizes = np.array(cohorts, dtype=np.float64)
         sent = np.minimum(sizes, crowd(self.run))  # zeros are not rounded
@@ -226,7 +231,7 @@ class Hidden(Served):
         return with_masks(found, trust, adversary, self.total)
 
     def stretch(self) -> Vector:
-        """How much a step of each round may enlarge the rounding of the state that it starts from.
+        """Return how much a step of each round may enlarge the rounding of the state that it starts from.
 
         Of unknown smoothness a record's gradient may be any function, so also that of the rounded state: what the
         rounding moves is the state alone, and no step stretches that (docs/torch.md).
@@ -242,7 +247,7 @@ class Hidden(Served):
         return np.maximum(np.abs(1 - step * self.run.strong_convexity), np.abs(1 - step * steepest))
 
     def float_errors(self, data: DataShape, model: ModelPlan, target: Target) -> Vector:
-        """How far a step computed in floats is from the exact one: the gradient's rounding, and the step's own.
+        """Return how far a step computed in floats is from the exact one: the gradient's rounding, and the step's own.
 
         In one piece or in parts: rounding errors of parts add up to no more than those of the whole.
         """
@@ -267,16 +272,16 @@ class Hidden(Served):
     def assumptions(
         self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Row]:
-        """Clipping, order, noise, steps, and what this observer is trusted with."""
+        """Return the assumptions: clipping, order, noise, steps, and what this observer is trusted with."""
         return assumption_rows(self, adversary, data, target, trust)
 
     def table(self) -> dict[str, Any]:
-        """As in a mechanism file, with what is dealt."""
+        """Return the table of a mechanism file, with what is dealt."""
         return {"deal": self.deal, **last_iterate_table(self.run)}
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> "Hidden":
-        """From the table that :meth:`table` writes."""
+        """Read the table that :meth:`table` writes."""
         values = dict(table)
         deal: Any = values.pop("deal", None)
         run = mechanism_of(values)
@@ -285,7 +290,7 @@ class Hidden(Served):
         return cls(run=run, deal=deal)  # type: ignore[arg-type]
 
     def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
-        """Order, rounds and noise."""
+        """Return facts about order, rounds and noise."""
         return fact_rows(self, target)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _with_noise(plan: Plan, factor: float) -> Plan:
-    """Multiply the noise; there is no plan without any: it is taken away when the run is observed."""
+    """Multiply the noise; a plan always has some, so a factor of 0 is applied when the run is observed."""
     run = plan.run
     noise = np.multiply(run.noise_std, factor or 1.0)
     std = tuple(noise.tolist()) if noise.ndim else float(noise)
@@ -36,7 +36,7 @@ def _first_round(plan: Plan, records: Records, entropy: Entropy) -> Indices:
 
 
 def _first_dealt(plan: Plan, records: Records, entropy: Entropy) -> Indices:
-    """Which records are dealt into round one: the same deal, of records that hold nothing but their number."""
+    """Return which records are dealt into round one, by dealing records that hold only their number."""
     count = len(records)
     numbered = replace(records, features=np.arange(count, dtype=np.float64)[:, None] / count, bound=1.0)
     batch = batches_of(plan, numbered, entropy).batch(0)
@@ -69,7 +69,7 @@ def _round(rule: Rule, state: State, batch: Batch, size: int, entropy: Entropy) 
 
 
 def _own(plan: Plan, rule: Rule, records: Records, entropy: Entropy, clients: Sequence[int]) -> dict[int, Observation]:
-    """A client's part of the first round, by the same step: its units, with their own noise and no one else's."""
+    """Return a client's part of the first round, by the same step: its units with only their own noise."""
     whole, chosen = batches_of(plan, records, entropy).batch(0), _first_dealt(plan, records, entropy)
     found = {}
     for client in clients:
@@ -94,7 +94,7 @@ def _own(plan: Plan, rule: Rule, records: Records, entropy: Entropy, clients: Se
 
 
 def _drawn(plan: Plan, entropy: Entropy) -> DrawnRounds | None:
-    """The draws of one client that holds all units: each unit's draws have the same law, whoever holds it."""
+    """Return the draws of one client that holds all units: each unit's draws have the same law, whoever holds it."""
     if not plan.run.sampled:
         return None
     draws = Draws(drawn_order(plan.run), {0: plan.units}, entropy, LABEL)

@@ -52,7 +52,7 @@ class HiddenSite:
         return cls(plan, Rule.of(plan), laid_by(plan, records, place), numbers, sizes, entropy)
 
     def parts(self, turn: int, asked: Content) -> dict[int, Whole]:
-        """What its clients of this round send, by their numbers in the study; the noise is in it.
+        """Return what the clients of this round send, by their numbers in the study, with the noise included.
 
         A model is sent to a site only for rounds in which it has a record; without one its clients send noise alone.
         Where units draw, every question must hold one: to ask only those who drew a record would tell who did.

@@ -45,7 +45,7 @@ def train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> T
 
 
 def _at_once(plan: Plan, rule: Rule, records: Records, entropy: Entropy, session: Session) -> Callable[[State], State]:
-    """A round in one piece: the sum of all clients, and the sum of their noise drawn at once."""
+    """Return a function that runs a round at once: the sum of all clients, and the sum of their noise."""
     dealt = batches_of(plan, records, entropy)
 
     def one(state: State) -> State:
@@ -56,7 +56,7 @@ def _at_once(plan: Plan, rule: Rule, records: Records, entropy: Entropy, session
 
 
 def batches_of(plan: Plan, records: Records, entropy: Entropy) -> Dealt | Drawn:
-    """The batch of every round: dealt before the first one, or drawn by each unit."""
+    """Return the batch of every round: dealt before the first one, or drawn by each unit."""
     if plan.run.sampled:
         return Drawn(plan, records, range(records.clients), entropy)
     return deal(plan, records, entropy)
@@ -65,7 +65,10 @@ def batches_of(plan: Plan, records: Records, entropy: Entropy) -> Dealt | Drawn:
 def _in_shares(
     plan: Plan, rule: Rule, records: Records, entropy: Entropy, session: Session
 ) -> Callable[[State], State]:
-    """A round as clients and server run it: every client sends its own part with its own share of the noise."""
+    """Return a function that runs a round as clients and server do.
+
+    Each client sends its part with its share of noise.
+    """
     laid = laid_out(plan, records, entropy)
 
     def one(state: State) -> State:

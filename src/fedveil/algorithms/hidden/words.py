@@ -1,4 +1,4 @@
-"""What the guarantees of hidden training assume, and what a reader should know of a run, as rows for people."""
+"""The assumptions of hidden training's guarantees, and facts about a run, as rows for people."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SENT: Row = ("it is sent a model only when it takes part", "declared", "declare
 def assumption_rows(
     method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust
 ) -> Sequence[Row]:
-    """All that the guarantee against this observer assumes, beside what every algorithm does."""
+    """Return everything that the guarantee against this observer assumes, besides what every algorithm does."""
     rows = [*_units(method), *_noise(method, trust)]
     if adversary == "final-model" or (adversary == "curious-client" and not method.run.sampled):
         rows += [*_steps(method), *_hiding(method, trust)]
@@ -78,7 +78,7 @@ def _steps(method: Hidden) -> list[Row]:
 
 
 def _sampled_steps(run: LastIterate) -> list[Row]:
-    """Steps over rounds that more units may join than are planned."""
+    """Return rows about steps of rounds that more units may join than are planned."""
     if run.largest_batch is None:
         return []
     largest = float(np.max(per_round(run.step_size, run) * steepness(run, float(run.largest_batch))))
@@ -120,7 +120,7 @@ def _order(method: Hidden, trust: Trust) -> list[Row]:
 
 
 def _who_draws(trust: Trust) -> str:
-    """Who draws, and who does not learn it."""
+    """Return who draws, and who does not learn the draws."""
     if not trust.shared:
         how = "drawn for each client from the run's key, never written down; whoever draws the noise is trusted with "
         return how + "them, and may see who has something to send"
@@ -129,7 +129,7 @@ def _who_draws(trust: Trust) -> str:
 
 
 def _observer(method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> list[Row]:
-    """What this observer is trusted with; where clients add shares, :func:`share_rows` says the rest."""
+    """Return what this observer is trusted with; if clients add shares, :func:`share_rows` says the rest."""
     shares = ("every client adds its share of the noise", "no dropouts, no colluders", "declared")
     match adversary:
         case "final-model" | "every-model":
@@ -163,7 +163,7 @@ _ORDERS = {
 
 
 def fact_rows(method: Hidden, target: Target) -> Sequence[tuple[str, str]]:
-    """Order, rounds and noise."""
+    """Return facts about order, rounds and noise."""
     run = method.run
     batch = f"{run.batch:,}" if isinstance(run.batch, int) else f"{min(run.batch):,} to {max(run.batch):,}"
     return [

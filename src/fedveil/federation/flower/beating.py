@@ -1,7 +1,7 @@
-"""A task's signs of life and its requests, without Flower's habit of interrupting the process when a task is over.
+"""Heartbeats and requests of a task, without Flower's interruption of the process when a task ends.
 
-Flower raises SIGINT in the process as soon as the link says that a task has ended, or that its token is no longer good,
-and then sleeps. A node or a relay serves many tasks, and one that has ended must not end them all.
+Flower raises SIGINT in the process as soon as the link says that a task has ended, or that its token is invalid, and
+then sleeps. A node or a relay serves many tasks, and the end of one must not end the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,8 +13,8 @@ import httpx
 from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
 from flwr.supercore.runtime import RuntimeHttpClient
 
-_OFTEN: Final = 2.0  # seconds between two beats
-_LATER: Final = frozenset({429, 502, 503, 504})  # what may be otherwise when asked again
+_OFTEN: Final = 2.0  # seconds between two heartbeats
+_LATER: Final = frozenset({429, 502, 503, 504})  # status codes after which trying again may help
 
 
 def patient(again: Any, seconds: float | None, over: Callable[[], bool] = lambda: False) -> Any:
@@ -33,7 +33,7 @@ def _is_no(error: Exception) -> bool:
 
 @contextmanager
 def beating(client: RuntimeHttpClient, over: Callable[[], None]) -> Iterator[None]:
-    """Beat until the block is left; ``over`` is called when the link says that the task has ended."""
+    """Send heartbeats until the block is left; ``over`` is called when the link says that the task has ended."""
 
     ended = Event()
 
@@ -43,7 +43,7 @@ def beating(client: RuntimeHttpClient, over: Callable[[], None]) -> Iterator[Non
                 alive = bool(client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
             except httpx.TransportError:
                 continue  # tried again soon
-            except (httpx.HTTPStatusError, RuntimeError):  # the link says no, or the client is closed
+            except (httpx.HTTPStatusError, RuntimeError):  # the link refuses, or the client is closed
                 alive = False
             if not alive:
                 over()

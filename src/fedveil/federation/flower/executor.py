@@ -1,8 +1,8 @@
-"""A site's own executor: takes tasks from its node and relays them; code that was uploaded is never loaded here.
+"""A site's own executor: takes tasks from its node and relays them; uploaded code is never loaded.
 
 Flower's executor would install the uploaded app and start a process for every message. This one belongs to the site's
-installation, does the one thing that the app does, and stays. It uses the parts of Flower 1.41 and 1.42 that its own
-client process is made of.
+installation, only relays, and keeps running. It uses the same parts of Flower 1.41 and 1.42 as Flower's own client
+process.
 """
 
 from collections.abc import Callable
@@ -79,7 +79,7 @@ class Executor:
         context: Context | None = None
         status, details = SubStatus.COMPLETED, ""
         try:
-            # Flower waits up to two hours for a message that its run's end has cut short; a closed client ends that.
+            # Flower waits up to two hours for a message cut short by the end of its run; closing the client ends that.
             with beating(client, over=client.close):
                 message, context, _, _ = pull_task_input(client)
                 context.node_config["guard"] = str(self.guard)
@@ -98,7 +98,7 @@ class Executor:
     def _connected(self, credentials: Any) -> RuntimeHttpClient:
         return RuntimeHttpClient.from_server_address(
             server_address=self.address,
-            insecure=True,  # on this machine's loopback interface, between two processes of one user
+            insecure=True,  # on the loopback interface, between two processes of one user
             root_certificates=None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), credentials],
             retry_invoker=patient(make_simple_http_retry_invoker(), None, self.over),

@@ -1,4 +1,4 @@
-"""A site's node: Flower's program that talks with the link, and the site's own executor beside it."""
+"""A site's node: Flower's program that talks to the link, and the site's own executor beside it."""
 
 import os
 import tempfile
@@ -12,23 +12,23 @@ from fedveil.errors import FedveilError
 from fedveil.federation.flower.network import Link, check_installed, supernode_command
 from fedveil.federation.flower.processes import Processes, Started, free_port
 
-_AGAIN: Final = 5.0  # seconds
+_AGAIN: Final = 5.0  # seconds before the next attempt
 
 
 class NodeEnded(FedveilError):
-    """Flower's node was not let in; the sentence holds the end of what it wrote."""
+    """The link did not admit Flower's node; the message holds the end of its output."""
 
 
 def run_node(
     link: Link, key: Path, guard: Path, patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
 ) -> None:
-    """Until told to stop. Flower's program ends when the link was restarted and has forgotten it: another is started.
+    """Run the node until told to stop; restart Flower's program when a restarted link has forgotten it.
 
-    ``patience``: seconds to try to get in; then this ends, for whoever watches it to start again. A link takes a node
-    that was killed for alive for up to a minute, and does not let it in again before.
+    ``patience``: seconds to try to get admitted; then this ends, so that its supervisor can start it again. A link
+    counts a killed node as alive for up to a minute, and does not admit it again before.
     """
     check_installed()
-    from fedveil.federation.flower.executor import Executor  # Flower is loaded here and nowhere before
+    from fedveil.federation.flower.executor import Executor  # Flower is imported only here
 
     with tempfile.TemporaryDirectory(prefix="fedveil-node-") as name:
         folder = Path(name)

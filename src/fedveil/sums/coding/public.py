@@ -15,7 +15,7 @@ _MOST: Final = 2**28
 
 
 def public_signs(seed: bytes, label: str, size: int) -> Vector:
-    """Plus or minus one, ``size`` times.
+    """Return ``size`` random signs, plus or minus one.
 
     >>> public_signs(b"round 7", "rotation", 4).tolist()
     [-1.0, 1.0, -1.0, 1.0]
@@ -29,7 +29,7 @@ def _stream(seed: bytes, label: str, length: int) -> bytes:
     right = isinstance(seed, bytes) and 1 <= len(seed) <= 64
     require(right, "seed", "be 1 to 64 public bytes", type(seed).__name__)
     name = label.encode()
-    head = b"fedveil public" + bytes([len(seed)]) + seed + name  # the length keeps seed and label apart
+    head = b"fedveil public" + bytes([len(seed)]) + seed + name  # the length separates seed and label
     return hashlib.shake_128(head).digest(length)
 
 

@@ -1,4 +1,4 @@
-"""Bounds before masks: what a client checks in exact integers, since nobody can look behind a mask."""
+"""Bounds on a client's vector, checked in exact integers before masking, because nobody can check it afterwards."""
 
 from dataclasses import dataclass
 from typing import final
@@ -14,7 +14,7 @@ from fedveil.sums.seam import Whole
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """On a vector of ``length`` whole numbers: none beyond ``largest`` in size; the norm, where one is given."""
+    """Bounds on a vector of ``length`` whole numbers: on each absolute value, and on the norm if one is given."""
 
     length: int
     largest: int = LIMIT
@@ -28,7 +28,7 @@ class Bounds:
 
 
 def admit(values: object, bounds: Bounds) -> Whole:
-    """The vector, if it keeps its bounds; a client that has none to offer is a dropout.
+    """Return the vector if it keeps its bounds; otherwise raise, and the client counts as a dropout.
 
     >>> admit(np.array([0.5, float("nan")]), Bounds(length=2))
     Traceback (most recent call last):

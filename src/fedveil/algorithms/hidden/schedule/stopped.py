@@ -30,7 +30,7 @@ def bias_and_weights(problem: Problem, model: Yardstick, steps: Vector) -> tuple
 
 
 def likely_ratio(problem: Problem, shrink: float, rounds: int, passes: int) -> float:
-    """The gap over a round's noise that just meets the target, for equal rounds that shrink gaps by this factor.
+    """Return the gap over a round's noise that just meets the target, for equal rounds that shrink gaps by this factor.
 
     Each use is closed before the next, by all rounds between them, and the last by the rounds that follow it.
     """
