@@ -4,8 +4,8 @@
 the model after every step. All three protect one record, left out or not, at the same delta. fedveil runs with the
 schedule it designs by itself. Opacus (Poisson batches, its PRV accountant) gets the best of five settings, chosen on
 the test records, which flatters it. The settings for MNIST were revised after four others had been tried there (90.6
-to 91.5 per cent), mainly to take less time. Every figure is the mean of ``RUNS`` runs. Opacus is not a dependency; without it,
-without PyTorch or without the data of benchmarks/accuracy.py there are no rows.
+to 91.5 per cent), mainly to take less time. Every figure is the mean of ``RUNS`` runs. Opacus is not a dependency;
+without it, without PyTorch or without the data of benchmarks/accuracy.py there are no rows.
 """
 
 import importlib
