@@ -16,7 +16,10 @@ _ALL_KNOWN = "it knows all of the preparation's noise, or there is no other clie
 
 
 def grid_of(plan: Plan, adversary: Adversary = "final-model") -> Grid:
-    """How far the run on the grid may stray from the ideal one, in units of the noise this observer does not know."""
+    """Return the grid's bound on how far a run may differ from the ideal one, in units of noise unknown to the
+    observer.
+    know.
+    """
     found = plan.method.grid(plan.grid, adversary, plan.data, plan.model, plan.target, plan.trust)
     if plan.preparation is None:
         return found
@@ -27,7 +30,7 @@ def grid_of(plan: Plan, adversary: Adversary = "final-model") -> Grid:
 
 
 def ideal(plan: Plan, adversary: Adversary, delta: float) -> Answer:
-    """The smallest epsilon that is proved against this observer for ideal, real-valued noise."""
+    """Return the smallest epsilon that is proved against this observer for ideal, real-valued noise."""
     if plan.preparation is None:
         return plan.method.answer(adversary, plan.data, plan.target, delta, plan.trust)
     beside = heard(plan, adversary)

@@ -260,7 +260,7 @@ def _learned_digest(folder: Path) -> str:
 
 
 def _released(plan: Plan, model: str, learned: str | None = None) -> tuple[dict[str, Any], ...]:
-    """Everything that leaves, with what is promised for it."""
+    """Return everything that leaves the run, each with what is promised for it."""
     rows: list[dict[str, Any]] = [
         {"what": "the final model", "file": "model.npz", "sha256": model, "covered": covered(plan)}
     ]

@@ -45,7 +45,7 @@ def without_client(table: Table, source: Source) -> Mask:
 
 
 def _settle_numbers(table: Table, source: Source, dropped: Mask) -> Array:
-    """Fill numbers in, or note their rows as dropped; infinities are refused."""
+    """Fill in numbers or mark their rows as dropped; infinities are refused."""
     numbers, marks = table.numbers, number_marks(source)
     if numbers.dtype.kind in "biu" and not marks:
         return numbers

@@ -89,14 +89,14 @@ class Source:
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str = "[data]") -> Self:
-        """The source of a TOML table."""
+        """Return the source of a TOML table."""
         values = known_keys(table, [key for key in field_names(cls) if key != "learned"], where)
         for key in ("source", "feature_bound"):
             require(key in values, f"{where}: {key}", "be given", None)
         return cls(**values)
 
     def table(self) -> dict[str, Any]:
-        """The TOML table that parses to this."""
+        """Return the TOML table that parses to this."""
         return {key: value for key, value in stated(self).items() if key != "learned"}
 
 

@@ -36,7 +36,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
     def _fitted(
         self, X: Any, targets: Vector, clients: Any, model: ModelPlan, classes: int, declared: tuple[Assumption, ...]
     ) -> Fitted:
-        """One fit on checked rows; leaves the attributes that all estimators have."""
+        """Fit checked rows; set the attributes that all estimators have."""
         stated = RowRule.of(self.feature_bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
         asked = request_of(self.prepare)
         owner, names = _owners(clients, targets.size)

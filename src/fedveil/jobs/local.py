@@ -105,7 +105,7 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
 
 
 def plan_study(study: Wanted, data: Given = None) -> Planned:
-    """The plan of a study; trains nothing."""
+    """Return the plan of a study, without training."""
     found, loaded = open_any_study(study, data)
     held = 0 if loaded.test is None else loaded.test.targets.size
     if isinstance(loaded, Unprepared):

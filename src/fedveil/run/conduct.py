@@ -156,7 +156,7 @@ def _settle_plan(
     resume: bool,
     planned: Callable[[], Plan],
 ) -> Plan:
-    """A new plan for a new folder; on resuming, the plan that was begun."""
+    """Return a new plan for a new folder, or the existing plan when resuming."""
     path = folder / "plan.toml"
     if not resume:
         hint = "Name another folder, or go on with --resume."
@@ -220,7 +220,7 @@ def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
 def _settle_key(
     study: Study, plan: Plan, fingerprint: Callable[[bytes], str], folder: Path, system: System
 ) -> tuple[str, Entropy]:
-    """The run's name and its randomness: drawn once, kept privately until the release."""
+    """Return the name of the run and its randomness, which are drawn once and kept privately until the release."""
     if study.seed is not None:
         name = sha256(f"{plan.hash} {study.seed}".encode()).hexdigest()[:32]
         return name, Entropy.from_seed(study.seed)

@@ -16,7 +16,7 @@ Floors = list[tuple[int, int]]  # of each sum: how many clients take part in it,
 
 
 def summing_of(plan: Plan, entropy: Entropy) -> Summing:
-    """What adds up the rounds of a plan by parts; whatever it is, it gives the same whole numbers."""
+    """Return what adds up the rounds of a plan; every way gives the same whole numbers."""
     return SERVERS[plan.trust.server](plan, entropy, floors_of(plan), "")
 
 
@@ -66,7 +66,7 @@ def _name(plan: Plan, entropy: Entropy, label: str) -> bytes:
 
 
 def _by_floor(floors: Floors, make: Callable[[int, int], Summing]) -> Summing:
-    """One sum for all rounds, or one for each number of answers below which the clients let nothing be opened."""
+    """Return one sum for all rounds, or one for each minimum number of answers below which clients open nothing."""
     made = {least: make(max(most for most, _ in floors), least) for _, least in floors}
 
     def add_up(turn: int, parts: Mapping[int, Whole], /) -> Summed:
@@ -76,7 +76,7 @@ def _by_floor(floors: Floors, make: Callable[[int, int], Summing]) -> Summing:
 
 
 def floors_of(plan: Plan) -> Floors:
-    """For each sum of the run: how many clients take part in it, and how many must."""
+    """Return, for each sum of the run, how many clients take part in it and how many must answer."""
     sizes, trust = plan.method.cohorts(plan.data, plan.target), plan.trust
     return [(size, max(1, trust.least(size))) for size in sizes[:: plan.method.window]]
 

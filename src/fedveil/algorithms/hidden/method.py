@@ -130,7 +130,7 @@ class Hidden(Served):
         trust: Trust = CENTRAL,
         beside: Gaussian | None = None,
     ) -> Answer:
-        """The bounds on hidden runs, as this observer sees them."""
+        """Return the bounds on hidden runs, as this observer sees them."""
         bounds = [bound_of(e, delta, None) for e in self.views(adversary, data, target, trust, beside)]
         return least_of(bounds, delta, None)
 

@@ -156,7 +156,7 @@ class SimFL(Tabled, EveryModelSeen):
         trust: Trust = CENTRAL,
         beside: Gaussian | None = None,
     ) -> Answer:
-        """Composition over the rounds; against a curious party also the guarantee for each party's own view."""
+        """Compose over the rounds; against a curious party, also give the guarantee for each party's own view."""
         seen = with_beside(self.mechanism(adversary, data.clients, target.neighbours), beside)
         found = account_for(seen, delta=delta)
         if adversary != "curious-client" or beside is not None:
