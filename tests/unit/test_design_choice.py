@@ -1,0 +1,134 @@
+"""What a design chooses when it is left to choose: how far to go, which order, which algorithm."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from fedveil.account.hidden import per_round
+from fedveil.algorithms.dpsgd.design import DpSgdRequest
+from fedveil.algorithms.hidden.design import HiddenRequest
+from fedveil.algorithms.request import Draft, Task
+from fedveil.algorithms.schedule_request import ScheduleRequest
+from fedveil.algorithms.yardstick import model_problem, risk_with_momentum
+from fedveil.data.records import DataShape
+from fedveil.design import make_plan, read_request
+from fedveil.model.spec import ModelPlan
+from fedveil.target import Target
+
+SHAPE = DataShape(
+    records=427, features=31, classes=2, clients=4, largest_client=200, smallest_client=50, bound=5.0**0.5
+)
+MANY = DataShape(records=600, features=31, classes=2, clients=60, largest_client=10, smallest_client=10, bound=2.0)
+
+
+def task(shape: DataShape = SHAPE, schedule: ScheduleRequest | None = None, **target: object) -> Task:
+    wished: dict[str, object] = {"epsilon": 1.0, "delta": 1e-4, "neighbours": "zero-out"}
+    return Task(
+        data=shape,
+        model=ModelPlan(kind="logistic", radius=10.0),
+        target=Target(**(wished | target)),  # type: ignore[arg-type]
+        schedule=schedule or ScheduleRequest(),
+    )
+
+
+def drafted(table: dict[str, object], asked: Task) -> Draft:
+    return make_plan("trial", read_request(table), asked).draft
+
+
+def test_a_run_goes_as_far_as_a_good_model_is_away() -> None:
+    run = drafted({"kind": "hidden"}, task()).method.run  # type: ignore[attr-defined]
+    assert float(per_round(run.step_size, run).sum()) * run.smoothness > 100  # at 36 it stopped ten times too early
+
+
+def test_without_a_wish_units_draw_their_rounds_and_the_plan_says_why() -> None:
+    draft = drafted({"kind": "hidden"}, task())
+    full = drafted({"kind": "hidden", "order": "secret"}, task(schedule=ScheduleRequest(rounds=1)))
+    assert draft.method.run.order == "independent"  # type: ignore[attr-defined]
+    assert draft.passes is not None
+    assert full.passes is not None
+    assert draft.passes <= full.passes / 2
+    assert draft.risk is not None
+    assert full.risk is not None
+    assert draft.risk <= 1.1 * full.risk
+    sentence = draft.reason[draft.reason.index("Order:") :]
+    assert all(name in sentence for name in ("independent draws", "full batches", "a fixed partition", "poisson draws"))
+
+
+@pytest.mark.parametrize("order", ["secret", "public", "poisson", "independent"])
+def test_a_stated_order_is_kept(order: str) -> None:
+    draft = drafted({"kind": "hidden", "order": order}, task(schedule=ScheduleRequest(rounds=5, passes=2)))
+    assert draft.method.run.order == order  # type: ignore[attr-defined]
+    assert "Order:" not in draft.reason
+
+
+@pytest.mark.parametrize(
+    ("table", "schedule", "target"),
+    [
+        ({"stopping": "random"}, ScheduleRequest(rounds=4, passes=1), {}),
+        ({}, ScheduleRequest(kind="growing-batches", rounds=4, passes=1), {}),
+        ({}, ScheduleRequest(batch=(100, 100, 100), passes=1), {}),
+        ({}, ScheduleRequest(rounds=4, passes=1), {"adversary": "server", "epsilon": 40.0}),
+    ],
+)
+def test_partitions_stay_where_draws_do_not_run_or_do_not_help(
+    table: dict[str, object], schedule: ScheduleRequest, target: dict[str, object]
+) -> None:
+    request = read_request({"kind": "hidden", **table})
+    draft = request.design(task(schedule=schedule, **target))
+    assert draft.method.run.order == "secret"  # type: ignore[attr-defined]
+
+
+def test_auto_takes_fedavg_for_clients_and_says_what_it_weighed() -> None:
+    asked = task(MANY, unit="client", delta=1e-2)
+    draft = drafted({"kind": "auto"}, asked)
+    assert draft.method.kind == "fedavg"
+    assert draft.reason.startswith("algorithm fedavg")
+    assert "hidden" in draft.reason
+    assert 'kind = "auto"' in drafted({"kind": "hidden"}, asked).reason
+
+
+def test_auto_takes_hidden_for_records_of_several_clients() -> None:
+    draft = drafted({"kind": "auto"}, task())
+    ours, theirs = HiddenRequest().design(task()), DpSgdRequest().design(task())
+    assert draft.method.kind == "hidden"
+    assert ours.risk is not None
+    assert theirs.risk is not None
+    assert ours.risk < theirs.risk
+
+
+def test_auto_has_no_settings_of_its_own() -> None:
+    with pytest.raises(ValueError, match="rate"):
+        read_request({"kind": "auto", "rate": 0.1})
+    with pytest.raises(ValueError, match="algorithm.kind must be one of .*auto"):
+        read_request({"kind": "best"})
+
+
+def test_risk_with_momentum_is_the_closed_form_without_it() -> None:
+    model = model_problem(dimension=20, lipschitz=1.0, data=0.5, ridge=0.01, distance=2.0, diameter=None)
+    steps = np.linspace(3.0, 0.5, 30)
+    kept = model.kept(steps)
+    closed = model.bias(steps, kept) + float(model.weights(kept) @ (steps**2 * 0.04))
+    assert risk_with_momentum(model, steps, momentum=0.0, noise=0.04) == pytest.approx(closed, rel=1e-9)
+
+
+def test_steps_that_run_away_have_no_finite_worth() -> None:
+    model = model_problem(dimension=5, lipschitz=1.0, data=1.0, ridge=0.0, distance=1.0, diameter=None)
+    assert risk_with_momentum(model, np.full(5000, 50.0), momentum=0.0, noise=1.0) == np.inf
+
+
+def test_dealing_of_independent_picks_is_that_of_all_picks() -> None:
+    """Two passes of two rounds, four units whose gradients are +-1: every pick, weighed alike."""
+    model = model_problem(dimension=1, lipschitz=2.0, data=1.0, ridge=0.0, distance=1.0, diameter=None)
+    steps, units = np.array([0.9, 0.6, 0.5, 0.3]), 4
+    moved = (steps[:, None] * model.kept(steps)).ravel()
+    gradients = np.array([1.0, -1.0, 1.0, -1.0]) * np.sqrt(model.spread)
+    ends = []
+    for picks in product(range(2), repeat=2 * units):
+        sums = np.zeros(4)
+        for place, pick in enumerate(picks):
+            sums[2 * (place // units) + pick] += gradients[place % units]
+        ends.append(float(moved @ sums / 2))
+    exact = 0.5 * model.curvature[0] ** 2 * float(np.mean(np.square(ends)))
+    found = model.sampling(steps, model.kept(steps), np.full(2, 2.0), units, order="independent")
+    assert found == pytest.approx(exact, rel=1e-9)
