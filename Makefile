@@ -1,10 +1,10 @@
-# make demo | quick | test | check | bench | docs | documents | clean -- every target makes its own environment first.
+# make demo | quick | test | check | bench | mutants | docs | documents | clean -- every target makes its own environment first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo quick test check lint types imports tests bench docs documents clean
+.PHONY: demo quick test check lint types imports tests bench mutants docs documents clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedveil demo --out out/demo
@@ -35,6 +35,10 @@ tests: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
+# Plants some 200 small errors, one at a time and in a copy: each must be caught by a test. An hour or so; not in CI.
+mutants: $(VENV)/.dev
+	$(BIN)/python tools/mutants.py
+
 # The site, into site/ (read it with: python -m http.server -d site). With --quiet, strict would not count warnings.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
@@ -57,7 +61,7 @@ $(VENV)/.docs: $(VENV)/.core
 	touch $@
 
 $(VENV)/.full: $(VENV)/.dev
-	$(PIP) --editable '.[dev,torch,he,flower,docs]'
+	$(PIP) --editable '.[dev,torch,he,flower,onnx,docs]'
 	touch $@
 
 clean:

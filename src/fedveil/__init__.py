@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedveil.account.calibrate import calibrate
     from fedveil.account.compare import account_for
     from fedveil.account.places import PlaceCurve, place_curve
+    from fedveil.bundle.model import ReleasedModel, load_model
     from fedveil.certificate.certify import Certificate
     from fedveil.data.arrays import records_from_arrays
     from fedveil.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
     )
     from fedveil.mechanism_file import parse_mechanism
 
-# Found on first use: whoever only accounts or certifies loads no training code, and a relay loads next to nothing.
+# Names are imported on first use: accounting or certifying loads no training code, and a relay loads very little.
 _ROOMS = {
     "fedveil.account.calibrate": ("calibrate",),
     "fedveil.account.compare": ("account_for",),
     "fedveil.account.places": ("PlaceCurve", "place_curve"),
+    "fedveil.bundle.model": ("ReleasedModel", "load_model"),
     "fedveil.certificate.certify": ("Certificate",),
     "fedveil.data.arrays": ("records_from_arrays",),
     "fedveil.estimators": ("Budget", "PrivateHuberRegressor", "PrivateLogisticRegression"),
@@ -78,6 +80,7 @@ __all__ = [
     "PlaceCurve",
     "PrivateHuberRegressor",
     "PrivateLogisticRegression",
+    "ReleasedModel",
     "Repeat",
     "Result",
     "SampledGaussian",
@@ -85,6 +88,7 @@ __all__ = [
     "Unit",
     "account_for",
     "calibrate",
+    "load_model",
     "parse_mechanism",
     "place_curve",
     "plan_study",

@@ -1,4 +1,4 @@
-"""One way to refuse a bad number: its name, the rule, what was given, the way out."""
+"""The one way to refuse a bad value: its name, the rule, what was given, and what to do instead."""
 
 from fedveil.errors import BadValue
 

@@ -1,4 +1,4 @@
-"""From a task to a plan: a method is designed for the target, put on its grid, and checked against the target."""
+"""From a task to a plan: design a method for the target, put it on its grid, and check it against the target."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedveil.account.grid import inner_target
-from fedveil.algorithms.registry import KINDS, request_type
+from fedveil.algorithms.auto import AutoRequest
+from fedveil.algorithms.registry import DEFAULT, KINDS, request_type
 from fedveil.algorithms.request import AlgorithmRequest, Draft, Task
 from fedveil.checks import require
 from fedveil.data.records import DataShape
@@ -22,18 +23,20 @@ from fedveil.tables import filled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The plan, and how its method was designed."""
+    """A plan, and the report of how its method was designed."""
 
     plan: Plan
     draft: Draft
 
 
 def read_request(given: Mapping[str, Any]) -> AlgorithmRequest:
-    """The [algorithm] table of a study."""
+    """Read the [algorithm] table of a study."""
     values = dict(given)
-    kind = values.pop("kind", "hidden")
-    require(isinstance(kind, str) and kind in KINDS, "algorithm.kind", f"be one of {', '.join(KINDS)}", kind)
-    found: AlgorithmRequest = filled(request_type(kind), values, "algorithm")
+    kind = values.pop("kind", DEFAULT)
+    words = [*KINDS, AutoRequest.kind]
+    require(isinstance(kind, str) and kind in words, "algorithm.kind", f"be one of {', '.join(words)}", kind)
+    wanted = AutoRequest if kind == AutoRequest.kind else request_type(kind)
+    found: AlgorithmRequest = filled(wanted, values, "algorithm")
     return found
 
 
@@ -50,7 +53,7 @@ def make_plan(
     places: Places | None = None,
     blank_rows: bool = False,
 ) -> Planned:
-    """The plan that meets the task's target."""
+    """Return a plan that meets the task's target, together with how it was designed."""
     task.target.check_delta()
     if task.canaries is not None:
         check_canaries(task.canaries, task.data, task.model, request.kind, task.target)
@@ -80,20 +83,23 @@ def make_plan(
         places=places,
         blank_rows=blank_rows,
     )
-    if not plan.method.noiseless:  # asked for by name: for comparison, without any guarantee
+    if not plan.method.noiseless:  # the user asked for no noise by name: for comparison, without any guarantee
         plan = _paid(plan, request, task)
         _check_met(plan, task)
     return Planned(plan=plan, draft=replace(draft, method=plan.method))
 
 
 def settled_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
-    """The model with what the data's shape decides; without a wish, clipped at the zero model's gradient norm."""
+    """Fill in what the shape of the data decides. If no clip is given, use the gradient norm bound at the zero model.
+
+    Without a wish, clipped at the zero model's gradient norm.
+    """
     model = model.settled(shape.classes, shape.features)
     return model if model.clip is not None else replace(model, clip=usual_clip(model.loss, shape.bound))
 
 
 def _paid(plan: Plan, request: AlgorithmRequest, task: Task) -> Plan:
-    """Where the grid costs more than was kept back for it, the noise is calibrated again."""
+    """Calibrate the noise again if the grid costs more privacy than was set aside for it."""
     target = plan.target
     if task.schedule.noise_std is not None or promise(plan, target.adversary).epsilon <= target.epsilon:
         return plan

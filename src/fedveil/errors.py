@@ -1,4 +1,4 @@
-"""What a caller may catch.
+"""The exceptions that a caller may catch.
 
 ::
 
@@ -11,11 +11,11 @@
 
 
 class FedveilError(Exception):
-    """Anything fedveil refuses on purpose."""
+    """Base of every error that fedveil raises on purpose."""
 
 
 class BadValue(FedveilError, ValueError):
-    """A value breaks its rule: name, rule, what was given, the way out."""
+    """A value breaks its rule. The message gives its name, the rule, what was given, and what to do instead."""
 
 
 class CannotCertify(FedveilError):
@@ -23,8 +23,8 @@ class CannotCertify(FedveilError):
 
 
 class TooFewSurvivors(FedveilError):
-    """A round lost more clients than the plan tolerates: its sum is not used, and what was charged stays charged."""
+    """A round lost more clients than the plan tolerates. Its sum is not used, and what was charged stays charged."""
 
 
 class NotAvailable(FedveilError):
-    """Something that this installation cannot do."""
+    """This installation lacks a part; the message says how to install it."""

@@ -1,7 +1,7 @@
-"""Files and folders with the modes they are meant to have: whole or absent, and whatever the umask says.
+"""Write files and folders with fixed permissions, and never leave a file half written.
 
-A private file is for its owner alone (600, in folders of 700); a public one may be read by all and written by its
-owner (644, in folders of 755). Both are set, not asked for: a umask of 000 opens nothing, one of 077 closes nothing.
+A private file can be read by its owner only (mode 600, in folders of mode 700); a public file can be read by everyone
+and written by its owner (644, in folders of 755). The modes are set explicitly, so the umask changes nothing.
 """
 
 import errno
@@ -14,18 +14,22 @@ from fedveil.errors import FedveilError
 
 PRIVATE: Literal[0o600] = 0o600
 PUBLIC: Literal[0o644] = 0o644
-PART: Final = ".part"  # how the name of an unfinished file ends
+PART: Final = ".part"  # suffix of a file that is still being written
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class CannotWrite(FedveilError):
-    """A file could not be written; what stood there before stands there still."""
+    """A file could not be written; the file that was there before is unchanged."""
 
 
 def write_atomically(path: Path, data: bytes, mode: Literal[0o600, 0o644] = PRIVATE) -> None:
-    """Put ``data`` at ``path``: at any moment, also after a crash, the old file or the new one is there, whole."""
+    """Put ``data`` at ``path``.
+
+    At any moment, even after a crash, either the old file or the new one is there, complete.
+    """
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)  # mode 600 at once
+        # mkstemp creates the file with mode 600
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
         part = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -43,10 +47,11 @@ def write_atomically(path: Path, data: bytes, mode: Literal[0o600, 0o644] = PRIV
 
 
 def link_new(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path``, private, unless something is there: then ``FileExistsError``.
+    """Put ``data`` at ``path`` as a private file; raise ``FileExistsError`` if the path exists.
 
-    The name appears when the whole file is on the disk, and has been read back. Until then the file has no name where
-    the system can do that, so a process that is killed leaves nothing; elsewhere it has one that ends in ``.part``.
+    The name appears only after the whole file has been written to the disk and read back. Until then the file has no
+    name where the system supports that, so a killed process leaves nothing behind; elsewhere its name ends in
+    ``.part``.
     """
     handle, name = _unnamed(path)
     try:
@@ -58,7 +63,8 @@ def link_new(path: Path, data: bytes) -> None:
         if os.pread(handle, len(data) + 1, 0) != data:
             raise OSError(errno.EIO, "what was written is not what is read back")
         source = f"/proc/self/fd/{handle}" if name is None else name
-        os.link(source, path, src_dir_fd=handle, follow_symlinks=True)  # the number is not used with a whole path
+        # src_dir_fd is ignored because the path is absolute
+        os.link(source, path, src_dir_fd=handle, follow_symlinks=True)
     finally:
         os.close(handle)
         if name is not None:
@@ -67,24 +73,24 @@ def link_new(path: Path, data: bytes) -> None:
 
 
 def _unnamed(path: Path) -> tuple[int, str | None]:
-    """An open file in the folder of ``path``, and its name if it must have one."""
+    """Open a file in the folder of ``path``; return its handle, and its name if the system requires one."""
     try:
         if Path("/proc/self/fd").is_dir():
             return os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, PRIVATE), None
-    except (AttributeError, OSError):  # another system, or a file system that cannot
+    except (AttributeError, OSError):  # another operating system, or a file system without unnamed files
         pass
     return tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
 
 
 def why_not(path: Path, size: int, error: OSError) -> str:
-    """One sentence for a file or folder that could not be written."""
+    """Return one sentence that says why a file or folder could not be written."""
     if error.errno in _FULL:
         return f"There is no room for {path} ({size} bytes), and nothing was changed; free some space and run again."
     return f"{path} cannot be written ({error.strerror or error}), and nothing was changed."
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut."""
+    """Flush a folder to the disk, so that the names in it survive a power cut."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -93,12 +99,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def public_folder(path: Path) -> Path:
-    """The folder, made if absent with its parents, as one that all may look into; one that is there stays as it is."""
+    """Return the folder; create it and its parents, readable by everyone, if absent.
+
+    The mode of an existing folder is not changed.
+    """
     return _folder(path, 0o755)
 
 
 def owners_folder(path: Path) -> Path:
-    """The folder, made if absent as one for its owner alone; one that is there stays as it is."""
+    """Return the folder; create it, accessible to its owner only, if absent.
+
+    The mode of an existing folder is not changed.
+    """
     _folder(path.absolute().parent, 0o755)
     return _folder(path, 0o700)
 
@@ -108,10 +120,10 @@ def _folder(path: Path, mode: int) -> Path:
     for one in reversed(missing):
         try:
             one.mkdir(mode=mode)
-        except FileExistsError:  # another process was quicker, and has chosen its mode
+        except FileExistsError:  # another process created it first and chose its mode
             if not one.is_dir():
                 raise
         else:
             one.chmod(mode)
-    path.mkdir(exist_ok=True)  # complains if a file is there
+    path.mkdir(exist_ok=True)  # raises if there is a file of this name
     return path

@@ -1,4 +1,4 @@
-"""What is promised, to whom, and how sure we are of it."""
+"""Privacy guarantees: what is promised, against whom, and whether it is proved."""
 
 import math
 from dataclasses import dataclass
@@ -10,14 +10,15 @@ Neighbours = Literal["replace-one", "zero-out"]
 Adversary = Literal["final-model", "curious-client", "every-model", "server-with-secure-aggregation", "server"]
 Unit = Literal["record", "client"]
 Status = Literal["certified", "numerical", "comparison", "does-not-apply"]
-Moves = tuple[tuple[float, int], ...]  # how far one unit moves a noisy release, over its noise; how many such releases
+# (how far one unit moves a noisy release, in units of its noise; how many such releases)
+Moves = tuple[tuple[float, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
     """One way to bound the privacy loss: its numbers, whether they are proved, and why it does or does not apply.
 
-    ``moves`` is given by bounds that count every noisy release as seen: an upper bound on how far each release moves.
+    ``moves`` is given by bounds that count every noisy release as seen. It bounds how far each release can move.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The smallest (epsilon, delta) that is proved, the bound that proves it, and every other bound beside it."""
+    """The smallest (epsilon, delta) that is proved, the bound that proves it, and all other bounds for comparison."""
 
     epsilon: float
     delta: float
@@ -49,7 +50,7 @@ class Answer:
         require(0 <= self.delta <= 1, "Answer.delta", "lie in [0, 1]", self.delta)
 
     def __getitem__(self, name: str) -> Bound:
-        """The bound of this name."""
+        """Return the bound of this name."""
         for bound in self.bounds:
             if bound.name == name:
                 return bound
@@ -57,5 +58,5 @@ class Answer:
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """JSON has no infinity: an infinite epsilon is written as null."""
+    """Return None for an infinite value, since JSON has no infinity."""
     return value if value is not None and math.isfinite(value) else None

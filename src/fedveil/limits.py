@@ -1,6 +1,6 @@
-"""How large things may be: checked from headers, names and counts, before anything of that size is made.
+"""Largest sizes that are accepted, checked from headers, names and counts before anything of that size is allocated.
 
-Page: docs/limits.md. A limit is far above what anybody needs and far below what stops a machine.
+Page: docs/limits.md. Each limit is far above what anybody needs and far below what stops a machine.
 """
 
 from typing import Final
@@ -11,8 +11,8 @@ CELLS: Final = 2 * 10**9  # numbers in all rows of a source: 16 GB as float64
 COLUMNS: Final = 10**6  # columns of a file
 LINE: Final = 2**26  # characters of one line of a text file
 TEXT: Final = 1000  # characters of a label, a category or a client's name
-UNPACKED: Final = 2**28  # bytes that any file may unpack to, and beyond that
-RATIO: Final = 200  # times its own size
+UNPACKED: Final = 2**28  # bytes that any file may unpack to, however small it is
+RATIO: Final = 200  # or this many times its own size, if that is more
 TABLES: Final = 2**26  # characters of a TOML file
 ROUNDS: Final = 2_000_000  # rounds of all passes of a hidden run
 PASSES: Final = 10_000  # passes of a hidden run
@@ -23,7 +23,7 @@ BLOCKS: Final = 100_000  # parts of one frame
 
 
 def check_cells(file: str, rows: int, columns: int) -> None:
-    """Refuse what would not fit in memory as dense rows."""
+    """Refuse data that would not fit in memory as dense rows."""
     hint = "Rows are kept dense; choose fewer columns (data.columns) or rows."
     require(rows * max(columns, 1) <= CELLS, file, f"hold at most {CELLS:g} numbers", rows * columns, hint)
 
@@ -34,12 +34,15 @@ def check_columns(file: str, columns: int) -> None:
 
 
 def check_unpacked(file: str, packed: int, unpacked: int) -> None:
-    """Refuse a small file that unpacks to a very large one; ``unpacked`` in bytes, as the file's head states it."""
+    """Refuse a small file that unpacks to a very large one.
+
+    ``unpacked`` is in bytes, as the header of the file states it.
+    """
     most = most_unpacked(packed)
     hint = "Store it without compression if it is meant to be so large."
     require(unpacked <= most, file, f"unpack to at most {most} bytes ({RATIO} times its size)", unpacked, hint)
 
 
 def most_unpacked(packed: int) -> int:
-    """Bytes that a file of this size may unpack to."""
+    """Return how many bytes a file of this size may unpack to."""
     return max(UNPACKED, RATIO * packed)

@@ -55,7 +55,7 @@ class Laplace:
 
     @property
     def r(self) -> float:
-        """Sensitivity over scale."""
+        """Sensitivity over the scale of the noise."""
         return sensitivity(self.neighbours) / self.noise_multiplier
 
 
@@ -116,10 +116,10 @@ class LastIterate:
     With ``order`` poisson every record joins every round by a coin of its own, with probability ``rate``; with
     independent every record picks one round of every pass, uniformly, by its own draw. Nobody learns the draws.
     Batches then vary in size and ``batch`` is the planned divisor; a round that nobody joined still gets its noise.
-    ``smoothness`` must hold for the sum of a round over that divisor, whoever joined, and ``strong_convexity`` is
-    that of a penalty which every round adds whole. With ``largest_batch``, ``smoothness`` is that of one record's
-    loss: rounds are charged as if so many records joined, and the chance that more do is added to delta (``records``
-    must be given).
+    ``smoothness`` is that of one record's loss, and ``strong_convexity`` that of a penalty which every round adds
+    whole. Rounds are charged as if ``largest_batch`` records joined, and the chance that more do is added to delta.
+    Without it the number follows from ``rate`` and ``records``, and without ``records`` the planned batch is the
+    expected one: there are batch / rate records, or those of a pass together.
     """
 
     rounds: int
@@ -155,12 +155,12 @@ class LastIterate:
 
     @property
     def sampled(self) -> bool:
-        """Whether every record decides by its own secret draws in which rounds it takes part."""
+        """True if every record decides by its own secret draws in which rounds it takes part."""
         return self.order in ("poisson", "independent")
 
     @property
     def total(self) -> int:
-        """Rounds of all passes together."""
+        """Number of rounds of all passes together."""
         return self.rounds * self.passes
 
 
@@ -263,7 +263,7 @@ def _check_choices(run: LastIterate) -> None:
 
 
 def _check_draws(run: LastIterate) -> None:
-    """What goes with orders in which every record draws for itself, and with no other."""
+    """Refuse settings that do not fit orders in which every record draws for itself, and their settings elsewhere."""
     if run.order == "poisson":
         require(run.rate is not None, "LastIterate.rate", "be given when the order is poisson", run.rate)
     else:
@@ -321,7 +321,7 @@ Mechanism = Primitive | Repeat | Compose
 
 
 def sensitivity(neighbours: Neighbours) -> float:
-    """How far one record can move a sum of contributions of norm at most 1."""
+    """Return how far one record can move a sum of contributions of norm at most 1."""
     return 2.0 if neighbours == "replace-one" else 1.0
 
 
@@ -331,7 +331,10 @@ def with_beside(mechanism: Mechanism, beside: Gaussian | None) -> Mechanism:
 
 
 def shuffled(*, rate: float, rounds: int, noise_multiplier: float, neighbours: Neighbours) -> Mechanism:
-    """Shuffled passes: every record once per pass, so one Gaussian per (started) pass; never charged as Poisson."""
+    """Return shuffled passes: each record once per pass, so one Gaussian per (started) pass.
+
+    Never charged as Poisson.
+    """
     rate, rounds = number("rate", rate), whole("rounds", rounds)
     require(0 < rate <= 1, "rate", "lie in (0, 1]", rate, "Is it a batch size?")
     require(rate >= 1e-12, "rate", "be at least 1e-12", rate)
@@ -341,7 +344,7 @@ def shuffled(*, rate: float, rounds: int, noise_multiplier: float, neighbours: N
 
 
 def flatten(mechanism: Mechanism) -> Sequence[tuple[Primitive, int]]:
-    """All primitives with their counts, in order."""
+    """Return all primitives with their counts, in order."""
     match mechanism:
         case Compose(parts=parts):
             return [item for part in parts for item in flatten(part)]
@@ -352,7 +355,9 @@ def flatten(mechanism: Mechanism) -> Sequence[tuple[Primitive, int]]:
 
 
 def alike(mechanism: Mechanism) -> Mechanism:
-    """The mechanism with one neighbouring relation: where parts differ, all are charged for an exchange of records.
+    """Return the mechanism with one neighbouring relation.
+
+    Where parts differ, all are charged for an exchange of records.
 
     A record that contributes nothing is a record, so what holds for replace-one holds for zero-out too.
     """

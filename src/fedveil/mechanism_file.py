@@ -1,4 +1,4 @@
-"""A mechanism from a small TOML file (see docs/mechanism-file.md), with a sentence for every mistake."""
+"""Read a mechanism from a small TOML file (see docs/mechanism-file.md); every mistake gets one sentence."""
 
 import difflib
 import math
@@ -52,11 +52,13 @@ _KEYS = {
 }
 
 _WORDS = {"sampling", "neighbours", "order", "stopping", "noise"}
-_DEEPEST = 20  # compositions within compositions
+_DEEPEST = 20  # depth of compositions within compositions
 
 
 def parse_mechanism(text: str, *, default_noise: float | None = None) -> Mechanism:
-    """The mechanism that a file describes; ``default_noise`` stands in for noise that was left out (to be calibrated).
+    """Return the mechanism that a file describes.
+
+    ``default_noise`` replaces noise that was left out (to be calibrated).
 
     >>> parse_mechanism('[mechanism]\\nkind = "gaussian"\\nnoise_multiplier = 2.0')
     Gaussian(noise_multiplier=2.0, neighbours='zero-out')
@@ -68,12 +70,12 @@ def parse_mechanism(text: str, *, default_noise: float | None = None) -> Mechani
 
 
 def mechanism_of(given: Any, *, default_noise: float | None = None) -> Mechanism:
-    """The mechanism that a [mechanism] table describes."""
+    """Return the mechanism that a [mechanism] table describes."""
     return _mechanism(table(given, "mechanism"), default_noise)
 
 
 def last_iterate_table(run: LastIterate) -> dict[str, Any]:
-    """The [mechanism] table that reads back to this run."""
+    """Return the [mechanism] table that reads back to this run."""
     values = {key: getattr(run, key) for key in _LAST_ITERATE if key != "noise_scale"}
     return {"kind": "last-iterate", **values}
 
@@ -181,9 +183,9 @@ def _shuffled(values: Mapping[str, Any], rate: float, noise: float, rounds: int)
 
 
 def _independent(values: Mapping[str, Any], rate: float, noise: float, rounds: int) -> Mechanism:
-    """Passes of balls in bins; a pass that was only started is charged whole, which is more."""
+    """Return passes of balls in bins; a pass that was only started is charged as a whole, which is more."""
     require(0 < rate <= 1, "mechanism.rate", "lie in (0, 1]", rate, "Is it a batch size?")
-    if "records" in values:  # the batch is planned; there are as many rounds a pass as whole batches
+    if "records" in values:  # the batch is planned; a pass has as many rounds as there are whole batches
         a_pass = _whole("records", values["records"]) // _whole("batch", values["batch"])
     else:
         a_pass = round(1 / rate)
@@ -228,7 +230,7 @@ def _fill(values: dict[str, Any], key: str, default_noise: float | None) -> None
 
 
 def _value(key: str, value: Any) -> Any:
-    """Numbers as floats, lists as tuples; anything else as it stands."""
+    """Return numbers as floats and lists as tuples; anything else unchanged."""
     if isinstance(value, list):
         require(value, f"mechanism.{key}", "not be an empty list", value)
         require(key not in _WORDS | {"convex"}, f"mechanism.{key}", "be of the right kind", value)

@@ -1,7 +1,7 @@
-"""The frozen intention: what will run, and so what is accounted for. Its hash is its name.
+"""The plan: a frozen description of what will run, and so of what is accounted for. Its hash identifies it.
 
-Trainer and accountant read this and nothing else. It holds public quantities only: the shape of the data, never a value
-of it, nor a hash of one (a hash of private data can be tested against guesses, so it is a release).
+The trainer and the accountant read the plan and nothing else. It holds public quantities only: the shape of the data,
+never a value, nor a hash of values (guesses can be tested against a hash of private data, so a hash is a release).
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any
 from fedveil.account.observers import Participation
 from fedveil.algorithms.base import Method
 from fedveil.algorithms.hidden.method import Deal, Hidden
-from fedveil.algorithms.registry import KINDS, read_method
+from fedveil.algorithms.registry import KINDS, pulls_when_empty, read_method
 from fedveil.checks import require
 from fedveil.data.canaries import check_count
 from fedveil.data.records import DataShape
@@ -33,9 +33,8 @@ FORMAT = 1
 class Plan:
     """What will run.
 
-    ``grid``: state and noise are whole multiples of 2**grid; ``seeded``: the noise comes from a seed that others know.
-    ``canaries``: how many of the records are slots of an audit (None, and then not written, without one); as many of
-    the features are theirs.
+    ``grid``: state and noise are whole multiples of 2**grid. ``seeded``: the noise comes from a seed that others know.
+    ``canaries``: how many of the records are slots of an audit; as many features belong to them. None without an audit.
     ``trust``: who draws the noise, and whom the clients trust with what.
     ``places``: what decides who holds which record, where that is more than row numbers; None, and then not written,
     for row numbers, for records that came as arrays, and in plans made before this was recorded. ``blank_rows``: rows
@@ -61,7 +60,7 @@ class Plan:
     preparation: Preparation | None = None
 
     def __post_init__(self) -> None:
-        # What an operator is shown must not be able to look like more lines of the page.
+        # A name must not contain line breaks, or it could fake further lines of the page that an operator reads.
         plain = isinstance(self.name, str) and self.name.isprintable() and len(self.name) <= 200
         require(plain, "plan.name", "be one line of at most 200 printable characters", str(self.name)[:60])
         for name in ("seeded", "test_public", "training_public", "baselines", "blank_rows"):
@@ -90,27 +89,30 @@ class Plan:
 
     @property
     def real_features(self) -> int:
-        """Features of the records themselves: those that are not a canary's."""
+        """Number of features of the records themselves, without those of canaries."""
         return self.data.features - (self.canaries or 0)
 
     @property
     def told_by_places(self) -> bool:
-        """Whether who holds which record tells about private values: no noise covers that, so no number here holds."""
+        """True if the rule of who holds which record reveals private values.
+
+        Noise does not cover that, so no number of this plan would hold.
+        """
         return self.places == "labels" and not self.training_public
 
     @property
     def voided(self) -> bool:
-        """Whether there is noise, and its numbers do not hold for this run all the same."""
+        """True if there is noise, but its guarantee does not hold for this run."""
         return self.seeded or self.told_by_places
 
     @property
     def private(self) -> bool:
-        """Whether there is noise that nobody knows and that covers all there is: without it, nothing is promised."""
+        """True if secret noise covers everything that leaves the clients; otherwise nothing is promised."""
         return not self.voided and not self.method.noiseless
 
     @property
     def exposed_by(self) -> str | None:
-        """Why nothing is promised, in words; None where something is."""
+        """The reason why nothing is promised, in words; None if something is promised."""
         if self.private:
             return None
         if self.seeded:
@@ -121,18 +123,21 @@ class Plan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What whoever reads the numbers should know, in sentences."""
+        """Sentences that a reader of the numbers should know."""
         loose = self.target.loose_delta(self.units)
         return () if loose is None else (loose,)
 
     @property
     def unprotected(self) -> bool:
-        """Whether something leaves that no noise covers: every observer is then charged as if it learned everything."""
+        """True if something leaves the clients without noise.
+
+        Every observer is then charged as if it learned everything.
+        """
         return not self.private or (self.baselines and not self.training_public)
 
     @property
     def hidden(self) -> Hidden:
-        """The method, which must be the hidden one."""
+        """The method, if it is the hidden one; refused otherwise."""
         if not isinstance(self.method, Hidden):
             raise BadValue(f"The plan must be for hidden training here, and it is for {self.method.kind}.")
         return self.method
@@ -144,27 +149,27 @@ class Plan:
 
     @property
     def deal(self) -> Deal:
-        """What a hidden method deals into rounds."""
+        """The rule by which a hidden method deals units into rounds."""
         return self.hidden.deal
 
     @property
     def units(self) -> int:
-        """How many units there are to protect."""
+        """Number of units (records or clients) to protect."""
         return self.data.clients if self.target.unit == "client" else self.data.records
 
     @property
     def dimension(self) -> int:
-        """Number of parameters."""
+        """Number of model parameters."""
         return self.model.loss.size(self.data.features)
 
     @property
     def radius(self) -> float:
-        """Of the ball the model is kept in."""
+        """Radius of the ball that the model is kept in."""
         return self.method.radius(self.data, self.model)
 
     @property
     def constants(self) -> Constants:
-        """The model's constants on this plan's rows."""
+        """Constants of the model (Lipschitz, smoothness, ...) on rows of this plan."""
         return self.model.constants(self.data.bound)
 
     @property
@@ -182,9 +187,9 @@ _HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target
 
 
 def write_plan(plan: Plan) -> str:
-    """The plan as TOML; reading it gives an equal plan."""
+    """Return the plan as TOML text; reading it back gives an equal plan."""
     head = {key: getattr(plan, key) for key in _HEAD}
-    if not plan.blank_rows:  # as in plans made before it was recorded
+    if not plan.blank_rows:  # written only if set, so that older plans keep their text
         del head["blank_rows"]
     tables = {
         "plan": {"format": FORMAT, "algorithm": plan.method.kind, **head},
@@ -193,7 +198,7 @@ def write_plan(plan: Plan) -> str:
         "privacy": _values(plan.target),
         "method": plan.method.table(),
     }
-    if plan.trust.shared:  # left out otherwise: plans keep the text, and so the name, that they always had
+    if plan.trust.shared:  # written only if shared, so that older plans keep their text and their hash
         tables["trust"] = {key: value for key, value in _values(plan.trust).items() if key != "noise"}
     if plan.preparation is not None:
         tables["prepare"] = plan.preparation.table()
@@ -201,7 +206,7 @@ def write_plan(plan: Plan) -> str:
 
 
 def read_plan(text: str) -> Plan:
-    """The plan that a text holds."""
+    """Return the plan that a text describes."""
     tables, names = read_tables(text, "The plan"), ["plan", "data", "model", "privacy", "method"]
     known(tables, [*names, "trust", "prepare"], "a plan")
     for name in names:
@@ -217,7 +222,7 @@ def read_plan(text: str) -> Plan:
         "target": _read(Target, tables["privacy"], "privacy"),
         "method": read_method(str(kind), table(tables["method"], "method")),
     }
-    # Otherwise it would be counted in the module, and to read or certify a plan would run what it names.
+    # Without the number in the file we would count parameters in the module, and reading a plan would run its code.
     counted = parts["model"].kind != "torch" or parts["model"].parameters is not None
     require(counted, "model.parameters", "be stated in the plan of a torch model", None)
     if "trust" in tables:
@@ -230,16 +235,18 @@ def read_plan(text: str) -> Plan:
         raise BadValue(f"The plan must be complete: {error}.") from error
 
 
-def check_canaries(count: int, data: DataShape, model: ModelPlan, method: str, target: Target) -> None:
-    """Refuse canaries whose absence would not be what the neighbours mean, or that nothing knows how to look for."""
+def check_canaries(count: int, data: DataShape, model: ModelPlan, kind: str, target: Target) -> None:
+    """Refuse canaries where leaving one out is not what neighbours means, or where no attack knows how to look for
+    them.
+    """
     check_count(count)
     fits = count < min(data.records, data.features)
     require(fits, "plan.canaries", "leave other records and features", (data.records, data.features))
     hint = "Canaries are rows that linear scores are looked at for; leave [audit] out."
     require(model.kind != "torch", "audit.canaries", "be left out for a torch model", count, hint)
-    pulled = method == "fedavg" and model.l2 > 0 and target.neighbours == "zero-out"
+    pulled = pulls_when_empty(kind) and model.l2 > 0 and target.neighbours == "zero-out"
     hint = "A client without records would still send the penalty's pull: take replace-one neighbours."
-    require(not pulled, "audit.canaries", "be left out for fedavg with l2 and zero-out neighbours", count, hint)
+    require(not pulled, "audit.canaries", f"be left out for {kind} with l2 and zero-out neighbours", count, hint)
 
 
 def _values(part: Any) -> dict[str, Any]:

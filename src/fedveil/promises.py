@@ -1,4 +1,4 @@
-"""What a plan promises to each observer: the accountants applied to the plan, the grid's share included."""
+"""What a plan promises to each observer: the accountants applied to the plan, including the cost of the grid."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -53,20 +53,23 @@ def hidden_views(plan: Plan, adversary: Adversary) -> Sequence[Evaluator]:
 
 @lru_cache(maxsize=64)
 def promise(plan: Plan, adversary: Adversary, delta: float | None = None) -> Answer:
-    """The smallest epsilon that is proved against this observer, at the target's delta or another."""
+    """Return the smallest epsilon that is proved against this observer, at the target's delta or another."""
     delta = plan.target.delta if delta is None else delta
     return on_grid(grid_of(plan, adversary), lambda inner: ideal(plan, adversary, inner), delta)
 
 
 def promised_delta(plan: Plan, adversary: Adversary, epsilon: float) -> float:
-    """The smallest delta that is proved of a hidden run at this epsilon; several times cheaper than the inverse."""
+    """Return the smallest delta proved for a hidden run at this epsilon.
+
+    It is several times cheaper than searching for it with :func:`promise`.
+    """
     return promise_at(plan, adversary, epsilon).delta
 
 
 def promise_at(plan: Plan, adversary: Adversary, epsilon: float, among: Collection[str] = ()) -> Answer:
-    """What is proved of a hidden run at this epsilon.
+    """Return what is proved of a hidden run at this epsilon.
 
-    ``among``: names of the only bounds to work out, which saves time; each holds alone, so delta can only be larger.
+    ``among``: names of the only bounds to compute, to save time. Each bound holds alone, so delta can only be larger.
     """
     seen = [view for view in hidden_views(plan, adversary) if not among or view.name in among]
 

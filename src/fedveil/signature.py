@@ -23,7 +23,7 @@ _LINE: Final = re.compile(rb"fedveil-signature-1 ([0-9a-f]{64}) ([0-9a-f]{128})\
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What stands in ``certificate.sig``: the key that is said to have signed, and the signature."""
+    """The content of ``certificate.sig``: the public key of the signer, and the signature."""
 
     signer: Signer
     value: bytes
@@ -37,7 +37,7 @@ class Signature:
         return cls(key.signer, key.sign(certificate))
 
     def fits(self, certificate: bytes) -> bool:
-        """Whether the key that is named has signed exactly these bytes."""
+        """Return whether the named key has signed exactly these bytes."""
         try:
             Ed25519PublicKey.from_public_bytes(self.signer.public).verify(self.value, certificate)
         except (InvalidSignature, ValueError):
@@ -45,12 +45,12 @@ class Signature:
         return True
 
     def text(self) -> bytes:
-        """The line of the file."""
+        """Return the line of the file."""
         return f"fedveil-signature-1 {self.signer.public.hex()} {self.value.hex()}\n".encode("ascii")
 
     @classmethod
     def read(cls, data: bytes) -> "Signature":
-        """From the line of the file."""
+        """Read a signature from the line of the file."""
         found = _LINE.fullmatch(data)
         if found is None:
             raise BadValue(f"{FILE} must be one line that begins with fedveil-signature-1, and it is something else.")
@@ -59,7 +59,7 @@ class Signature:
 
 
 def signature_in(folder: Path) -> Signature | None:
-    """The signature that lies in a run's folder, not yet checked; None if there is none."""
+    """Return the signature in a run's folder, not yet checked; None if there is none."""
     try:
         return Signature.read((folder / FILE).read_bytes())
     except FileNotFoundError:
@@ -69,9 +69,10 @@ def signature_in(folder: Path) -> Signature | None:
 
 
 def check_signature(folder: Path, certificate: bytes, wanted: Signer | None = None) -> Signature | None:
-    """The signature in a run's folder, if it fits the certificate's bytes and is by the ``wanted`` signer.
+    """Return the signature in a run's folder, after checking that it fits the certificate and is by the ``wanted``
+    signer.
 
-    Without a wanted signer the absence of a signature is no mistake; one that does not fit always is.
+    Without a wanted signer, a missing signature is accepted; one that does not fit is always refused.
     """
     found = signature_in(folder)
     if found is None:

@@ -1,7 +1,7 @@
-"""Keys that sign certificates: Ed25519, one file for their owner alone and one that may be sent to anyone.
+"""Keys that sign certificates: Ed25519, a private file for the owner and a public file that may be sent to anyone.
 
-Both are PEM, so that any tool can check a signature. A private key is written once, closed to others, and refused if
-others could have read it.
+Both are PEM files, so that any tool can check a signature. A private key is written once, readable by its owner only,
+and refused if others could have read it.
 """
 
 import base64
@@ -20,13 +20,13 @@ from fedveil.errors import BadValue
 
 _PRIVATE: Final = b"-----BEGIN PRIVATE KEY-----"
 _PUBLIC: Final = b"-----BEGIN PUBLIC KEY-----"
-_MOST: Final = 10_000  # bytes of a key file
+_MOST: Final = 10_000  # largest size of a key file, in bytes
 _BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Who signed, as far as a machine can know: a public key."""
+    """The identity of a signer, as far as a machine can know it: a public key."""
 
     public: bytes
 
@@ -43,47 +43,48 @@ class Signer:
         return "SHA256:" + base64.b64encode(hashlib.sha256(self.public).digest()).decode("ascii").rstrip("=")
 
     def text(self) -> bytes:
-        """The public key's file."""
+        """Return the content of the public key's file."""
         form = serialization.PublicFormat.SubjectPublicKeyInfo
         return Ed25519PublicKey.from_public_bytes(self.public).public_bytes(serialization.Encoding.PEM, form)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SigningKey:
-    """The private half; it never prints itself."""
+    """A private key; its text form does not show the key."""
 
     secret: bytes
 
     def __post_init__(self) -> None:
         right = isinstance(self.secret, bytes) and len(self.secret) == _BYTES
-        require(right, "SigningKey.secret", "be 32 bytes", type(self.secret).__name__)  # never the key itself
+        # the message must not show the key
+        require(right, "SigningKey.secret", "be 32 bytes", type(self.secret).__name__)
 
     def __repr__(self) -> str:
         return f"SigningKey({self.signer.fingerprint})"
 
     @property
     def signer(self) -> Signer:
-        """The public half."""
+        """The public key that belongs to this private key."""
         return Signer(Ed25519PrivateKey.from_private_bytes(self.secret).public_key().public_bytes_raw())
 
     def sign(self, data: bytes) -> bytes:
-        """The signature of exactly these bytes: 64 bytes, the same at every call."""
+        """Return the signature of exactly these bytes: 64 bytes, the same at every call."""
         return Ed25519PrivateKey.from_private_bytes(self.secret).sign(data)
 
     def text(self) -> bytes:
-        """The private key's file."""
+        """Return the content of the private key's file."""
         private = Ed25519PrivateKey.from_private_bytes(self.secret)
         kind, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
         return private.private_bytes(kind, form, serialization.NoEncryption())
 
 
 def public_path(path: Path) -> Path:
-    """Where the public half of a key file lies: its name with ``.pub`` added."""
+    """Return the path of the public key's file: that of the private key with ``.pub`` added."""
     return path.with_name(path.name + ".pub")
 
 
 def write_key(path: Path, key: SigningKey) -> Signer:
-    """Write the key to ``path`` (mode 600) and its public half beside it; nothing that is there is overwritten."""
+    """Write the key to ``path`` (mode 600) and its public key beside it; existing files are never overwritten."""
     for target in (path, public_path(path)):
         hint = "A key that was used must not be lost: name another file."
         require(not os.path.lexists(target), "The key's file", "be new", str(target), hint)
@@ -91,7 +92,7 @@ def write_key(path: Path, key: SigningKey) -> Signer:
     try:
         _write_new(public_path(path), key.signer.text(), 0o644)
     except BadValue:
-        path.unlink(missing_ok=True)  # no half of a pair is left
+        path.unlink(missing_ok=True)  # leave no half of a pair behind
         raise
     return key.signer
 
@@ -100,7 +101,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, mode)  # whatever the umask is
+            os.fchmod(handle, mode)  # regardless of the umask
             file.write(data)
             file.flush()
             os.fsync(handle)
@@ -109,7 +110,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
 
 
 def read_key(path: Path) -> SigningKey:
-    """The private key in a file that only its owner can read."""
+    """Return the private key in a file that only its owner can read."""
     data, mode = _read(path, "The signing key")
     if data.startswith(_PUBLIC):
         raise BadValue(
@@ -128,7 +129,7 @@ def read_key(path: Path) -> SigningKey:
 
 
 def read_signer(path: Path) -> Signer:
-    """The public key in a file."""
+    """Return the public key in a file."""
     data, _ = _read(path, "The signer's key")
     if data.startswith(_PRIVATE):
         raise BadValue(
@@ -146,7 +147,7 @@ def read_signer(path: Path) -> Signer:
 
 
 def _read(path: Path, what: str) -> tuple[bytes, int]:
-    """What a key's file holds, and its mode, both of the same opened file."""
+    """Return the content and the mode of a key's file, both read from the same open file."""
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())

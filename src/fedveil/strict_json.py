@@ -1,7 +1,7 @@
-"""The one way to read the JSON of a run: what two readers could understand differently is refused.
+"""Read the JSON of a run strictly: text that two readers could understand differently is refused.
 
-Python's reader takes the last of two equal keys, others take the first; it reads ``NaN``, which is no JSON. A record
-with either could show one number to a person and another to a program.
+Of two equal keys, Python's reader takes the last and others take the first; Python also reads ``NaN``, which is not
+JSON. A record with either could show one number to a person and another to a program.
 """
 
 import json
@@ -11,7 +11,7 @@ from fedveil.errors import BadValue
 
 
 def read_json(text: str | bytes, what: str) -> Any:
-    """The value of a JSON text; ``what`` names it in a refusal.
+    """Return the value of a JSON text; ``what`` names the text in an error message.
 
     >>> read_json('{"epsilon": 1.5}', "certificate.json")
     {'epsilon': 1.5}
@@ -47,7 +47,7 @@ def read_json(text: str | bytes, what: str) -> Any:
 
 
 def read_object(text: str | bytes, what: str) -> dict[str, Any]:
-    """The same for a text that must be an object."""
+    """Return the value of a JSON text that must be an object."""
     found = read_json(text, what)
     if not isinstance(found, dict):
         raise BadValue(f"{what} must hold a JSON object, got {type(found).__name__}.")

@@ -1,4 +1,4 @@
-"""What a user wants: which data, which clients, which model, which target. A study file, read and checked."""
+"""A study: which data, which clients, which model, which privacy target. Reads and checks a study file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -41,7 +41,7 @@ _TABLES = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """Where the data set's ledger stands, and the most that may ever be spent on it: (adversary, epsilon, delta)."""
+    """Path of the ledger of the data set, and the caps on all spending ever: (adversary, epsilon, delta)."""
 
     ledger: Path | None = None
     caps: tuple[tuple[Adversary, float, float], ...] = ()
@@ -55,7 +55,7 @@ class Books:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A whole study; ``base`` is the folder its paths start from; ``seed`` makes a run repeatable, and not private.
+    """A whole study.
 
     ``canaries``: how many are put among the records for an audit. ``training_public``: ``data.public`` declares so.
     ``prepare``: what of the columns is learned privately; None where the study states how they become rows.
@@ -80,20 +80,20 @@ class Study:
 
     @property
     def slots(self) -> Canaries | None:
-        """The canaries that the study asks for."""
+        """The canaries that the study asks for, or None."""
         if self.canaries is None:
             return None
         return Canaries(count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit)
 
     @property
     def places(self) -> Places | None:
-        """What decides who holds which record, as a plan states it: None for row numbers, or for given records."""
+        """The rule that decides who holds which record, as a plan states it; None for row numbers or given records."""
         found = self.split.places
         return None if self.source is None or found == "row numbers" else found
 
     @property
     def told_by_places(self) -> bool:
-        """Whether who holds which record tells about private values, so that no run of this study is private."""
+        """True if the rule of who holds which record reveals private values. Then no run of this study is private."""
         return self.places == "labels" and not self.training_public
 
     def planned(
@@ -137,7 +137,7 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    """The study in a file; its relative paths start from the file's folder."""
+    """Read a study from a file; its relative paths start from the folder of the file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -146,7 +146,7 @@ def read_study(path: Path) -> Study:
 
 
 def read_study_without_data(path: Path) -> Study:
-    """The study in a file that leaves [data] and [clients] to the sites."""
+    """Read a study that leaves [data] and [clients] to the sites."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -155,15 +155,19 @@ def read_study_without_data(path: Path) -> Study:
 
 
 def parse_study(text: str, *, base: Path, name: str = "study") -> Study:
-    """The study that a text describes."""
+    """Return the study that a text describes."""
     return study_of(read_tables(text, "The study file"), base=base, name=name)
 
 
 def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data_given: bool = False) -> Study:
-    """The study of these tables; ``data_given``: its records come as arrays, so it may not name a source."""
+    """Return the study of these tables; ``data_given``.
+
+    The records come as arrays, so the study may not name a source.
+    """
     known(tables, _TABLES, "a study")
     if data_given:
-        own = {"data"} if set(table(tables.get("data", {}), "data")) <= {"public"} else set()  # no source, no rule
+        # the table names no source and no rule
+        own = {"data"} if set(table(tables.get("data", {}), "data")) <= {"public"} else set()
         stray = sorted({"data", "clients"} & set(tables) - own)
         hint = "Of [data] only public may be stated."
         require(not stray, "The study", "leave [data] and [clients] out when records are given", stray, hint)
@@ -228,7 +232,7 @@ def _left_open(source: Source, held_out: HeldOut | None, prepare: PrepareRequest
 
 
 def _public(data: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
-    """Whether the training records are declared public: data.public, once spelled report.public_data."""
+    """Return whether the training records are declared public by data.public, or by its old name report.public_data."""
     places = (("data.public", data, "public"), ("report.public_data", report, "public_data"))
     stated = {name: given[key] for name, given, key in places if key in given}
     for name, value in stated.items():

@@ -1,4 +1,4 @@
-"""TOML in and out: tables whose keys are all known, and one way to write them, so equal values give equal bytes."""
+"""Read and write TOML: only known keys are accepted, and equal values are written as equal bytes."""
 
 import difflib
 import json
@@ -13,25 +13,25 @@ from fedveil.limits import TABLES
 
 
 def read_tables(text: str, what: str) -> dict[str, Any]:
-    """The tables of a TOML text; ``what`` names the file in a refusal."""
+    """Return the tables of a TOML text; ``what`` names the file in an error message."""
     require(isinstance(text, str), what, "be given as text", type(text).__name__)
     require(len(text) <= TABLES, what, f"have at most {TABLES} characters", len(text))
     try:
         return tomllib.loads(text)
-    except ValueError as error:  # not TOML, or a number of thousands of digits
+    except ValueError as error:  # not TOML, or a number with thousands of digits
         raise BadValue(f"{what} must be TOML: {error}.") from error
     except RecursionError as error:
         raise BadValue(f"{what} must be TOML of modest depth: its brackets are nested too deep.") from error
 
 
 def table(value: Any, name: str) -> Mapping[str, Any]:
-    """The value, which must be a table."""
+    """Return the value; refuse anything but a table."""
     require(isinstance(value, dict), name, "be a table", value)
     return value  # type: ignore[no-any-return]
 
 
 def known(given: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
-    """Refuse a key that nobody reads: a misspelt wish is not a wish that was granted."""
+    """Refuse a key that is not known, so that a misspelt key is not silently ignored."""
     for key in given:
         near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(keys)}."
@@ -39,7 +39,7 @@ def known(given: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
 
 
 def filled(kind: Any, given: Mapping[str, Any], name: str) -> Any:
-    """A dataclass from a table of its fields; lists become tuples."""
+    """Return a dataclass with its fields filled from a table; lists become tuples."""
     known(given, [f.name for f in fields(kind)], f"[{name}]")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     try:
@@ -50,7 +50,7 @@ def filled(kind: Any, given: Mapping[str, Any], name: str) -> Any:
 
 
 def write_tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """TOML text of one level of tables; what is None is left out.
+    """Return TOML text of one level of tables; values that are None are left out.
 
     >>> print(write_tables({"run": {"rounds": 3, "steps": (0.5, 0.25), "name": "x", "radius": None}}), end="")
     [run]

@@ -1,4 +1,4 @@
-"""What must be met, for whom, against whom."""
+"""The privacy target of a run: epsilon and delta, for which unit, against which observer."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -7,12 +7,12 @@ from fedveil.checks import require
 from fedveil.guarantee import Adversary, Neighbours, Unit
 from fedveil.values import number
 
-NO_PROMISE = 0.1  # from this delta on nothing is promised that is worth its name
+NO_PROMISE = 0.1  # from this delta on, a guarantee is worthless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What must be met, for whom, against whom."""
+    """The privacy target of a run: epsilon and delta, for which unit, against which observer."""
 
     epsilon: float
     delta: float
@@ -31,12 +31,15 @@ class Target:
             require(given in words, f"privacy.{name}", f"be one of {', '.join(words)}", given)
 
     def check_delta(self) -> None:
-        """Refuse a new plan whose delta promises next to nothing; a plan that was made before is read as it is."""
+        """Refuse a delta that promises next to nothing.
+
+        Called for new plans only; existing plans are read as they are.
+        """
         hint = "It should lie well below 1 over the number of records, such as 1e-5."
         require(self.delta < NO_PROMISE, "privacy.delta", f"be below {NO_PROMISE}", self.delta, hint)
 
     def loose_delta(self, units: int) -> str | None:
-        """A warning where delta is so large that publishing a whole unit picked at random would be within it."""
+        """Return a warning if delta is so large that publishing one whole unit, picked at random, would satisfy it."""
         if self.delta * units <= 1:
             return None
         return (

@@ -1,7 +1,7 @@
-"""Whom the clients trust with what: who draws the noise, who adds updates up, how many may be missing or may collude.
+"""Whom the clients trust with what: who draws the noise, who adds up the updates, how many may be missing or collude.
 
-Every plan holds one. ``CENTRAL``: one trusted party draws each round's noise. Otherwise every client adds its own share
-of each round's noise to its own whole numbers before they leave it. Page: docs/trust.md; proof:
+Every plan has one. ``CENTRAL``: one trusted party draws the noise of each round. Otherwise every client adds its own
+share of the noise to its update, in whole numbers, before the update leaves it. Page: docs/trust.md; proof:
 docs/theory/noise-shares.md.
 """
 
@@ -21,15 +21,15 @@ _LONGEST = 86400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """``noise``: whether the clients add it in shares, or one trusted party draws it (and then nothing else applies).
+    """The trust assumptions of a plan.
 
-    ``dropouts``: clients that may be missing from a round; ``colluders``: those who may tell the server their noise.
-
-    Both are counted in a round. ``key_holder``: who can open encrypted sums, for a homomorphic server alone; the
-    clients, unless said otherwise. ``identities``, for masked sums alone: "sites" vouch for a key of each client, by
-    which it signs. ``timeout``: seconds that a round waits for clients on other machines. ``patience``, for DP-SGD in
-    the open alone: seconds after which a window goes on without those who are late; what they send joins a later one.
-    ``together``: the most clients that one site holds, who count as one curious observer; none: each is by itself.
+    ``noise``: "central" if one trusted party draws it (then nothing else applies), else the clients add it in shares.
+    ``dropouts``: clients that may be missing from a round. ``colluders``: clients in a round that may tell the server
+    their noise. ``key_holder``: who can open encrypted sums, for a homomorphic server only; by default the clients.
+    ``identities``, for masked sums only: "sites" vouch for a key of each client, with which it signs. ``timeout``:
+    seconds that a round waits for clients on other machines. ``patience``, for DP-SGD without secure sums only: seconds
+    after which a window goes on without late clients, whose updates join a later window. ``together``: the most clients
+    that one site holds, which count as one curious observer. None: each client by itself.
     """
 
     server: Server = "trusted"
@@ -102,29 +102,30 @@ class Trust:
 
     @property
     def shared(self) -> bool:
-        """Whether the clients add the noise in shares."""
+        """True if the clients add the noise in shares."""
         return self.noise == "shares"
 
     @property
     def hand(self) -> int:
-        """Clients that one curious observer may be."""
+        """Number of clients that look together as one curious observer."""
         return 1 if self.together is None else self.together
 
     def honest(self, cohort: int) -> int:
-        """Of so many clients, those whose shares of the noise are surely added and unknown to the server."""
+        """Return how many of ``cohort`` clients surely add their share of noise and keep it secret from the server."""
         return cohort - self.dropouts - self.colluders
 
     def least(self, cohort: int) -> int:
-        """Of so many clients, those that must answer, or the round is refused."""
+        """Return how many of ``cohort`` clients must answer; with fewer, the round is refused."""
         return cohort - self.dropouts
 
     def check(self, cohort: int) -> None:
-        """Refuse to promise a round of so many clients that none of them may be left to protect."""
+        """Refuse a round in which no client might be left whose noise protects the others."""
         left = self.honest(cohort)
         rule = f"leave an honest client of the {cohort} in a round, with dropouts and colluders taken off"
         given = f"{self.dropouts} dropouts and {self.colluders} colluders"
         require(left >= 1, "trust", rule, given)
-        if self.server == "secure-aggregation":  # as fedveil.sums.masks.setting demands of every round
+        # the same condition that fedveil.sums.masks.setting requires of every round
+        if self.server == "secure-aggregation":
             most = f"leave more than half of {cohort} clients and the colluders answering, and at least two clients"
             enough = cohort >= 2 and 2 * self.least(cohort) > cohort + self.colluders
             require(enough, "trust", most, given, "Masks protect nobody below that.")

@@ -1,4 +1,4 @@
-"""Numbers and arrays as everyone writes them: one name for each kind, and the one way to take a number as given."""
+"""Names for the number and array types in use, and functions that convert a given number to a plain one."""
 
 import math
 from numbers import Real
@@ -15,7 +15,7 @@ Indices = NDArray[np.int64]
 
 
 def number(name: str, value: Any) -> float:
-    """Return a float, whatever kind of real number was given; True, "1" and lists are refused."""
+    """Return a float from any kind of real number; True, "1" and lists are refused."""
     if type(value) is float:
         return value
     require(isinstance(value, Real) and not isinstance(value, bool), name, "be a number", value)
@@ -26,7 +26,7 @@ def number(name: str, value: Any) -> float:
 
 
 def whole(name: str, value: Any) -> int:
-    """Return an int, whatever kind of whole number was given."""
+    """Return an int from any kind of whole number."""
     if type(value) is int:
         return value
     require(number(name, value).is_integer(), name, "be a whole number", value)
@@ -34,13 +34,13 @@ def whole(name: str, value: Any) -> int:
 
 
 def many(name: str, value: Any, kind: Any) -> Any:
-    """One number, or a tuple of them from any flat sequence."""
+    """Return one number, or a tuple of numbers from any flat sequence."""
     flat = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
     return tuple(kind(name, item) for item in value) if flat else kind(name, value)
 
 
 def settle(owner: Any, kind: Any, *fields: str) -> None:
-    """Replace numbers as they were given by plain ones, which compare and hash alike; what may be absent stays so."""
+    """Replace the numbers in these fields by plain ones, which compare and hash alike; None stays None."""
     optional = ("records", "place", "smoothness", "diameter", "rate", "largest_batch")
     for field in fields:
         value = getattr(owner, field)

@@ -115,6 +115,18 @@ _ALL: dict[str, Example] = {
         privacy=_CLIENTS | {"adversary": "server"},
         schedule={"rounds": 3},
     ),
+    "hidden, poisson": Example(
+        algorithm={"kind": "hidden", "order": "poisson", "rate": 0.3},
+        noise=("noise_std",),
+        schedule={"rounds": 4, "passes": 1, "step_size": 0.5},
+    ),
+    "hidden, independent, by parts": Example(
+        algorithm={"kind": "hidden", "order": "independent"},
+        noise=("noise_std",),
+        privacy={"neighbours": "zero-out"},
+        schedule={"rounds": 4, "passes": 2, "step_size": 0.5},
+        trust={"server": "trusted", "dropouts": 1},
+    ),
     "hidden, by parts": Example(
         algorithm={"kind": "hidden"},
         noise=("noise_std",),
@@ -145,6 +157,12 @@ _ALL: dict[str, Example] = {
     "dpsgd, by parts": Example(
         algorithm={"kind": "dpsgd", "rate": 0.5, "rounds": 4, "window": 2},
         noise=("noise",),
+        trust={"dropouts": 3},
+    ),
+    "dpsgd, independent": Example(
+        algorithm={"kind": "dpsgd", "sampling": "independent", "window": 2},
+        noise=("noise",),
+        schedule={"rounds": 5, "passes": 2},
         trust={"dropouts": 3},
     ),
     "simfl": Example(algorithm={"kind": "simfl"}, noise=("noise_multiplier",), schedule={"rounds": 5}),

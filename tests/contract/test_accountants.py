@@ -7,7 +7,6 @@ import pytest
 
 from fedveil.account.base import curve_of
 from fedveil.account.central_limit import CentralLimitAccountant
-from fedveil.account.gaussian import GaussianAccountant
 from fedveil.account.loss_distribution import LossDistributionAccountant
 from fedveil.account.renyi import RenyiAccountant
 from fedveil.errors import CannotCertify
@@ -22,6 +21,7 @@ from fedveil.mechanism import (
     Repeat,
     SampledGaussian,
 )
+from oracle.gaussian_accountant import GaussianAccountant
 
 GAUSSIAN = Gaussian(noise_multiplier=2.0)
 KNOWN: list[Primitive] = [

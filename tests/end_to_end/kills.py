@@ -58,7 +58,16 @@ METHODS = {
     "by parts": "[trust]\nserver = 'trusted'\ndropouts = 1\n",
     "seeded": "[study]\nseed = 3\n",
 }
-FILES = {"certificate.json", "ledger.jsonl", "metrics.json", "model.npz", "plan.toml", "private", "report.html"}
+FILES = {
+    "bundle.zip",
+    "certificate.json",
+    "ledger.jsonl",
+    "metrics.json",
+    "model.npz",
+    "plan.toml",
+    "private",
+    "report.html",
+}
 BOOKS = {"data.npz.sqlite" + end for end in ("", ".head", "-wal", "-shm")}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 RELEASE = "before INSERT INTO entr"  # the second of these is the release's, the first the charge's

@@ -16,7 +16,7 @@ from fedveil.report.figures import write_figures
 from fedveil.report.style import spread
 
 Curves = dict[tuple[str, str], list[tuple[float, float]]]
-PROFILES = ("000-figure-2", "002-random-stopping", "003-figure-2", "003-figure-3")
+PROFILES = ("hidden-updates", "random-stopping", "places-convex", "places-strongly-convex")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -79,7 +79,7 @@ def test_delta_falls_with_epsilon_down_to_the_floor(folder: Path, name: str) -> 
         assert y[0] <= 1
 
 
-@pytest.mark.parametrize("name", ["002-conversion", "002-moments"])
+@pytest.mark.parametrize("name", ["renyi-conversion", "moments-accountant"])
 def test_epsilon_grows_with_what_is_spent(folder: Path, name: str) -> None:
     for points in curves_of(folder, name).values():
         y = [value for _, value in points]
@@ -89,10 +89,10 @@ def test_epsilon_grows_with_what_is_spent(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "paper"),
     [
-        ("000-figure-2", "Theorem 2 of 000"),
-        ("002-random-stopping", "contraction of 002"),
-        ("003-figure-2", "Theorem 4 of 003"),
-        ("003-figure-3", "Theorem 4 of 003"),
+        ("hidden-updates", "Theorem 2, Asoodeh and Calmon"),
+        ("random-stopping", "contraction, Asoodeh et al."),
+        ("places-convex", "Theorem 4, Asoodeh et al."),
+        ("places-strongly-convex", "Theorem 4, Asoodeh et al."),
         ("hiding-gain", "papers' contraction"),
     ],
 )
@@ -111,15 +111,15 @@ def test_ours_is_never_above_the_papers(folder: Path, name: str, paper: str) -> 
 @pytest.mark.parametrize(
     ("name", "panel", "curve", "expected"),
     [
-        ("003-figure-2", "i = 39", "Theorem 4 of 003", 2.754),
-        ("003-figure-2", "i = 39", "block", 1.361),
-        ("003-figure-2", "i = 39", "transport", 1.323),
-        ("003-figure-3", "i = 39", "Theorem 4 of 003", 4.788),
-        ("003-figure-3", "i = 39", "block", 3.209),
-        ("002-random-stopping", "σ = 5", "block", 1.0376),
-        ("000-figure-2", "q = 0.1", "every model seen", 1.649),
-        ("000-figure-2", "q = 0.1", "block, averaged", 1.3979),
-        ("000-figure-2", "q = 0.2", "block, averaged", 1.0007),
+        ("places-convex", "i = 39", "Theorem 4, Asoodeh et al.", 2.754),
+        ("places-convex", "i = 39", "block", 1.361),
+        ("places-convex", "i = 39", "transport", 1.323),
+        ("places-strongly-convex", "i = 39", "Theorem 4, Asoodeh et al.", 4.788),
+        ("places-strongly-convex", "i = 39", "block", 3.209),
+        ("random-stopping", "σ = 5", "block", 1.0376),
+        ("hidden-updates", "q = 0.1", "every model seen", 1.649),
+        ("hidden-updates", "q = 0.1", "block, averaged", 1.3979),
+        ("hidden-updates", "q = 0.2", "block, averaged", 1.0007),
     ],
 )
 def test_epsilon_at_the_usual_delta(folder: Path, name: str, panel: str, curve: str, expected: float) -> None:
@@ -129,7 +129,7 @@ def test_epsilon_at_the_usual_delta(folder: Path, name: str, panel: str, curve: 
 def test_theorem_4_is_its_formula(folder: Path) -> None:
     shrink = math.sqrt(1 - 2 * 0.7 * 0.5 * 0.2 / 0.7)
     for place in (20, 30, 39):
-        points = one(curves_of(folder, "003-figure-3"), f"i = {place}", "Theorem 4 of 003")
+        points = one(curves_of(folder, "places-strongly-convex"), f"i = {place}", "Theorem 4, Asoodeh et al.")
         for epsilon, delta in points[:10]:
             expected = theta(epsilon, 2.0) * theta(epsilon, shrink / 0.7) ** (40 - place)
             assert delta == pytest.approx(max(expected, 1e-12), rel=1e-6)
@@ -137,33 +137,34 @@ def test_theorem_4_is_its_formula(folder: Path) -> None:
 
 def test_theorem_2_with_a_rate_that_does_not_divide(folder: Path) -> None:
     """Batches of 30 out of 100: three rounds, each holding the user with probability .3."""
-    points = one(curves_of(folder, "000-figure-2"), "q = 0.3", "Theorem 2 of 000")
+    points = one(curves_of(folder, "hidden-updates"), "q = 0.3", "Theorem 2, Asoodeh and Calmon")
     for epsilon, delta in points[:12]:
         first, later = theta(epsilon, 2 / (math.sqrt(30) * 1.5)), theta(epsilon, 2 * math.sqrt(30) / 0.75)
         assert delta == pytest.approx(0.3 * first * (1 + later + later**2), rel=1e-6)
 
 
 def test_conversions_are_ordered_and_meet_the_known_values(folder: Path) -> None:
-    curves = curves_of(folder, "002-conversion")
+    curves = curves_of(folder, "renyi-conversion")
     for alpha in (2, 5, 10):
-        lossless, closed, old = (one(curves, f"α = {alpha}", c) for c in ("lossless", "closed (002)", "Mironov"))
+        names = ("lossless", "closed (Asoodeh et al.)", "Mironov")
+        lossless, closed, old = (one(curves, f"α = {alpha}", name) for name in names)
         for (zeta, a), (_, b), (_, c) in zip(lossless, closed, old, strict=True):
             assert a <= b * (1 + 1e-9) <= c * (1 + 1e-8)
             assert c == pytest.approx(zeta + math.log(1e5) / (alpha - 1))
 
 
 def test_exact_composition_is_below_what_moments_claim_and_alone_certified(folder: Path) -> None:
-    curves = curves_of(folder, "002-moments")
+    curves = curves_of(folder, "moments-accountant")
     rho = 0.04**2 / (0.96 * 16)
     for rounds, epsilon in one(curves, "", "moments accountant"):
         assert epsilon == pytest.approx(rho * rounds + math.sqrt(4 * rho * rounds * math.log(1e5)))
     exact, lossless = one(curves, "", "exact composition"), one(curves, "", "lossless conversion")
     assert all(a[1] < b[1] for a, b in zip(exact, lossless, strict=True))
-    with (folder / "002-moments.csv").open(encoding="utf-8", newline="") as file:
+    with (folder / "moments-accountant.csv").open(encoding="utf-8", newline="") as file:
         assert {row["curve"] for row in csv.DictReader(file) if row["status"] == "certified"} == {"exact composition"}
 
 
-def test_longer_runs_hide_more(folder: Path) -> None:
+def test_longer_runs_hide_more_and_secret_draws_are_shown_beside(folder: Path) -> None:
     curves = curves_of(folder, "hiding-gain")
     seen = [epsilon for _, epsilon in one(curves, "", "every model seen")]
     block = [epsilon for _, epsilon in one(curves, "", "block, averaged")]
@@ -174,11 +175,34 @@ def test_longer_runs_hide_more(folder: Path) -> None:
     assert all(p <= b for p, b in zip(position.values(), block, strict=True))
     assert position[50] < 1.05
     assert position[500] < position[50] / 2
+    poisson, free, last = (
+        dict(one(curves, "", f"{name} draws, {what}"))
+        for name, what in (
+            ("Poisson", "every model seen"),
+            ("independent", "every model seen"),
+            ("independent", "last model"),
+        )
+    )
+    assert all(last[at] <= free[at] < position[at] for at in free)
+    assert free[50] == pytest.approx(poisson[50], rel=0.02)
+    assert 0.3 < free[50] < 0.36
+
+
+def test_hiding_pays_beside_sampling_where_noise_is_small(folder: Path) -> None:
+    curves = curves_of(folder, "hiding-sampled")
+    seen, hidden = (dict(one(curves, "", name)) for name in ("every model seen", "last model alone"))
+    ratios = [seen[at] / hidden[at] for at in sorted(seen)]
+    assert ratios == sorted(ratios, reverse=True)
+    assert seen[0.5] / hidden[0.5] == pytest.approx(3.0, rel=0.01)
+    assert 1 <= ratios[-1] < 1.07
+    attained = dict(one(curves, "", "some run attains"))
+    assert all(attained[at] <= hidden[at] * 1.001 for at in hidden)
+    assert attained[0.5] == pytest.approx(3.607, rel=0.01)
 
 
 def test_only_some_in_the_usual_order_and_the_same_each_time(folder: Path, tmp_path: Path) -> None:
-    written = write_figures(tmp_path, only=["002-moments", "002-conversion"])
-    names = [f"{name}{end}" for name in ("002-conversion", "002-moments") for end in (".svg", ".png", ".csv")]
+    written = write_figures(tmp_path, only=["moments-accountant", "renyi-conversion"])
+    names = [f"{name}{end}" for name in ("renyi-conversion", "moments-accountant") for end in (".svg", ".png", ".csv")]
     assert [path.name for path in written] == names
     assert all(path.read_bytes() == (folder / path.name).read_bytes() for path in written)
 

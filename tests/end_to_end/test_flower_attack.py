@@ -7,7 +7,6 @@ import base64
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -291,7 +290,7 @@ def drip(where: Any, first: bytes) -> tuple[threading.Thread, threading.Event, l
                         cut.append(True)
                         return
                 except TimeoutError:
-                    time.sleep(0.02)
+                    stop.wait(0.02)
                 except OSError:
                     cut.append(True)
                     return

@@ -53,7 +53,8 @@ def tables(trust: dict[str, Any] | None = None, **parts: Any) -> dict[str, Any]:
 
 MASKED = {"server": "secure-aggregation"}
 STUDIES = {
-    "hidden, masked": tables(MASKED),
+    "hidden, independent, masked": tables(MASKED, algorithm={"order": "independent"}),
+    "hidden, poisson": tables({"server": "trusted"}, algorithm={"order": "poisson", "rate": 0.1}),
     "hidden, encrypted": tables({"server": "homomorphic"}),
     "fedavg": tables(
         {"server": "trusted"},

@@ -4,7 +4,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -52,11 +51,8 @@ def test_a_holder_shows_a_plan_and_signs_a_key_for_the_one_it_has_accepted(tmp_p
         return opened.head.kind, Content.read(opened.body)
 
     try:
-        end = time.monotonic() + 60
-        while not (place / "guard.sock").exists():
-            assert process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        assert process.stderr is not None
+        assert process.stderr.readline() == "notary: listening for aggregator\n"  # or nothing, if it has stopped
         proposal, changed = (
             Content(values={"plan": plan.hash}, blocks={"plan": write_plan(plan).encode()}) for plan in (wanted, other)
         )
@@ -71,7 +67,6 @@ def test_a_holder_shows_a_plan_and_signs_a_key_for_the_one_it_has_accepted(tmp_p
         process.send_signal(signal.SIGTERM)
         out, shown = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
-    assert "notary: listening for aggregator" in shown
     for plan in (wanted, other):
         assert f"accept it with: --accept {plan.hash}" in shown
     assert "a third party holds the key" in shown

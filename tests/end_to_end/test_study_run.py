@@ -37,7 +37,7 @@ delta = 1e-4
 {schedule}
 {more}
 """
-FILES = ["certificate.json", "ledger.jsonl", "metrics.json", "model.npz", "plan.toml", "report.html"]
+FILES = ["bundle.zip", "certificate.json", "ledger.jsonl", "metrics.json", "model.npz", "plan.toml", "report.html"]
 
 
 def write_study(folder: Path, name: str = "study.toml", rows: int = 400, features: int = 4, **parts: str) -> Path:

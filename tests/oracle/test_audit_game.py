@@ -138,7 +138,7 @@ def _game(plan: Plan, adversary: Adversary, parts: Parts) -> Finding:
     return game(plan, 100_000, Entropy.from_seed(7), adversaries=[adversary], alarm=ALARM, parts=parts)[0]
 
 
-@pytest.mark.parametrize("name", ["poisson", "shuffled", "fedavg"])
+@pytest.mark.parametrize("name", ["poisson", "shuffled", "independent", "fedavg"])
 def test_released_sums_keep_their_promise_and_half_the_noise_is_caught(name: str) -> None:
     plan = fedavg_game_plan() if name == "fedavg" else dpsgd_game_plan(name)
     found = game(plan, 4_000, Entropy.from_seed(3), alarm=ALARM)[0]

@@ -14,9 +14,9 @@ from fedveil.theory.blocks import (
     contract,
     linear_contraction,
     nonlinear_contraction,
+    raised_epsilon,
 )
 from fedveil.theory.divergence import log_laplace, log_theta
-from fedveil.theory.kernel import raised_epsilon
 from fedveil.theory.numerics import smallest_epsilon
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import shift_mu, uses_mu

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedveil.audit.chain import Chain, Instance, Line, Step, single
-from fedveil.audit.exact import epsilon_lower, exact, released
+from fedveil.audit.exact import exact, released
 from fedveil.audit.instances import Design, Shape, instance_of, setting
 from fedveil.audit.quadrature import NODES, panel_error, panels
 from fedveil.mechanism import LastIterate
@@ -250,6 +250,6 @@ def test_a_last_state_seen_unprojected_tells_no_less() -> None:
 
 def test_epsilon_lower_is_where_delta_is_reached() -> None:
     instance = affine([1.0, 1.0], [1.0, 0.0], [1.0, 1.0])
-    found = epsilon_lower(instance, 1e-5)
+    found = released(instance).epsilon_lower(1e-5)
     pair = released(instance)
     assert pair.delta_lower(found * (1 - 1e-6)) >= 1e-5 >= pair.delta_lower(found * (1 + 1e-6))

@@ -6,9 +6,9 @@ import chains
 import numpy as np
 import pytest
 
-from fedveil.audit.gaussian_chain import AffineRound, NormalPair, gaussian_chain, normal_delta
 from fedveil.theory.divergence import gaussian_delta
 from fedveil.values import Vector
+from oracle.gaussian_chain import AffineRound, NormalPair, gaussian_chain, normal_delta
 
 
 def by_integration(epsilon: float, gap: float, ratio: float) -> float:

@@ -11,7 +11,7 @@ from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.theory.lattice import LatticeLaw, from_above, from_below, sketch
+from fedveil.theory.lattice import LatticeLaw, from_above, grid_cells, lowered, sketch
 from fedveil.theory.loss import (
     FiniteLaw,
     FixedSizeLaw,
@@ -42,6 +42,10 @@ LAWS: list[LossLaw] = [
     FiniteLaw((-1.0, 1.0), (0.9 / (1 + math.e), 0.9 / (1 + 1 / math.e)), (0.9 / (1 + 1 / math.e), 0.9 / (1 + math.e))),
     FiniteLaw((0.0,), (1.0,), (1.0,)),
 ]
+
+
+def from_below(law: LossLaw, step: float, tail: float) -> LatticeLaw:
+    return lowered(grid_cells(law, step, tail), step)
 
 
 def exact(law: LossLaw, levels: Vector) -> Vector:

@@ -93,7 +93,7 @@ def test_what_the_attack_does_not_know_is_refused() -> None:
     }
     with pytest.raises(BadValue, match=r"model\.l2 must be 0"):
         membership(tables, records(30, 3))
-    with pytest.raises(BadValue, match=r"algorithm\.kind must be fedavg"):
+    with pytest.raises(BadValue, match=r"algorithm\.kind must be one that averages updates of whole clients"):
         canary_estimate(TABLES, records(30, 3), generator=np.random.default_rng(0))
 
 

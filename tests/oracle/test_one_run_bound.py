@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fedveil.account.gaussian import GaussianAccountant
 from fedveil.audit.one_run import Outcome, epsilon_lower, outcome_of, p_value
+from oracle.gaussian_accountant import GaussianAccountant
 
 SIGNS = (-1, 1)
 

@@ -11,6 +11,7 @@ from sampled_chains import Chain, Part, chains, hockey, independent_law, poisson
 from fedveil.theory.allocation import AllocationLaw, Summands
 from fedveil.theory.closing import at_once, check_plan, lengths
 from fedveil.theory.composition import Uses, worst_delta_upper
+from fedveil.theory.exchange import exchange_delta
 from fedveil.theory.hops import profile, two_hops
 from fedveil.theory.loss import GaussianLaw, LossLaw
 from fedveil.theory.rounds import Rounds
@@ -80,6 +81,7 @@ def test_independent_chains_never_tell_more(rng: np.random.Generator, chain: Cha
         for epsilon in EPSILONS:
             worst = max(hockey(present, other, epsilon), hockey(other, present, epsilon))
             assert worst <= math.exp(log_delta(epsilon)) + FLOOR, label
+            assert worst <= exchange_delta(summands_of(chain.rounds, parts, count), epsilon, 1e-7) + FLOOR, label
 
 
 def test_groups_of_two_under_poisson_sampling() -> None:

@@ -24,8 +24,8 @@ from fedveil import (
     shuffled,
 )
 from fedveil.theory.loss import law_of_profile
-from fedveil.theory.tradeoff import GaussianTradeOff, delta_of
-from fedveil.theory.tradeoff_ops import subsample
+from oracle.tradeoff import GaussianTradeOff, delta_of
+from oracle.tradeoff_ops import subsample
 
 RUN = LastIterate(
     rounds=8, batch=4, order="secret", step_size=0.5, lipschitz=1.0, smoothness=1.0, diameter=2.0, noise_std=1.0

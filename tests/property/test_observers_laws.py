@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedveil.account.compare import account_for
-from fedveil.account.observers import Participation, calibrate_for, observe
+from fedveil.account.observers import Participation, calibrate_views, observe, views
 from fedveil.account.participation import units_of
 from fedveil.guarantee import Adversary
 from fedveil.mechanism import LastIterate
@@ -104,7 +104,7 @@ def test_colluders_and_dropouts_never_help(run: LastIterate, missing: int, more:
 @pytest.mark.parametrize("order", ["secret", "public"])
 def test_calibrate_then_observe_meets_the_target_and_wastes_little(adversary: Adversary, order: str) -> None:
     run = replace(RUN, order=order, passes=2)
-    factor, found = calibrate_for(run, adversary, SINGLE, epsilon=0.8, delta=DELTA)
+    factor, found = calibrate_views(run, lambda noisy: views(noisy, adversary, SINGLE), epsilon=0.8, delta=DELTA)
     assert found.noise_std == pytest.approx(run.noise_std * factor)  # type: ignore[operator]
     assert 0.995 * 0.8 <= epsilon(found, adversary, SINGLE) <= 0.8
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.special import logsumexp
 
 from fedveil.theory import renyi
 from fedveil.theory.divergence import hockey_stick, laplace_delta, log_gaussian_delta
@@ -22,6 +23,12 @@ epsilons = st.one_of(st.just(0.0), powers(-6, 4))
 deltas = st.one_of(powers(-30, -0.001), powers(-9, -0.5).map(lambda short: 1 - short))
 factors = st.floats(1.0, 3.0)
 SLACK = 1e-8
+
+
+def renyi_finite(alpha: float, p: Vector, q: Vector) -> float:
+    """ln(sum p**alpha q**(1 - alpha)) / (alpha - 1): the definition, for laws without zeros."""
+    log_p, log_q = np.log(p), np.log(q)
+    return max(0.0, float(logsumexp(log_p + (alpha - 1) * (log_p - log_q))) / (alpha - 1))
 
 
 def close_above(larger: float, smaller: float) -> bool:
@@ -91,9 +98,9 @@ laws = st.lists(weights, min_size=4, max_size=4).map(lambda w: np.array(w) / mat
 
 @given(p=laws, q=laws, alpha=powers(-2, 2).map(lambda above: 1 + above), epsilon=st.floats(0, 5))
 def test_finite_laws_keep_the_converted_promise(p: Vector, q: Vector, alpha: float, epsilon: float) -> None:
-    zeta = renyi.renyi_finite(alpha, p, q)
+    zeta = renyi_finite(alpha, p, q)
     assert hockey_stick(p, q, epsilon) <= renyi.least_delta(alpha, zeta, epsilon) + 1e-12
-    assert renyi.renyi_finite(2 * alpha, p, q) >= zeta - 1e-12
+    assert renyi_finite(2 * alpha, p, q) >= zeta - 1e-12
 
 
 @given(alpha=powers(-2, 3).map(lambda above: 1 + above), r=powers(-3, 1), epsilon=st.floats(0, 30))

@@ -16,7 +16,7 @@ from fedveil.algorithms.observation import Observations
 from fedveil.algorithms.simfl.method import SimFL
 from fedveil.attack.leakage import constant_of, leakage
 from fedveil.attack.observing import first_round, observe, with_noise
-from fedveil.attack.synthetic import stand_ins
+from fedveil.attack.synthetic import synthetic_records
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import DataShape, Records
 from fedveil.errors import BadValue
@@ -252,23 +252,23 @@ def test_stand_ins_have_the_shape_of_the_data(
         smallest_client=sizes[1],
         bound=1.5,
     )
-    found = stand_ins(shape, np.random.default_rng(0))
+    found = synthetic_records(shape, np.random.default_rng(0))
     assert found.shape == shape
     assert (constant_of(found) > 0) == (features != 64)
-    again = stand_ins(shape, np.random.default_rng(0))
+    again = synthetic_records(shape, np.random.default_rng(0))
     np.testing.assert_array_equal(found.features, again.features)
 
 
 def test_stand_ins_that_cannot_be_are_refused() -> None:
     shape = digits(6).shape
     with pytest.raises(BadValue, match="shape must be possible"):
-        stand_ins(replace(shape, largest_client=21), np.random.default_rng(0))
+        synthetic_records(replace(shape, largest_client=21), np.random.default_rng(0))
     with pytest.raises(BadValue, match="at most 200,000,000 numbers"):
-        stand_ins(replace(shape, records=10**8), np.random.default_rng(0))
+        synthetic_records(replace(shape, records=10**8), np.random.default_rng(0))
 
 
 def test_a_plan_is_attacked_with_stand_ins_alone() -> None:
     plan = hidden_plan(digits(COUNT))
-    records = stand_ins(plan.data, np.random.default_rng(0))
+    records = synthetic_records(plan.data, np.random.default_rng(0))
     found = leakage(plan, records, Entropy.from_seed(1), public=True, factors=(0.0,), victims=3)
     assert next(row for row in found["rows"] if row["adversary"] == "server")["psnr"] > 100

@@ -17,7 +17,7 @@ def test_the_gaussian_is_below_its_concentrated_bound(mu: float, delta: float) -
     exact = concentrated.gaussian_epsilon(mu, delta)
     assert gaussian_delta(exact, mu) <= delta
     assert exact == 0 or gaussian_delta(exact * (1 - 1e-6), mu) > delta
-    promise = concentrated.gaussian_concentrated(mu)
+    promise = Concentrated(mu * mu / 2)
     assert exact <= promise.epsilon(delta)
     assert promise.delta(promise.epsilon(delta)) <= delta * (1 + 1e-3)
 
@@ -41,18 +41,9 @@ def test_a_bound_on_fewer_orders_promises_less() -> None:
     assert math.isfinite(Concentrated(0.5, omega=1 + 1e-9).epsilon(0.5))
 
 
-def test_repeating_is_composing() -> None:
-    once = concentrated.gaussian_concentrated(0.3)
-    many = once.then(*[once] * 16)
-    assert many.rho == pytest.approx(17 * once.rho)
-    assert many.rho == pytest.approx(concentrated.gaussian_concentrated(concentrated.compose_mu(*[0.3] * 17)).rho)
-    assert once.then(Concentrated(0.1, omega=5.0), Concentrated(0.1, omega=7.0)).omega == 5.0
-
-
 def test_groups() -> None:
     assert Concentrated(0.5).group(3) == Concentrated(4.5)
-    one = concentrated.gaussian_concentrated(0.5).group(4)
-    assert one == concentrated.gaussian_concentrated(concentrated.group_mu(0.5, 4))
+    assert Concentrated(0.5**2 / 2).group(4) == Concentrated(2.0**2 / 2)  # four times the mu of a Gaussian
     with pytest.raises(CannotCertify, match="group of 4 needs omega above 4"):
         Concentrated(0.5, omega=4.0).group(4)
 
@@ -69,7 +60,7 @@ def test_group_delta_is_the_sum_of_its_steps(epsilon: float, size: int) -> None:
 def test_group_delta_covers_the_exact_gaussian() -> None:
     delta = gaussian_delta(1.0, 0.3)
     total, grown = concentrated.group_epsilon_delta(1.0, delta, 3)
-    assert gaussian_delta(total, concentrated.group_mu(0.3, 3)) <= grown
+    assert gaussian_delta(total, 3 * 0.3) <= grown
 
 
 def test_group_delta_neither_overflows_nor_vanishes() -> None:
@@ -85,10 +76,8 @@ def test_senseless_values_are_refused_at_birth(bad: float) -> None:
         Concentrated(bad)
     with pytest.raises(ValueError, match="mu must be finite and non-negative"):
         concentrated.gaussian_epsilon(bad, 1e-5)
-    with pytest.raises(ValueError, match="mu must be finite and non-negative"):
-        concentrated.compose_mu(0.1, bad)
     with pytest.raises(ValueError, match="size must be a whole number"):
-        concentrated.group_mu(0.1, bad)  # type: ignore[arg-type]
+        concentrated.group_epsilon_delta(0.1, 1e-5, bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="epsilon must be finite and non-negative"):
         Concentrated(0.1).delta(bad)
 

@@ -48,7 +48,7 @@ def test_a_key_holder_is_known_to_all_and_is_nobody_else(tmp_path: Path) -> None
     write_deployment(folder, wanted, NOW)
     center, (own, aggregator) = read_deployment(folder), read_site(folder / "key-holder" / "identity.key")
     assert (center.holder, aggregator) == (own.card, center.identity.card)
-    assert center.everybody == {**center.cards, "notary": own.card}
+    assert center.parties == {**center.cards, "notary": own.card}
     assert set(center.cards) == {"north", "south"}
     assert center.node_key("notary").read_bytes() == (folder / "key-holder" / "node.pub").read_bytes()
     for site in wanted.sites:

@@ -27,7 +27,10 @@ TABLES: dict[str, dict[str, Any]] = {
     "privacy": {"epsilon": 5.0, "delta": 1e-5},
     "schedule": {"rounds": 3, "passes": 1, "batch": 20, "step_size": 0.5, "noise_std": 8.0},
 }
-FILES = {"certificate.json", "ledger.jsonl", "metrics.json", "model.npz", "plan.toml", "private", "report.html"}
+FILES = {
+    *("bundle.zip", "certificate.json", "ledger.jsonl", "metrics.json", "model.npz", "plan.toml"),
+    *("private", "report.html"),
+}
 
 
 @contextmanager

@@ -31,6 +31,20 @@ STUDIES: dict[str, Callable[[], Study]] = {
         privacy={"epsilon": 5.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "every-model", "unit": "client"},
         schedule={"rounds": 3, "passes": 1, "batch": 3, "step_size": 0.5, "noise_std": 8.0},
     ),
+    "hidden, poisson, masked": lambda: study(
+        trust=MASKED,
+        algorithm={"order": "poisson", "rate": 0.2},
+        schedule={"rounds": 4, "passes": 1, "step_size": 0.5, "noise_std": 20.0},
+    ),
+    "hidden, independent": lambda: study(
+        algorithm={"order": "independent"},
+        schedule={"rounds": 3, "passes": 2, "step_size": 0.5, "noise_std": 20.0},
+    ),
+    "hidden, clients, poisson": lambda: study(
+        privacy={"epsilon": 9.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "every-model", "unit": "client"},
+        algorithm={"order": "poisson", "rate": 0.4},
+        schedule={"rounds": 3, "passes": 1, "step_size": 0.5, "noise_std": 8.0},
+    ),
     "fedavg": lambda: study(
         privacy={
             "epsilon": 30.0,
@@ -53,6 +67,17 @@ STUDIES: dict[str, Callable[[], Study]] = {
         privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "server"},
         algorithm={"kind": "dpsgd", "window": 2.0},
         schedule={"rounds": 6},
+    ),
+    "dpsgd, independent": lambda: study(
+        privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "server"},
+        algorithm={"kind": "dpsgd", "sampling": "independent", "window": 2.0, "noise_multiplier": 2.0},
+        schedule={"rounds": 5, "passes": 2},
+    ),
+    "dpsgd, independent, masked": lambda: study(
+        privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "replace-one", "adversary": "every-model"},
+        algorithm={"kind": "dpsgd", "sampling": "independent", "noise_multiplier": 4.0},
+        schedule={"rounds": 3, "passes": 1},
+        trust=MASKED,
     ),
 }
 

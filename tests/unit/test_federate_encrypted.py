@@ -73,7 +73,9 @@ def wide_windows() -> Study:
     )
 
 
-@pytest.mark.parametrize("make", [STUDIES["fedavg"], wide_windows], ids=["fedavg", "dpsgd"])
+@pytest.mark.parametrize(
+    "make", [STUDIES["fedavg"], wide_windows, STUDIES["dpsgd, independent"]], ids=["fedavg", "dpsgd", "independent"]
+)
 def test_other_methods_give_the_same_bits_too(trial: Trial, make: Callable[[], Study]) -> None:
     wanted = make()
     trial.run(replace(wanted, trust=replace(wanted.trust, server="homomorphic", key_holder="clients")))

@@ -1,17 +1,14 @@
 """A round does what the plan says: average, step, grid, noise, projection; and its noise is what is accounted for."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
 
 from fedveil.algorithms.hidden.deal import Batch, deal
-from fedveil.algorithms.hidden.method import Hidden
 from fedveil.algorithms.hidden.steps import Rule, State, draw, last_round, model_of, project, start, step
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.model.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
@@ -135,11 +132,3 @@ def test_a_coordinate_beyond_the_box_is_cut_to_it() -> None:
     state = step(rule, start(plan), Batch(np.zeros((1, 3)), np.ones(1), np.zeros(1), None), np.full(3, 1e300))
     assert np.array_equal(state.position, np.full(3, 2.0**52))
     assert np.all(np.isfinite(model_of(rule, state)))
-
-
-@pytest.mark.parametrize("drawn", [{"order": "poisson", "rate": 0.25}, {"order": "independent"}])
-def test_an_order_that_no_training_draws_is_no_plan(drawn: dict[str, Any]) -> None:
-    """A plan that is accounted for as sampled, and dealt as it comes, would be certified for what does not run."""
-    run = some_plan(some_records()).run
-    with pytest.raises(BadValue, match=r"plan\.run\.order must be secret or public"):
-        Hidden(run=replace(run, **drawn))

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from fedveil.account.observers import Participation, calibrate_for, noise_left, observe
+from fedveil.account.observers import Participation, calibrate_views, noise_left, observe, views
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.guarantee import Adversary
 from fedveil.mechanism import LastIterate
@@ -98,7 +98,7 @@ def test_too_many_colluders_leave_no_guarantee() -> None:
     assert "5 units" in found.bounds[0].reason
     assert observe(RUN, "server-with-secure-aggregation", who, epsilon=1.0).delta == 1.0
     with pytest.raises(CannotCertify, match="no amount of noise"):
-        calibrate_for(RUN, "server-with-secure-aggregation", who, epsilon=1.0, delta=DELTA)
+        calibrate_views(RUN, lambda run: views(run, "server-with-secure-aggregation", who), epsilon=1.0, delta=DELTA)
 
 
 def test_what_is_left_of_the_noise() -> None:
@@ -209,7 +209,7 @@ def test_bad_questions_are_refused(adversary: Adversary, asked: dict[str, Any]) 
     with pytest.raises(BadValue):
         observe(RUN, adversary, SINGLE, **asked)
     with pytest.raises(BadValue):
-        calibrate_for(RUN, adversary, SINGLE, epsilon=math.nan, delta=DELTA)
+        calibrate_views(RUN, lambda run: views(run, adversary, SINGLE), epsilon=math.nan, delta=DELTA)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -26,7 +26,12 @@ RUNS = {
     "strongly convex": replace(LAST, strong_convexity=0.4, place=2),
     "laplace": replace(LAST, noise="laplace", place=2),
     "zero-out": replace(LAST, neighbours="zero-out", place=2),
+    "independent": replace(LAST, order="independent", place=None, diameter=4.0, neighbours="zero-out"),
+    "independent, passes": replace(LAST, rounds=2, passes=2, order="independent", place=None, diameter=4.0),
+    "poisson": replace(LAST, order="poisson", rate=0.3, place=None, diameter=4.0),
+    "poisson, zero-out": replace(LAST, order="poisson", rate=0.3, place=None, diameter=4.0, neighbours="zero-out"),
 }
+DRAWN = {name: run for name, run in RUNS.items() if run.sampled}
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -58,6 +63,34 @@ def test_a_claim_for_five_percent_more_noise_is_broken(honest: LastIterate) -> N
     assert found.ratio is not None
     assert found.ratio < 1
     assert check(honest, 1e-5, sweeps=2).verdict == "consistent"
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_claim_for_other_draws_than_were_made_is_broken(name: str) -> None:
+    """Twice as many rounds to pick among, or coins that fall half as often: the real draws tell more than that."""
+    run = replace(DRAWN[name], noise_std=1.0)
+    other = replace(run, rate=0.15) if run.order == "poisson" else replace(run, rounds=2 * run.rounds)
+    boast = account_for(other, delta=1e-3)
+    assert check(run, 1e-3, answer=boast, sweeps=1).verdict == "broken"
+    found = check(run, 1e-3, sweeps=1)
+    assert found.verdict == "consistent"
+    assert found.ratio is not None
+    assert 1 <= found.ratio < 1.25
+
+
+def test_all_outcomes_of_the_draws_are_followed() -> None:
+    """Against an enumeration of its own: who joined when, and how likely that is."""
+    two = instance_of(setting(replace(DRAWN["independent, passes"], rounds=3)), Design(place=None))
+    assert len(two.first) == len(two.second) == 9
+    assert all(weight == pytest.approx(1 / 9) for weight, _ in two.first)
+    coins = instance_of(setting(DRAWN["poisson, zero-out"]), Design(place=None))
+    silent = coins.second[0][1][0]  # zero-out: a victim that takes part adds nothing
+    joined = [sum(step != silent for step in chain) for _, chain in coins.first]
+    assert sorted(joined) == [0, 1, 1, 1, 2, 2, 2, 3]
+    for count, (weight, _) in zip(joined, coins.first, strict=True):
+        assert weight == pytest.approx(0.3**count * 0.7 ** (3 - count))
+    gaps = {step.line.values[0] - silent.line.values[0] for _, chain in coins.first for step in chain}
+    assert sorted(gaps) == pytest.approx([-0.5, 0.0])  # step times lipschitz over the batch
 
 
 def test_a_claim_for_half_the_gap_is_broken_through_several_passes() -> None:
@@ -125,6 +158,10 @@ def test_what_cannot_be_followed_is_refused() -> None:
         worst_case(replace(LAST, diameter=1e6), 1e-5)
     with pytest.raises(CannotCertify, match="in all places together"):
         worst_case(replace(RUNS["secret"], rounds=200), 1e-5)
+    with pytest.raises(CannotCertify, match="in all outcomes together"):
+        worst_case(replace(RUNS["poisson"], rounds=9), 1e-5)
+    with pytest.raises(CannotCertify, match="in all outcomes together"):
+        worst_case(replace(RUNS["independent"], rounds=20, passes=3), 1e-5)
     with pytest.raises(ValueError, match="delta must"):
         worst_case(LAST, 0.0)
 

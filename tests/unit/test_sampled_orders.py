@@ -8,7 +8,7 @@ import pytest
 
 from fedveil import account_for, calibrate, parse_mechanism, place_curve
 from fedveil.account.observers import Participation, observe
-from fedveil.account.sampled import hidden_pairs, overfull, sampled_rounds
+from fedveil.account.sampled import hidden_pairs
 from fedveil.errors import BadValue
 from fedveil.mechanism import IndependentGaussian, LastIterate, Repeat, SampledGaussian, ShuffledGaussian
 from fedveil.mechanism_file import last_iterate_table, mechanism_of
@@ -30,7 +30,7 @@ def run(**changes: Any) -> LastIterate:
         "rate": 0.01,
         "step_size": 0.5,
         "lipschitz": 1.0,
-        "smoothness": 1.0,
+        "smoothness": 0.05,  # so that steps contract however many are likely to join
         "noise_std": 1.0,
         "neighbours": "zero-out",
     }
@@ -172,24 +172,13 @@ def test_one_round_a_pass_hides_nothing() -> None:
 
 def test_strong_convexity_and_a_bounded_domain_help() -> None:
     plain = account_for(run(rounds=200, rate=0.05), delta=DELTA).epsilon
-    curved = account_for(run(rounds=200, rate=0.05, strong_convexity=0.2), delta=DELTA).epsilon
+    curved = account_for(run(rounds=200, rate=0.05, strong_convexity=0.2, smoothness=0.25), delta=DELTA).epsilon
     narrow = account_for(run(rounds=200, rate=0.05, diameter=0.05), delta=DELTA).epsilon
     assert curved < 0.8 * plain
     assert narrow < plain
     rough = account_for(run(rounds=200, rate=0.05, smoothness=None), delta=DELTA)
     assert rough["sampled-shift"].status == "does-not-apply"
     assert rough.certified_by == "unhidden"
-
-
-def test_large_batches_are_charged_or_paid_for() -> None:
-    calm = run(records=2000, batch=20, largest_batch=80, step_size=0.4, noise_std=0.2)
-    assert float(sampled_rounds(calm).lipschitz.max()) == 1.0
-    assert 0 < overfull(calm) < 1e-12
-    assert account_for(calm, delta=DELTA).certified_by == "sampled-shift"
-    tight = run(records=2000, batch=20, largest_batch=25, step_size=0.4, noise_std=0.2)
-    assert account_for(tight, delta=DELTA)["sampled-shift"].status == "does-not-apply"
-    wild = run(records=2000, batch=20, largest_batch=80, step_size=1.9, noise_std=0.2)
-    assert float(sampled_rounds(wild).lipschitz.max()) == pytest.approx(1.9 * 4 - 1)
 
 
 def test_calibration_meets_its_target_and_composition_adds() -> None:

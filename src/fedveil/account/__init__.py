@@ -1,1 +1,1 @@
-"""From a mechanism to its privacy curve to a guarantee; one accountant a file."""
+"""From a mechanism to its privacy curve and to a guarantee; one accountant in each file."""

@@ -1,4 +1,4 @@
-"""The least noise for a target, on the safe side: what is returned meets the target as accounted."""
+"""Find the least noise for a target, on the safe side: the returned mechanism meets the target as accounted."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _SMALLEST, _LARGEST = 1e-4, 1e8
 
 
 def scaled(mechanism: Mechanism, factor: float) -> Mechanism:
-    """The same mechanism with all its noise multiplied by ``factor``."""
+    """Return the same mechanism with all its noise multiplied by ``factor``."""
     match mechanism:
         case Compose(parts=parts):
             return Compose(parts=tuple(scaled(part, factor) for part in parts))
@@ -39,7 +39,7 @@ def _times(noise: Numbers, factor: float) -> Numbers:
 def calibrate(
     mechanism: Mechanism, *, epsilon: float, delta: float, tolerance: float = 1e-5
 ) -> tuple[float, Mechanism]:
-    """The least factor on the mechanism's noise that meets (epsilon, delta), and the mechanism with that noise.
+    """Return the least factor on the mechanism's noise that meets (epsilon, delta), and the mechanism with that noise.
 
     >>> from fedveil.mechanism import Gaussian
     >>> round(calibrate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5)[0], 3)
@@ -60,11 +60,13 @@ def calibrate(
 
 
 def smooth_factor(excess: Callable[[float], float], tolerance: float) -> float:
-    """For an excess that is dear and nearly a straight line: secants, stepping a little over the root each time.
+    """Return the least factor by secants, for an excess that is expensive to compute and nearly linear.
 
-    Returns a factor at which the target was seen to be met; if the line bends too much, halving takes over.
+    Each step aims slightly beyond the root. The target was seen to be met at the returned factor; if the function bends
+    too much, bisection takes over.
     """
-    low, high = (-math.inf, math.inf), (math.inf, -math.inf)  # missed, and met
+    # (place, value) where the target is missed, and where it is met
+    low, high = (-math.inf, math.inf), (math.inf, -math.inf)
     at, slope = 0.0, -1.0
     for turn in range(60):
         value = _within_limits(excess, at)
@@ -90,7 +92,7 @@ def smooth_factor(excess: Callable[[float], float], tolerance: float) -> float:
 
 
 def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> Callable[[float], float]:
-    """Positive (or NaN) while the target is missed, as a function of the logarithm of the factor."""
+    """Return a function of the logarithm of the factor that is positive (or NaN) while the target is missed."""
     if isinstance(mechanism, LastIterate) and mechanism.sampled:
 
         def in_ratio(log_factor: float) -> float:
@@ -111,7 +113,7 @@ def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> Callable[[flo
         noisy = scaled(mechanism, math.exp(log_factor))
         try:
             value = accountant.epsilon(curve_of(accountant, noisy), delta)
-        except CannotCertify:  # a hidden part that is no use with so little noise
+        except CannotCertify:  # with so little noise a hidden part certifies nothing
             return math.inf
         return math.log(max(value, 1e-300)) - math.log(epsilon)
 
@@ -125,7 +127,7 @@ def _run(mechanism: Mechanism) -> LastIterate:
 
 
 def bracket(excess: Callable[[float], float]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Two logarithms of factors, the target missed at the first and met at the second."""
+    """Return two logarithms of factors: the target is missed at the first and met at the second."""
     at, value = 0.0, excess(0.0)
     met = value <= 0
     step = -1.0 if met else 1.0
@@ -142,7 +144,7 @@ def bracket(excess: Callable[[float], float]) -> tuple[tuple[float, float], tupl
 
 
 def _within_limits(excess: Callable[[float], float], at: float) -> float | None:
-    """The excess there; None where the factor, or the noise it makes, is out of range."""
+    """Return the excess; None if the factor, or the resulting noise, is out of range."""
     if not math.log(_SMALLEST) <= at <= math.log(_LARGEST):
         return None
     try:
@@ -154,13 +156,13 @@ def _within_limits(excess: Callable[[float], float], at: float) -> float | None:
 def least_factor(
     excess: Callable[[float], float], low: tuple[float, float], high: tuple[float, float], tolerance: float
 ) -> float:
-    """Regula falsi with a safeguard; returns the factor at which the target was seen to be met."""
+    """Narrow a bracket by regula falsi with a safeguard; return a factor at which the target was seen to be met."""
     (left, above), (right, below) = low, high
     for turn in range(80):
         if right - left <= tolerance / 2:
             break
         share = above / (above - below) if math.isfinite(above) and math.isfinite(below) and turn % 4 != 3 else 0.5
-        # Aim a little to the safe side: once met, the bracket closes from above.
+        # Aim slightly to the safe side, so that the bracket closes from above once the target is met.
         middle = left + (right - left) * min(max(share, 0.002), 0.998)
         middle = min(middle + tolerance / 4, right - tolerance / 8) if right - left > tolerance else middle
         value = excess(middle)

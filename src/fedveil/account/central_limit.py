@@ -6,10 +6,10 @@ from typing import final
 
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import Gaussian, Primitive, SampledGaussian, ShuffledGaussian
+from fedveil.theory.central_limit import central_limit
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.numerics import check_delta, check_epsilon
-from fedveil.theory.tradeoff_limits import central_limit
 
 
 @final
@@ -18,29 +18,29 @@ class CentralLimitAccountant:
     """mu adds in quadrature, as if every round were Gaussian."""
 
     def primitive(self, mechanism: Primitive, /) -> float:
-        """The limit's mu of one round."""
+        """Return mu of the limit for one round."""
         match mechanism:
             case Gaussian() | ShuffledGaussian():
                 return mechanism.mu
             case SampledGaussian(sampling="poisson", neighbours="zero-out"):
-                return central_limit(mechanism.noise_multiplier, mechanism.rate, 1).curve.mu
+                return central_limit(mechanism.noise_multiplier, mechanism.rate, 1)
             case _:
                 raise CannotCertify("the central limit is stated for Poisson sampling and zero-out neighbours")
 
     def compose(self, first: float, second: float, /) -> float:
-        """Root of the sum of squares."""
+        """Return the root of the sum of squares."""
         return math.hypot(first, second)
 
     def repeat(self, once: float, times: int, /) -> float:
-        """mu grows with the root of the count."""
+        """Return mu times the root of the count."""
         return once * math.sqrt(times)
 
     def epsilon(self, curve: float, delta: float, /) -> float:
-        """Of the limiting Gaussian."""
+        """Return the epsilon of the limiting Gaussian."""
         check_delta(delta)
         return gaussian_epsilon(curve, delta)
 
     def delta(self, curve: float, epsilon: float, /) -> float:
-        """Of the limiting Gaussian."""
+        """Return the delta of the limiting Gaussian."""
         check_epsilon(epsilon)
         return math.exp(log_gaussian_delta(epsilon, curve))

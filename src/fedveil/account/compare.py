@@ -1,4 +1,4 @@
-"""The front door: how private is this mechanism, under every bound that applies, and which bound certifies it."""
+"""The main function: how private is a mechanism under every bound that applies, and which bound certifies it."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,16 @@ from fedveil.account.sampled import best_pairs
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Answer, Bound, Moves, Status
-from fedveil.mechanism import Gaussian, LastIterate, Mechanism, SampledGaussian, alike, flatten
+from fedveil.mechanism import (
+    Gaussian,
+    IndependentGaussian,
+    LastIterate,
+    Mechanism,
+    SampledGaussian,
+    ShuffledGaussian,
+    alike,
+    flatten,
+)
 from fedveil.theory.concentrated import group_epsilon_delta
 from fedveil.theory.loss import FiniteLaw
 from fedveil.theory.numerics import REPORTED_DELTA, check_delta, check_epsilon, smallest_epsilon
@@ -26,7 +35,9 @@ from fedveil.values import number, whole
 def account_for(
     mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None, group: int = 1
 ) -> Answer:
-    """The smallest proved (epsilon, delta): give one, get the other. ``group`` records are protected together.
+    """Return the smallest proved (epsilon, delta): give one of them, get the other.
+
+    ``group`` records are protected together.
 
     >>> from fedveil.mechanism import Gaussian
     >>> round(account_for(Gaussian(noise_multiplier=1.0), delta=1e-5).epsilon, 5)
@@ -57,7 +68,7 @@ def account_for(
 
 
 def _check_places(mechanism: Mechanism, group: int) -> None:
-    """A given place speaks for the records of its own round; the rest of a larger group sits in others."""
+    """Refuse a given place for a group larger than its batch, because the rest of the group is used in other rounds."""
     for run, _ in flatten(mechanism):
         if isinstance(run, LastIterate) and run.place is not None:
             there = run.batch[run.place - 1] if isinstance(run.batch, tuple) else run.batch
@@ -88,7 +99,7 @@ def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | No
 
 
 def _log_delta_of_group(evaluator: Evaluator, group: int) -> Callable[[float], float]:
-    """The bound for so many records together: as it knows them exactly, or by the general rule."""
+    """Return the bound for so many records together: exactly if the bound knows it, otherwise by the general rule."""
     if group > 1 and evaluator.grouped is not None:
         together = evaluator.grouped(group).log_delta
         return together if together is not None else lambda epsilon: 0.0
@@ -97,7 +108,7 @@ def _log_delta_of_group(evaluator: Evaluator, group: int) -> Callable[[float], f
 
 
 def _grouped_log_delta(log_delta: Callable[[float], float], group: int, epsilon: float) -> float:
-    """Groups of any mechanism: (g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
+    """Return the bound for groups of any mechanism: (g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
     if group == 1:
         return log_delta(epsilon)
     once = math.exp(min(log_delta(epsilon / group), 0.0))
@@ -154,15 +165,19 @@ def _loss_bound(
 
 
 def _moves(mechanism: Mechanism) -> Moves | None:
-    """How far one record moves each release, over its noise; None where a part is no Gaussian release."""
+    """Return how far one record moves each release, over its noise; None if a part is not a Gaussian release."""
     found: list[tuple[float, int]] = []
     for part, times in flatten(mechanism):
         match part:
-            case Gaussian():
+            case Gaussian() | ShuffledGaussian():
                 found.append((part.mu, times))
+            case IndependentGaussian(neighbours="zero-out"):  # any of the pass's rounds may be the one
+                found.append((part.mu, times * part.rounds))
+            case IndependentGaussian():  # both records may pick the same round
+                found.append((2 * part.mu, times * part.rounds))
             case SampledGaussian(sampling="poisson", neighbours="zero-out"):
                 found.append((part.mu, times))
-            case SampledGaussian():  # an exchange takes one contribution away and adds another
+            case SampledGaussian():  # an exchange removes one contribution and adds another
                 found.append((2 * part.mu, times))
             case _:
                 return None
@@ -180,7 +195,17 @@ def _accountant_bound(
     group: int,
 ) -> Bound:
     try:
-        return _computed_bound(accountant, mechanism, name, status, reason, delta, epsilon, group)
+        curve = curve_of(accountant, mechanism)
+
+        def log_delta(at: float) -> float:
+            return math.log(max(accountant.delta(curve, at), 1e-300))
+
+        grouped = partial(_grouped_log_delta, log_delta, group)
+        if delta is not None:
+            value = accountant.epsilon(curve, delta) if group == 1 else smallest_epsilon(grouped, delta, tolerance=1e-6)
+            return Bound(name=name, status=status, reason=reason, epsilon=value)
+        least = min(1.0, max(math.exp(min(grouped(epsilon or 0.0), 0.0)), REPORTED_DELTA))
+        return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least)
     except CannotCertify as refused:
         return Bound(name=name, status="does-not-apply", reason=str(refused))
     except NOT_COMPUTED as error:
@@ -189,41 +214,18 @@ def _accountant_bound(
         return not_computed(name, error)
 
 
-def _computed_bound(
-    accountant: Accountant[Curve],
-    mechanism: Mechanism,
-    name: str,
-    status: Status,
-    reason: str,
-    delta: float | None,
-    epsilon: float | None,
-    group: int,
-) -> Bound:
-    curve = curve_of(accountant, mechanism)
-
-    def log_delta(at: float) -> float:
-        return math.log(max(accountant.delta(curve, at), 1e-300))
-
-    grouped = partial(_grouped_log_delta, log_delta, group)
-    if delta is not None:
-        value = accountant.epsilon(curve, delta) if group == 1 else smallest_epsilon(grouped, delta, tolerance=1e-6)
-        return Bound(name=name, status=status, reason=reason, epsilon=value)
-    least = min(1.0, max(math.exp(min(grouped(epsilon or 0.0), 0.0)), REPORTED_DELTA))
-    return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least)
-
-
 def certified_log_delta(run: LastIterate) -> Callable[[float], float]:
-    """Logarithm of the least certified delta of a hidden run, as a function of epsilon."""
+    """Return the logarithm of the least certified delta of a hidden run, as a function of epsilon."""
     able = [e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None]
     return lambda epsilon: min((bound(epsilon) for bound in able), default=0.0)
 
 
 @lru_cache(maxsize=32)
 def certified_law(run: LastIterate, group: int = 1) -> FiniteLaw | LossCurve:
-    """A hidden run as one use in a composition: its dominating pairs, or the law of its certified trade-off function.
+    """Return a hidden run as one use in a composition, for a group of records.
 
-    For a group of records. The true profile is convex in exp(epsilon), so it lies below the convex minorant of
-    certified points.
+    It is given by its dominating pairs, or by the law of its certified trade-off function. The true profile is convex
+    in exp(epsilon), so it lies below the convex minorant of certified points.
     """
     if group == 1 and run.sampled and (pairs := best_pairs(run)) is not None:
         return LossCurve(0.0, pairs.forward, pairs.backward, bracketed=False)

@@ -1,4 +1,4 @@
-"""Between definitions: (alpha, zeta)-RDP, zCDP, tCDP, mu-GDP and (epsilon, delta), with groups and repetition."""
+"""Conversions between (alpha, zeta)-RDP, zCDP, tCDP, mu-GDP and (epsilon, delta), with groups and repetition."""
 
 import math
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ _EXACT = LossDistributionAccountant()
 
 
 class Definition(Protocol):
-    """A privacy promise that can be repeated, extended to groups, and read as (epsilon, delta)."""
+    """A privacy promise that can be repeated, extended to groups, and converted to (epsilon, delta)."""
 
     def repeated(self, times: int, /) -> "Definition":
-        """The promise after so many uses."""
+        """Return the promise after so many uses."""
         ...
 
     def grouped(self, size: int, /) -> "Definition":
-        """The promise for groups of so many records."""
+        """Return the promise for groups of so many records."""
         ...
 
     def epsilon(self, delta: float, /) -> float:
-        """The least epsilon at this delta."""
+        """Return the least epsilon at this delta."""
         ...
 
     def delta(self, epsilon: float, /) -> float:
-        """The least delta at this epsilon."""
+        """Return the least delta at this epsilon."""
         ...
 
 
@@ -46,11 +46,11 @@ class Renyi:
     zeta: float
 
     def repeated(self, times: int, /) -> "Renyi":
-        """Divergences add."""
+        """Multiply zeta by the number of uses, since divergences add."""
         return Renyi(self.alpha, self.zeta * times)
 
     def grouped(self, size: int, /) -> "Renyi":
-        """Not known at a single order."""
+        """Refuse: for groups, a single order is not enough."""
         if size > 1:
             raise CannotCertify(
                 "groups need the whole curve: give zCDP, tCDP, GDP or (epsilon, delta) instead of one order"
@@ -58,19 +58,19 @@ class Renyi:
         return self
 
     def epsilon(self, delta: float, /) -> float:
-        """Lossless conversion."""
+        """Return the least epsilon by the lossless conversion."""
         return least_epsilon(self.alpha, self.zeta, delta)
 
     def delta(self, epsilon: float, /) -> float:
-        """Lossless conversion."""
+        """Return the least delta by the lossless conversion."""
         return least_delta(self.alpha, self.zeta, epsilon)
 
     def power(self, level: float) -> float:
-        """The greatest power of a test at this level."""
+        """Return the greatest power of a test at this level."""
         return greatest_power(self.alpha, self.zeta, level)
 
     def alternatives(self, delta: float) -> dict[str, float]:
-        """Older conversions, for comparison."""
+        """Return the results of older conversions, for comparison."""
         return {
             "closed": closed_epsilon(self.alpha, self.zeta, delta),
             "mironov": mironov_epsilon(self.alpha, self.zeta, delta),
@@ -80,29 +80,29 @@ class Renyi:
 @final
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """zCDP, or tCDP where ``omega`` is finite."""
+    """zCDP, or tCDP if ``omega`` is finite."""
 
     rho: float
     omega: float = math.inf
 
     def __post_init__(self) -> None:
-        Concentrated(self.rho, self.omega)  # checks
+        Concentrated(self.rho, self.omega)  # only to check the values
 
     def repeated(self, times: int, /) -> "Truncated":
-        """rho adds."""
+        """Multiply rho by the number of uses."""
         return Truncated(self.rho * times, self.omega)
 
     def grouped(self, size: int, /) -> "Truncated":
-        """rho grows with the square of the size."""
+        """Multiply rho by the square of the size."""
         group = Concentrated(self.rho, self.omega).group(size)
         return Truncated(group.rho, group.omega)
 
     def epsilon(self, delta: float, /) -> float:
-        """Over all orders."""
+        """Return the least epsilon over all orders."""
         return Concentrated(self.rho, self.omega).epsilon(delta)
 
     def delta(self, epsilon: float, /) -> float:
-        """Over all orders."""
+        """Return the least delta over all orders."""
         return Concentrated(self.rho, self.omega).delta(epsilon)
 
 
@@ -117,19 +117,19 @@ class GaussianPromise:
         require(0 < self.mu < 1e6, "mu", "lie in (0, 1e6)", self.mu)
 
     def repeated(self, times: int, /) -> "GaussianPromise":
-        """In quadrature."""
+        """Multiply mu by the root of the number of uses."""
         return GaussianPromise(self.mu * math.sqrt(times))
 
     def grouped(self, size: int, /) -> "GaussianPromise":
-        """mu scales."""
+        """Multiply mu by the size of the group."""
         return GaussianPromise(self.mu * size)
 
     def epsilon(self, delta: float, /) -> float:
-        """Exact, from above."""
+        """Return the exact epsilon, rounded up."""
         return gaussian_epsilon(self.mu, delta)
 
     def delta(self, epsilon: float, /) -> float:
-        """Exact, rounded up."""
+        """Return the exact delta, rounded up."""
         check_epsilon(epsilon)
         return min(1.0, math.exp(max(log_gaussian_delta(epsilon, self.mu) + ROUNDING, -700.0)))
 
@@ -137,7 +137,7 @@ class GaussianPromise:
 @final
 @dataclass(frozen=True, slots=True)
 class Approximate:
-    """(epsilon, delta) itself."""
+    """The promise (epsilon, delta) itself."""
 
     at_epsilon: float
     at_delta: float
@@ -147,23 +147,23 @@ class Approximate:
         require(0 <= self.at_delta <= 1, "delta", "lie in [0, 1]", self.at_delta, "At 1 nothing is promised.")
 
     def repeated(self, times: int, /) -> "Approximate | RepeatedApproximate":
-        """Composed exactly."""
+        """Return the exact composition of this many uses."""
         return self if times == 1 else RepeatedApproximate(self, times)
 
     def grouped(self, size: int, /) -> "Approximate":
-        """(g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
+        """Return (g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
         if self.at_delta == 1:
             return Approximate(self.at_epsilon * size, 1.0)
         epsilon, delta = group_epsilon_delta(self.at_epsilon, self.at_delta, size)
         return Approximate(epsilon, min(delta, 1.0))
 
     def epsilon(self, delta: float, /) -> float:
-        """Its own epsilon if this delta allows it."""
+        """Return its own epsilon if this delta allows it, otherwise infinity."""
         check_delta(delta)
         return self.at_epsilon if delta >= self.at_delta else math.inf
 
     def delta(self, epsilon: float, /) -> float:
-        """A smaller epsilon costs delta: that of the worst mechanism which keeps the promise."""
+        """Return the delta of the worst mechanism that keeps the promise; a smaller epsilon has a larger delta."""
         check_epsilon(epsilon)
         if epsilon >= self.at_epsilon:
             return self.at_delta
@@ -171,14 +171,14 @@ class Approximate:
         return min(1.0, self.at_delta + (1 - self.at_delta) * extra * (1 + ROUNDING))
 
     def budget(self, alpha: float) -> float:
-        """The largest zeta such that every (alpha, zeta)-RDP mechanism keeps this promise."""
+        """Return the largest zeta such that every (alpha, zeta)-RDP mechanism keeps this promise."""
         return largest_zeta(alpha, self.at_epsilon, self.at_delta)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RepeatedApproximate:
-    """(epsilon, delta), ``times`` times over: composed exactly, as the worst mechanism that keeps the promise.
+    """(epsilon, delta), ``times`` times: composed exactly, as the worst mechanism that keeps the promise.
 
     >>> round(RepeatedApproximate(Approximate(0.1, 1e-8), 100).epsilon(1e-5), 3)
     4.33
@@ -192,36 +192,36 @@ class RepeatedApproximate:
 
     @property
     def at_epsilon(self) -> float:
-        """Of basic composition: epsilons add."""
+        """Epsilon by basic composition: epsilons add."""
         return self.once.at_epsilon * self.times
 
     @property
     def at_delta(self) -> float:
-        """Of basic composition: deltas add."""
+        """Delta by basic composition: deltas add."""
         return min(self.once.at_delta * self.times, 1.0)
 
     def repeated(self, times: int, /) -> "RepeatedApproximate":
-        """Counts multiply."""
+        """Multiply the number of uses."""
         return RepeatedApproximate(self.once, self.times * times)
 
     def grouped(self, size: int, /) -> "RepeatedApproximate":
-        """Every use for the group, then composed."""
+        """Return every use for the group, then composed."""
         return RepeatedApproximate(self.once.grouped(size), self.times)
 
     def epsilon(self, delta: float, /) -> float:
-        """The least of exact and basic composition."""
+        """Return the smaller epsilon of exact and basic composition."""
         check_delta(delta)
         basic = self.at_epsilon if delta >= self.at_delta else math.inf
         return min(basic, _EXACT.epsilon(self._curve(), delta)) if self.once.at_delta < 1 else basic
 
     def delta(self, epsilon: float, /) -> float:
-        """The least of exact and basic composition."""
+        """Return the smaller delta of exact and basic composition."""
         check_epsilon(epsilon)
         basic = self.at_delta if epsilon >= self.at_epsilon else 1.0
         return min(basic, _EXACT.delta(self._curve(), epsilon)) if self.once.at_delta < 1 else basic
 
     def budget(self, alpha: float) -> float:
-        """The largest zeta such that every (alpha, zeta)-RDP mechanism keeps what basic composition promises."""
+        """Return the largest zeta such that every (alpha, zeta)-RDP mechanism keeps what basic composition promises."""
         return Approximate(self.at_epsilon, self.at_delta).budget(alpha)
 
     def _curve(self) -> LossCurve:

@@ -1,6 +1,6 @@
 """A curious client: it keeps the models it was sent and its own noise, and compares them with the final model.
 
-It is sent a model at the beginning of each round it takes part in. Between two such looks the run is hidden from it.
+It is sent a model at the beginning of each round it takes part in. Between two such looks, the run is hidden from it.
 Theory page: observers.md.
 """
 
@@ -21,18 +21,18 @@ from fedveil.theory.view_position import Dealt, SeenStars, seen_stars
 from fedveil.theory.views import Look, Stretches, looked_at_mu, looks_of_many_rounds, looks_of_one_round
 from fedveil.values import Indices, Vector
 
-_MOST_ROUNDS = 200_000  # rounds in all up to which stretches between looks are followed
-_MOST_MUS = 4_000_000  # numbers worked out at most
-_MOST_OWN = 24  # numbers of the client's units in the victim's round that are told apart
-_MOST_PAIRS = {True: 40_000, False: 1_200_000}  # rounds, or pairs of them, up to which positions are coupled
-_MOST_PLACES = 4000  # rounds of a pass up to which they are
-_MERGED = 4096  # kinds of mu that are kept
+_MOST_ROUNDS = 200_000  # most rounds in all for which stretches between looks are followed
+_MOST_MUS = 4_000_000  # most numbers computed
+_MOST_OWN = 24  # most different numbers of the client's units in the victim's round
+_MOST_PAIRS = {True: 40_000, False: 1_200_000}  # most rounds, or pairs of rounds, for which positions are coupled
+_MOST_PLACES = 4000  # most rounds of a pass for which they are
+_MERGED = 4096  # number of different mu that are kept
 
 Mus = tuple[Vector, Vector]  # mu and its weight
 
 
 def curious_bounds(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
-    """All bounds against one honest but curious client that does not hold the victim."""
+    """Return all bounds against one honest but curious client that does not hold the victim."""
     if who.clients == 1:
         return [withdrawn("unhidden", "there is no other client who could be curious")]
     held, units = who.largest_client, units_of(run)
@@ -50,7 +50,7 @@ def curious_bounds(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
 
 
 def secret_from_client(run: LastIterate, who: Participation) -> bool:
-    """Whether averaging over places is allowed: the order is secret, and dealt in equal lots."""
+    """Return whether averaging over places is allowed: the order is secret and the batches have equal sizes."""
     return run.order == "secret" and who.uniform(run)
 
 
@@ -116,7 +116,10 @@ def _stars(run: LastIterate) -> SeenStars:
 
 
 def _distances(rounds: int, most: int) -> Indices:
-    """1, 2, 3, .. then ever sparser, below ``rounds``; a look in between is charged at the one before."""
+    """Return 1, 2, 3, ...
+
+    and then more and more widely spaced, below ``rounds``; a look is charged at the one before.
+    """
     if rounds <= most:
         return np.arange(1, max(rounds, 2))
     near = most // 2
@@ -124,7 +127,7 @@ def _distances(rounds: int, most: int) -> Indices:
 
 
 def _looks(run: LastIterate, who: Participation, distances: Indices, most: int) -> Iterable[Look]:
-    """What the client may see of each place, and how likely; for a public order, everything that is possible."""
+    """Return what the client may see of each place, and the chances; for a public order, everything possible."""
     batch, held = per_round(run.batch, run)[: run.rounds], who.largest_client
     alone = held == 1 or not who.every_round
     if secret_from_client(run, who):
@@ -138,7 +141,7 @@ def _looks(run: LastIterate, who: Participation, distances: Indices, most: int) 
 
 
 def _mus(run: LastIterate, looks: Iterable[Look], who: Participation) -> Mus:
-    """mu and weight of every kind of view; the largest mu alone where the worst counts."""
+    """Return mu and weight of every kind of view; only the largest mu if the worst case counts."""
     state = hidden_run(run)
     found, chances = [], []
     for each, chance_of in _seen(run, looks):
@@ -152,7 +155,7 @@ def _mus(run: LastIterate, looks: Iterable[Look], who: Participation) -> Mus:
 
 
 def _seen(run: LastIterate, looks: Iterable[Look]) -> Iterator[tuple[Vector, Vector]]:
-    """For each look: mu of each use (a row for each pass), and how likely the look is at each place."""
+    """Yield for each look: mu of each use (a row for each pass), and the chance of the look at each place."""
     rounds = hidden_run(run).rounds
     stretches = Stretches(rounds)
     between: dict[int, tuple[Vector, Vector]] = {}
@@ -164,7 +167,7 @@ def _seen(run: LastIterate, looks: Iterable[Look]) -> Iterator[tuple[Vector, Vec
 
 
 def merged(mus: Vector, weights: Vector) -> Mus:
-    """At most a few thousand kinds: neighbours in size are charged at the largest among them."""
+    """Merge to at most a few thousand values: neighbouring values are charged at the largest of them."""
     mus, weights = mus[weights > 0], weights[weights > 0]
     order = np.argsort(mus)
     mus, weights = mus[order], weights[order]

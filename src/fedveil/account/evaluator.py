@@ -13,15 +13,15 @@ from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import REPORTED_DELTA, ROUNDING, log_sum, smallest_epsilon
 from fedveil.values import Vector
 
-_TOLD_APART = 32  # different moves of a run that are kept
+_TOLD_APART = 32  # most different moves of a run that are kept
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """A named bound: ``log_delta`` of epsilon where it applies, and the reason where it does not.
+    """A named bound: ``log_delta`` as a function of epsilon if it applies, and the reason if it does not.
 
-    ``moves``: as in :class:`~fedveil.guarantee.Bound`. ``epsilon`` of delta, where that is cheaper than inverting
-    ``log_delta``; ``grouped``: the same bound for so many records together, where that is known exactly.
+    ``moves``: as in :class:`~fedveil.guarantee.Bound`. ``epsilon``: as a function of delta, if that is cheaper than
+    inverting ``log_delta``; ``grouped``: the same bound for so many records together, if that is known exactly.
     """
 
     name: str
@@ -34,18 +34,18 @@ class Evaluator:
 
 
 def withdrawn(name: str, reason: str) -> Evaluator:
-    """A bound that does not apply, and why."""
+    """Return a bound that does not apply, with the reason."""
     return Evaluator(name, "does-not-apply", reason)
 
 
 def mean_theta(mus: tuple[Vector, Vector], epsilon: float) -> float:
-    """Logarithm of the weighted mean of Gaussian deltas, for (mus, weights); rounded up."""
+    """Return the logarithm of the weighted mean of Gaussian deltas, for (mus, weights); rounded up."""
     with np.errstate(divide="ignore"):
         return log_sum(log_theta(epsilon, mus[0]) + np.log(mus[1])) + ROUNDING
 
 
 def needs_gaussian(run: LastIterate, name: str) -> Evaluator | None:
-    """The refusal of bounds that are stated for Gaussian noise and one stopping rule; None where they hold."""
+    """Return a refusal if a bound that needs Gaussian noise and one stopping rule does not apply; otherwise None."""
     if run.noise == "laplace":
         return withdrawn(name, "stated for Gaussian noise")
     if run.stopping == "random" and run.passes > 1:
@@ -54,21 +54,21 @@ def needs_gaussian(run: LastIterate, name: str) -> Evaluator | None:
 
 
 def no_contraction(run: LastIterate) -> str:
-    """Why gaps cannot be followed through the steps of this run."""
+    """Return why gaps cannot be followed through the steps of this run."""
     if run.smoothness is None:
         return "the loss is not smooth, so a step's Lipschitz constant is unknown"
     return "the steps expand so much that gaps cannot be followed"
 
 
 def epsilon_of(evaluator: Evaluator, delta: float) -> float:
-    """The least epsilon that the bound gives at ``delta``; infinite where it does not apply."""
+    """Return the least epsilon of the bound at ``delta``; infinite if it does not apply."""
     if evaluator.epsilon is not None:
         return evaluator.epsilon(delta)
     return smallest_epsilon(evaluator.log_delta, delta, tolerance=1e-7) if evaluator.log_delta is not None else math.inf
 
 
 def bound_of(evaluator: Evaluator, delta: float | None, epsilon: float | None) -> Bound:
-    """What a bound says: epsilon at this delta, or delta at this epsilon."""
+    """Return the bound at a point: epsilon at this delta, or delta at this epsilon."""
     name, status, reason, moves = evaluator.name, evaluator.status, evaluator.reason, evaluator.moves
     if evaluator.log_delta is None:
         return Bound(name=name, status=status, reason=reason)
@@ -84,11 +84,11 @@ def bound_of(evaluator: Evaluator, delta: float | None, epsilon: float | None) -
         return not_computed(name, error)
 
 
-NOT_COMPUTED = (FedveilError, ValueError, ArithmeticError)  # what a bound out of its range may end in
+NOT_COMPUTED = (FedveilError, ValueError, ArithmeticError)  # what a bound outside its range may raise
 
 
 def not_computed(name: str, error: Exception) -> Bound:
-    """A bound that certifies nothing and cannot be computed steps aside with a reason, and leaves the answer to others.
+    """Return a withdrawn bound with the reason why it could not be computed; the answer is left to the others.
 
     >>> not_computed("central-limit", OverflowError("math range error")).reason
     'it cannot be computed here: math range error'
@@ -97,7 +97,7 @@ def not_computed(name: str, error: Exception) -> Bound:
 
 
 def moves_of(ratios: Iterable[tuple[float, int]]) -> Moves:
-    """Moves with their counts, the largest apart and all others at the largest of the rest.
+    """Return moves with their counts; the largest are kept apart, all others are charged at the largest of the rest.
 
     >>> moves_of([(0.5, 2), (2.0, 1), (0.5, 1)])
     ((2.0, 1), (0.5, 3))
@@ -113,7 +113,7 @@ def moves_of(ratios: Iterable[tuple[float, int]]) -> Moves:
 
 
 def least_of(bounds: Sequence[Bound], delta: float | None, epsilon: float | None) -> Answer:
-    """The least certified bound; nothing certified is an infinite epsilon, or a delta of 1."""
+    """Return the least certified bound; if none is certified, epsilon is infinite or delta is 1."""
     certified = [bound for bound in bounds if bound.status == "certified"]
     if delta is not None:
         best = min(certified, key=lambda b: math.inf if b.epsilon is None else b.epsilon, default=None)

@@ -1,4 +1,4 @@
-"""A guarantee of the ideal run, made one of the run on the grid: every bound at once, by one argument.
+"""Turn a guarantee of the ideal run into one of the run on the grid, for every bound by the same argument.
 
 Theory page: grid-noise.md.
 """
@@ -32,19 +32,20 @@ from fedveil.theory.grid import (
 from fedveil.theory.numerics import REPORTED_DELTA, SMALLEST_DELTA, check_delta, check_epsilon
 from fedveil.values import Vector
 
-_SHARES: Final = (1e-6, 1e-2, 0.5)  # of delta, kept for the grid: first what costs nothing, then what is bearable
-_USUAL: Final = 40.0  # epsilons below this are raised as they always were
-_FAR: Final = 5.0  # deviations: releases that move farther may need samples that are right in the far tail
-_UNBOUNDED_STEPS: Final = 2.0**34  # per smallest noise without a radius: room for 2**18 times that noise
+# shares of delta reserved for the grid: first what costs nothing, then what is acceptable
+_SHARES: Final = (1e-6, 1e-2, 0.5)
+_USUAL: Final = 40.0  # below this epsilon the original rule is used
+_FAR: Final = 5.0  # in deviations: releases that move farther may need samples that are exact in the far tail
+_UNBOUNDED_STEPS: Final = 2.0**34  # grid steps per smallest noise without a radius: room for 2**18 times that noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """How a run on multiples of 2**exponent differs from the ideal one.
 
-    ``distance``: of the two trajectories' laws on one data set, in units of noise (Gaussian: mu; Laplace: a pure
-    epsilon), the error of floats included; ``total_variation``: of all samples together from their law; ``mishap``: the
-    chance of something that depends on no record, such as a betrayal by bad luck, after which nothing is promised.
+    ``distance``: between the two trajectories' laws on one data set, in units of noise (Gaussian: mu; Laplace: a pure
+    epsilon), including float errors. ``total_variation``: of all samples together from their law. ``mishap``: the
+    chance of an event that depends on no record, such as masks that fail by chance, after which nothing is promised.
     """
 
     exponent: int
@@ -76,10 +77,11 @@ class Grid:
         errors: Vector,
         law: NoiseLaw = "gaussian",
     ) -> "Grid":
-        """The grid of a run, all rounds given: deviation (or scale) of the noise, Lipschitz constant of the step, and
-        how far the step computed in floats may be from the true one.
+        """Return the grid of a run, from arrays over the rounds.
 
-        A step whose Lipschitz constant is unknown (``inf``) may blow up the rounding of the state: no finite guarantee.
+        ``noise``: deviation (or scale); ``lipschitz``: constant of the step; ``errors``: how far the step computed in
+        floats may be from the true one. A step with unknown Lipschitz constant (``inf``) may amplify the rounding of
+        the state, so there is no finite guarantee.
         """
         require(-1000 <= exponent <= 1000, "Grid.exponent", "lie in [-1000, 1000]", exponent)
         right = noise.ndim == 1 and noise.size >= 1 and np.all((noise > 0) & (noise < math.inf))
@@ -99,11 +101,11 @@ class Grid:
 
     @property
     def slack(self) -> Slack:
-        """What the displacement costs, on each of the two data sets."""
+        """Return the cost of the displacement, on each of the two data sets."""
         return slack_of(self.distance, self.law)
 
     def log_delta(self, epsilon: float, log_delta: float, slack: Slack, log_capped: float = math.inf) -> float:
-        """On the grid at epsilon plus twice the slack, from the ideal run's at ``epsilon``.
+        """Return log delta on the grid at epsilon plus twice the slack, from that of the ideal run at ``epsilon``.
 
         A mishap has the same chance on both data sets, so it is added once and not multiplied by exp(epsilon).
         """
@@ -113,7 +115,9 @@ class Grid:
         return min(float(np.logaddexp(found, math.log(self.mishap))) + 1e-12, 0.0)
 
     def log_capped(self, moves: Moves | None) -> float:
-        """Logarithm of what imperfect samples cost where every release is seen; infinite where ``moves`` is not known.
+        """Return the logarithm of the cost of imperfect samples if every release is seen.
+
+        Infinite if ``moves`` is unknown.
 
         Means on the grid are displaced on both data sets, so every release may move by twice the distance more.
         """
@@ -124,14 +128,14 @@ class Grid:
 
 
 def on_grid(grid: Grid, answer_at: Callable[[float], Answer], delta: float) -> Answer:
-    """The smallest epsilon proved for the run on the grid at ``delta``; ``answer_at`` answers for the ideal run.
+    """Return the smallest epsilon proved for the run on the grid at ``delta``; ``answer_at`` answers for the ideal run.
 
-    The ideal run is asked at a little less than ``delta``; a bound for which the rest does not pay the grid's share
-    becomes infinite. Then another bound may still hold, at this share or a larger one: the least of all is taken.
+    The ideal run is evaluated at slightly less than ``delta``. A bound for which the rest does not pay for the grid
+    becomes infinite. Another bound may still hold, at this share or a larger one; the least of all is taken.
     """
     check_delta(delta)
     shares = [math.exp(-grid.slack.epsilon) * (1 - share) * delta for share in _SHARES]
-    if not shares[-1] >= SMALLEST_DELTA:  # too little left to ask for: no finite guarantee
+    if not shares[-1] >= SMALLEST_DELTA:  # too little is left to ask for, so there is no finite guarantee
         return _raised(grid, answer_at(delta), delta, delta)
     found = []
     for inner in shares:
@@ -161,7 +165,7 @@ def _raised_bound(grid: Grid, bound: Bound, inner: float, delta: float) -> Bound
 
 
 def _lost(bound: Bound) -> str:
-    """Why a bound that holds for ideal noise says nothing about the noise that is drawn."""
+    """Return why a bound that holds for ideal noise says nothing about the noise that is drawn."""
     most = max((move for move, _ in bound.moves or ()), default=0.0)
     if most > _FAR:
         return (
@@ -172,10 +176,12 @@ def _lost(bound: Bound) -> str:
 
 
 def _raised_epsilon(grid: Grid, epsilon: float, inner: float, delta: float, moves: Moves | None = None) -> float:
-    """What the ideal (epsilon, inner) becomes on the grid at ``delta``, or infinity if the grid's share does not fit.
+    """Return what the ideal (epsilon, inner) becomes on the grid at ``delta``.
 
-    First with the slack that serves all usual epsilons; for large ones with a deeper slack, and, where every release
-    is seen, with what imperfect samples cost whatever epsilon is.
+    Infinity if the grid's cost does not fit.
+
+    The first try uses the slack that serves all usual epsilons. Large epsilons use a deeper slack and, if every release
+    is seen, a bound on the cost of imperfect samples that does not depend on epsilon.
     """
     if not (inner < delta and epsilon < math.inf):
         return math.inf
@@ -189,9 +195,9 @@ def _raised_epsilon(grid: Grid, epsilon: float, inner: float, delta: float, move
 
 
 def delta_on_grid(grid: Grid, answer_at: Callable[[float], Answer], epsilon: float) -> Answer:
-    """The smallest delta proved for the run on the grid at ``epsilon``; ``answer_at`` answers for the ideal run.
+    """Return the smallest delta proved for the run on the grid at ``epsilon``; ``answer_at`` answers for the ideal run.
 
-    Below twice the grid's slack nothing is promised: delta is 1.
+    Below twice the grid's slack nothing is promised, and delta is 1.
     """
     check_epsilon(epsilon)
     slack = grid.slack if epsilon <= _USUAL else deeper_slack(grid.distance, grid.law, epsilon)
@@ -224,7 +230,7 @@ def _raised_delta(grid: Grid, slack: Slack, inner: float, delta: float, moves: M
 
 
 def inner_target(grid: Grid, epsilon: float, delta: float) -> tuple[float, float]:
-    """What the ideal run must meet so that the run on the grid meets (epsilon, delta)."""
+    """Return what the ideal run must meet so that the run on the grid meets (epsilon, delta)."""
     check_epsilon(epsilon)
     check_delta(delta)
     inner = epsilon - 2 * grid.slack.epsilon * (1 + 1e-12)
@@ -239,10 +245,11 @@ def inner_target(grid: Grid, epsilon: float, delta: float) -> tuple[float, float
 
 
 def choose_grid(radius: float | None, smallest_noise: float, largest_noise: float | None = None) -> int:
-    """The finest exponent at which float64 holds the state exactly and the sampler reaches the largest noise.
+    """Return the finest exponent at which float64 holds the state exactly and the sampler reaches the largest noise.
 
-    Coordinates are cut to 2**52 steps around 0: beyond ``radius`` plus 16 deviations of the largest noise. Without a
-    radius the smallest noise gets 2**34 to 2**35 steps; give the sum of all steps' lengths as a radius for more room.
+    Coordinates are cut to 2**52 steps around 0, which is beyond ``radius`` plus 16 deviations of the largest noise.
+    Without a radius the smallest noise gets 2**34 to 2**35 steps; for more room, give the sum of all steps' lengths as
+    a radius.
 
     >>> choose_grid(10.0, smallest_noise=0.001)
     -48
@@ -266,6 +273,6 @@ def choose_grid(radius: float | None, smallest_noise: float, largest_noise: floa
 
 
 def _ceil_log2(value: float) -> int:
-    """The least k with value <= 2**k."""
+    """Return the least k with value <= 2**k."""
     mantissa, exponent = math.frexp(value)
     return exponent - 1 if mantissa == 0.5 else exponent

@@ -1,7 +1,7 @@
-"""A hidden run as the theory sees it: rounds as arrays, and the places at which the victim may sit.
+"""A hidden run in the form that theory needs: rounds as arrays, and the places at which the victim may be used.
 
-Places that hardly differ are charged together at the worst among them, so a million rounds cost no more than a
-thousand. Everything that is worked out once per run, whatever epsilon is asked for, is worked out here.
+Places that hardly differ are charged together at the worst of them, so a million rounds cost no more than a thousand.
+Everything that does not depend on epsilon is computed here, once per run.
 """
 
 import math
@@ -17,13 +17,13 @@ from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import unhidden_mu, uses_mu
 from fedveil.values import Indices, Vector
 
-_EXACT = 48  # up to so many rounds (of changing kind) nothing is merged or thinned
+_EXACT = 48  # up to so many rounds (of different kinds) nothing is merged or thinned
 _DENSE = 72  # checkpoints that stay dense next to the last use, for rounds of one kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenRun:
-    """Rounds, places (rows: the rounds that use the victim, from 0) and how much each place weighs.
+    """Rounds, places (rows: the rounds that use the victim, from 0), and the weight of each place.
 
     ``weights`` is None for a public order: then the worst place counts.
     """
@@ -35,7 +35,7 @@ class HiddenRun:
 
     @property
     def last_use(self) -> Indices:
-        """The last round, from 0, that uses the victim, per place."""
+        """The last round, from 0, that uses the victim, for each place."""
         return self.places[:, -1]
 
 
@@ -43,8 +43,8 @@ class HiddenRun:
 class Checkpoints:
     """Rows are (groups of) places, columns are checkpoints; ``mu`` is infinite before the last use.
 
-    ``share[g, j]``: how much of the final average falls on group g looked at after checkpoint j; ``fresh[g]``: how much
-    falls between a use and the next checkpoint, charged at ``fresh_mu[g]``. Rows of a public order are alternatives, of
+    ``share[g, j]``: the part of the final average that falls on group g observed after checkpoint j; ``fresh[g]``: the
+    part between a use and the next checkpoint, charged at ``fresh_mu[g]``. Rows of a public order are alternatives, of
     which the worst counts.
     """
 
@@ -56,7 +56,7 @@ class Checkpoints:
 
 
 def per_round(values: Numbers | int | tuple[int, ...], run: LastIterate) -> Vector:
-    """One number for each round of all passes."""
+    """Return one number for each round of all passes."""
     array = np.atleast_1d(np.asarray(values, dtype=np.float64))
     if array.size == run.rounds:
         array = np.tile(array, run.passes)
@@ -64,7 +64,10 @@ def per_round(values: Numbers | int | tuple[int, ...], run: LastIterate) -> Vect
 
 
 def lipschitz_of_step(run: LastIterate, step: Vector) -> Vector:
-    """Lipschitz constant of a gradient step: max(|1 - eta lam|, |1 - eta beta|); without convexity 1 + eta beta."""
+    """Return the Lipschitz constant of a gradient step.
+
+    Max(|1 - eta lam|, |1 - eta beta|), or 1 + eta beta if not convex.
+    """
     if run.smoothness is None:
         return np.full_like(step, math.inf)
     if not run.convex:
@@ -73,12 +76,12 @@ def lipschitz_of_step(run: LastIterate, step: Vector) -> Vector:
 
 
 def rounds_of(run: LastIterate) -> Rounds:
-    """The arrays of a run."""
+    """Return the arrays of a run."""
     step, batch, noise = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
     diameter = run.diameter if run.diameter is not None else math.inf
     scale = step * noise / (np.sqrt(batch) if run.noise == "gaussian" else 1.0)
     swap = 2 * run.lipschitz * step / batch
-    thrown = np.maximum(1.0, step * run.strong_convexity - 1)  # a step over 2/penalty throws points apart by itself
+    thrown = np.maximum(1.0, step * run.strong_convexity - 1)  # a step over 2/penalty drives points apart by itself
     return Rounds(
         noise=scale,
         gap=swap * sensitivity(run.neighbours) / 2,
@@ -89,9 +92,9 @@ def rounds_of(run: LastIterate) -> Rounds:
     )
 
 
-@lru_cache(maxsize=8)  # a long run holds many megabytes
+@lru_cache(maxsize=8)  # small, because a long run holds many megabytes
 def hidden_run(run: LastIterate) -> HiddenRun:
-    """Everything the bounds share that follow a record through rounds known beforehand."""
+    """Return everything that is shared by the bounds that follow a record through rounds known beforehand."""
     if run.sampled:
         raise CannotCertify(f"places are not defined where every record draws its own rounds (order {run.order})")
     rounds = rounds_of(run)
@@ -107,13 +110,13 @@ def hidden_run(run: LastIterate) -> HiddenRun:
 
 
 def unhidden_mus(run: LastIterate) -> Vector:
-    """mu of each place when every model is seen."""
+    """Return mu of each place if every model is seen."""
     state = hidden_run(run)
     return unhidden_mu(state.rounds, state.places)
 
 
 def shift_mus(run: LastIterate) -> Vector:
-    """mu of each place when only the last model is seen."""
+    """Return mu of each place if only the last model is seen."""
     state = hidden_run(run)
     return _mu(state, state.places, np.array([state.rounds.count]))
 
@@ -124,7 +127,7 @@ def _mu(state: HiddenRun, places: Indices, ends: Indices) -> Vector:
 
 @lru_cache(maxsize=16)
 def checkpoints(run: LastIterate) -> Checkpoints:
-    """The table that block contraction walks."""
+    """Return the table that block contraction uses."""
     state = hidden_run(run)
     if state.constant:
         return _constant_rounds(run, state)
@@ -132,13 +135,16 @@ def checkpoints(run: LastIterate) -> Checkpoints:
 
 
 def _constant_rounds(run: LastIterate, state: HiddenRun) -> Checkpoints:
-    """Rounds of one kind: how many follow the last use is all that matters, so one row serves every place."""
+    """Return the table for rounds of one kind.
+
+    Only the number of rounds after the last use matters, so one row serves every place.
+    """
     first, longest = state.places[:1], run.rounds - int(state.places[0, 0]) - 1
     after = _thinned(longest)
     ends = first[0, -1] + 1 + after
     mu = _mu(state, first[:, None, :], ends[None, :])
     following = np.arange(longest + 1)
-    at = np.searchsorted(after, following, side="right") - 1  # the checkpoint at or before: data processing
+    at = np.searchsorted(after, following, side="right") - 1  # the checkpoint at or before, by data processing
     if run.stopping == "random":
         counts = _stopping_counts(run, state, longest)
     elif state.weights is None:
@@ -150,15 +156,15 @@ def _constant_rounds(run: LastIterate, state: HiddenRun) -> Checkpoints:
 
 
 def _stopping_counts(run: LastIterate, state: HiddenRun, longest: int) -> Vector:
-    """Share of the average that falls on "r rounds after the last use", the stop being uniform over all rounds."""
+    """Return the part of the average that falls on "r rounds after the last use", for a uniform random stop."""
     following = np.arange(longest + 1)
     if state.weights is None:
-        return np.full(longest + 1, 1 / run.total)  # the first place, which is looked at most often
+        return np.full(longest + 1, 1 / run.total)  # the first place, which is observed most often
     return np.asarray((longest + 1 - following) * float(state.weights[0]) / run.total, dtype=np.float64)
 
 
 def _thinned(longest: int) -> Indices:
-    """0, 1, 2, ... then ever sparser, up to ``longest``."""
+    """Return 0, 1, 2, ... and then more and more widely spaced numbers, up to ``longest``."""
     if longest <= 2 * _DENSE:
         return np.arange(longest + 1)
     sparse = np.unique(np.geomspace(_DENSE, longest, 48).astype(np.intp))
@@ -166,7 +172,7 @@ def _thinned(longest: int) -> Indices:
 
 
 def _changing_rounds(run: LastIterate, state: HiddenRun) -> Checkpoints:
-    """General schedules: groups of places, and checkpoints that crowd towards the end."""
+    """Return the table for general schedules: groups of places, and checkpoints that are denser towards the end."""
     total, last = state.rounds.count, state.last_use
     ends = _crowded(total, int(last.min()) + 1)
     groups = _groups(last.size)
@@ -194,14 +200,17 @@ def _changing_rounds(run: LastIterate, state: HiddenRun) -> Checkpoints:
 def _crowded(total: int, earliest: int) -> Indices:
     if total - earliest <= _EXACT:
         return np.arange(earliest, total + 1)
-    number = int(min(36, max(10, 4e6 // total)))  # any choice is valid; a million rounds afford fewer
+    number = int(min(36, max(10, 4e6 // total)))  # any choice is valid; a million rounds allow fewer
     back = np.unique(np.geomspace(1, total - earliest + 1, number).astype(np.intp)) - 1
     near = np.arange(earliest, min(earliest + 4, total))
     return np.unique(np.concatenate([near, total - np.concatenate([back, np.arange(number // 3)])]))
 
 
 def _groups(count: int) -> Indices:
-    """First members of groups of consecutive places: single ones at the end, ever longer ones before."""
+    """Return the first members of groups of consecutive places.
+
+    Single ones at the end, longer and longer ones before.
+    """
     if count <= _EXACT:
         return np.arange(count)
     back = np.concatenate([np.arange(1, 24), np.geomspace(24, count, 48)]).astype(np.intp)

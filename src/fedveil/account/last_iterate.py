@@ -1,11 +1,12 @@
-"""Every bound on a run of which only the last model is released, each with the reason why it does or does not apply.
+"""Every bound on a run of which only the last model is released, with the reason why it does or does not apply.
 
-A bound is a function from epsilon to the logarithm of delta; the certificate is the least of the certified ones. What
-needs convexity or a projection withdraws itself and says so; it never takes the answer with it.
+A bound is a function from epsilon to the logarithm of delta; the certificate is the least of the certified ones. A
+bound that needs convexity or a projection withdraws with a reason if they are missing; the other bounds still answer.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from fedveil.account.evaluator import Evaluator, mean_theta, moves_of, needs_gau
 from fedveil.account.hidden import HiddenRun, checkpoints, hidden_run, shift_mus, unhidden_mus
 from fedveil.account.papers import diffusion_bound, iteration_bound
 from fedveil.account.sampled import sampled_evaluators
+from fedveil.account.stopping import LARGEST_TABLE, followed, stopped_log_delta
 from fedveil.account.tight import position_bound, transport_bound
 from fedveil.guarantee import Moves
 from fedveil.mechanism import LastIterate
@@ -23,11 +25,11 @@ from fedveil.theory.loss import LaplaceLaw
 from fedveil.theory.numerics import ROUNDING, log_sum
 from fedveil.values import Vector
 
-_MOST_STEPS = 5000  # rounds up to which one-round contraction is followed round by round
+_MOST_STEPS = 5000  # most rounds for which one-round contraction is followed round by round
 
 
 def evaluators(run: LastIterate) -> Sequence[Evaluator]:
-    """All bounds, the certified ones first."""
+    """Return all bounds, the certified ones first."""
     if run.sampled:
         return sampled_evaluators(run)
     makers = (
@@ -49,7 +51,7 @@ def _divergence(run: LastIterate) -> LogDivergence:
 
 
 def _over_places(run: LastIterate, values: Vector) -> float:
-    """The mean over secret places (joint convexity), or the worst public one; rounded up."""
+    """Return the mean over secret places (joint convexity), or the worst public one; rounded up."""
     weights = hidden_run(run).weights
     if weights is None:
         return float(np.max(values)) + ROUNDING
@@ -80,20 +82,20 @@ def _unhidden(run: LastIterate) -> Evaluator:
 
 
 def _moves(run: LastIterate) -> Moves:
-    """How far the victim moves the sum of the round that uses it, in each pass, at whichever place that is most."""
+    """Return how far the victim moves the sum of the round that uses it, in each pass, at the worst place."""
     state = hidden_run(run)
     ratios = (state.rounds.gap / state.rounds.noise)[state.places]  # a row for each place, a column for each pass
     return moves_of((float(most), 1) for most in ratios.max(axis=0))
 
 
 def _distinct(run: LastIterate, mus: Vector) -> tuple[Vector, Vector]:
-    """Places of equal mu merged (rounded up to a hair), so that a million equal places cost one evaluation."""
+    """Merge places of equal mu (rounded up slightly), so that a million equal places cost one evaluation."""
     weights = hidden_run(run).weights
     if weights is None:
         return np.array([np.max(mus)]), np.array([1.0])
     order = np.argsort(mus)
     mus, weights = mus[order], weights[order]
-    if mus.size > 4096:  # neighbours in size are charged at the largest among them
+    if mus.size > 4096:  # neighbouring values are charged at the largest of them
         first = np.unique(np.linspace(0, mus.size, 4096, endpoint=False).astype(np.intp))
         return np.maximum.reduceat(mus, first), np.add.reduceat(weights, first)
     values, where = np.unique(mus, return_inverse=True)
@@ -139,7 +141,10 @@ def _stopped(
     rule: Callable[..., Vector],
     divergence: LogDivergence,
 ) -> float:
-    """Random stopping: the rounds before each stop are a run of their own; constant rounds share one sequence."""
+    """Return the bound for random stopping.
+
+    The rounds before each stop are a run of their own; rounds of one kind share one sequence.
+    """
     state = hidden_run(run)
     along = rule(epsilon, first, distances, divergence)[::-1]  # entry r: r rounds follow
     place = 0 if run.place is None else run.place - 1
@@ -160,6 +165,8 @@ def _nonlinear(run: LastIterate) -> Evaluator:
 def _shift(run: LastIterate) -> Evaluator:
     name = "shift"
     state = hidden_run(run)
+    if run.stopping == "random" and run.passes > 1 and run.noise == "gaussian":
+        return _stopped_shift(run)
     if (refused := needs_gaussian(run, name)) is not None:
         return refused
     if run.stopping == "random":
@@ -173,6 +180,17 @@ def _shift(run: LastIterate) -> Evaluator:
         "later noise closes the gap at the best pace" + _growth(state),
         lambda e: mean_theta(mus, e),
     )
+
+
+def _stopped_shift(run: LastIterate) -> Evaluator:
+    """Return the bound for several passes and a random stop: the mean over the stops of the optimal shift."""
+    if not followed(run):
+        return withdrawn("shift", f"random stopping is followed for {LARGEST_TABLE} places and stops, not for more")
+    state = hidden_run(run)
+    why = "later noise closes the gaps at the best pace; the mean over the stops" + _growth(state)
+    if not state.rounds.contracts:
+        why = "every model up to the stop counted as seen; the mean over the stops; " + no_contraction(run)
+    return Evaluator("shift", "certified", why, partial(stopped_log_delta, run))
 
 
 def _growth(state: HiddenRun) -> str:

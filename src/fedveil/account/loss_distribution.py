@@ -1,14 +1,12 @@
-"""Exact composition by privacy-loss distributions: a certified lower and upper epsilon for everything that is released.
+"""Exact composition by privacy-loss distributions: a certified lower and upper epsilon for everything released.
 
-The curve is a multiset of laws; nothing is worked out until a number is asked for, so adding a round costs nothing.
+The curve is a multiset of laws; nothing is computed until a number is asked for, so adding a round costs nothing.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
-
-import numpy as np
 
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import (
@@ -25,8 +23,8 @@ from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.composition import Bracket, Uses, worst_bracket, worst_delta, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import log_gaussian_delta
+from fedveil.theory.exchange import exchange_law
 from fedveil.theory.fixed_size import ZeroedBatchLaw
-from fedveil.theory.hops import profile, two_hops
 from fedveil.theory.loss import (
     LARGEST_GROUP,
     FiniteLaw,
@@ -37,27 +35,26 @@ from fedveil.theory.loss import (
     LossLaw,
     SampledLaw,
     SwappedLaw,
-    law_of_profile,
 )
 from fedveil.theory.numerics import LARGEST_EPSILON, ROUNDING, check_delta, check_epsilon
 from fedveil.theory.occupancy import LARGEST_SHUFFLED, shared_batches
-
-_HOP_POINTS = 120  # epsilons at which an exchange under independent draws is taken into a composition
 
 Counted = tuple[tuple[LossLaw, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LossCurve:
-    """Gaussian uses folded into one number, all others counted; in both directions of the neighbouring pair.
+    """Gaussian uses combined into one number, all others counted; in both directions of the neighbouring pair.
 
-    ``bracketed`` is false when a part is only an upper bound of something unknown, so no lower value can be given.
+    ``bracketed`` is false if a part is only an upper bound of something unknown, so that no lower value can be given.
+    ``known``: the same with every secret round counted as known, for losses that grids of secret rounds do not hold.
     """
 
     squared_mu: float = 0.0
     forward: Counted = ()
     backward: Counted = ()
     bracketed: bool = True
+    known: "LossCurve | None" = None
 
 
 def _no_hidden_runs(run: LastIterate) -> "FiniteLaw | LossCurve":
@@ -69,14 +66,14 @@ def _no_hidden_runs(run: LastIterate) -> "FiniteLaw | LossCurve":
 class LossDistributionAccountant:
     """Composes everything; ``hidden`` supplies the certified law of a run whose updates are hidden.
 
-    ``group`` records are protected together, exactly, where the worst pair of a group is known.
+    ``group`` records are protected together, exactly if the worst pair of a group is known.
     """
 
     hidden: Callable[[LastIterate], FiniteLaw | LossCurve] = _no_hidden_runs
     group: int = 1
 
     def primitive(self, mechanism: Primitive, /) -> LossCurve:
-        """The dominating pair(s) of one use."""
+        """Return the dominating pair(s) of one use."""
         if self.group > 1:
             return _of_group(mechanism, self.group, self.hidden)
         match mechanism:
@@ -106,87 +103,98 @@ class LossDistributionAccountant:
                 return found if isinstance(found, LossCurve) else _symmetric(found, bracketed=False)
 
     def compose(self, first: LossCurve, second: LossCurve, /) -> LossCurve:
-        """Union of the multisets."""
+        """Return the union of the multisets."""
         return LossCurve(
             first.squared_mu + second.squared_mu,
             _merge(first.forward, second.forward),
             _merge(first.backward, second.backward),
             first.bracketed and second.bracketed,
+            None if first.known is second.known is None else self.compose(_known(first), _known(second)),
         )
 
     def repeat(self, once: LossCurve, times: int, /) -> LossCurve:
-        """Multiplied counts."""
+        """Multiply all counts by ``times``."""
         return LossCurve(
             once.squared_mu * times,
             tuple((law, count * times) for law, count in once.forward),
             tuple((law, count * times) for law, count in once.backward),
             once.bracketed,
+            None if once.known is None else self.repeat(once.known, times),
         )
 
     def epsilon(self, curve: LossCurve, delta: float, /) -> float:
-        """The upper end alone; cheaper than :meth:`bracket`."""
+        """Return the upper end only, which is cheaper than :meth:`bracket`."""
         check_delta(delta)
         if not curve.forward:
             return gaussian_epsilon(math.sqrt(curve.squared_mu), delta)
-        return worst_upper(_alternatives(curve), delta)
+        found = worst_upper(_alternatives(curve), delta)
+        return self.epsilon(curve.known, delta) if curve.known is not None and found == math.inf else found
 
     def delta(self, curve: LossCurve, epsilon: float, /) -> float:
-        """The upper end at this epsilon."""
+        """Return the upper end at this epsilon."""
         check_epsilon(epsilon)
         if not curve.forward:
             return min(1.0, math.exp(log_gaussian_delta(epsilon, math.sqrt(curve.squared_mu)) + ROUNDING))
-        return worst_delta(_alternatives(curve), epsilon).upper
+        found = worst_delta(_alternatives(curve), epsilon).upper
+        if curve.known is None or curve.known.forward:
+            return found
+        return min(found, self.delta(curve.known, epsilon))
 
     def bracket(self, curve: LossCurve, delta: float, /) -> Bracket:
-        """Certified lower and upper epsilon; the lower is 0 where a part is only an upper bound."""
+        """Return a certified lower and upper epsilon; the lower is 0 if a part is only an upper bound."""
         check_delta(delta)
         if not curve.forward:
             exact = gaussian_epsilon(math.sqrt(curve.squared_mu), delta)
-            return Bracket(exact * (1 - 1e-8), exact)
+            return Bracket(exact * (1 - 1e-8) if curve.bracketed else 0.0, exact)
         if not curve.bracketed:
             return Bracket(0.0, self.epsilon(curve, delta))
         if any(_known_between(law) for law, _ in curve.forward + curve.backward):
             return Bracket(_lower(curve, delta), self.epsilon(curve, delta))
         lower, upper = worst_bracket(_alternatives(curve), delta)
-        return Bracket(lower, min(upper, self.epsilon(curve, delta)))  # never above what was calibrated with
+        # never above the value that was used to calibrate
+        return Bracket(lower, min(upper, self.epsilon(curve, delta)))
 
 
 def _allocated(mechanism: IndependentGaussian) -> LossCurve:
-    """One pass of independent draws; exchanges go through the run without the record, two hops."""
+    """Return the curve of one pass of independent draws."""
     if mechanism.rounds == 1:
         plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
         return LossCurve(plain.mu**2)
     summands: Summands = ((((mechanism.mu, 1 / mechanism.rounds),), mechanism.rounds),)
     tail = sparing_tail(summands)
     pair = [AllocationLaw(summands, way, tail=tail) for way in ("present", "null")]
+    plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
+    known = LossCurve(plain.mu**2, bracketed=False)
     try:
         pair[0].reach(tail)
         if mechanism.neighbours == "zero-out":
-            return LossCurve(0.0, ((pair[0], 1),), ((pair[1], 1),))
-        hops = [profile([(law, 1)]) for law in pair]
+            return LossCurve(0.0, ((pair[0], 1),), ((pair[1], 1),), known=known)
+        return replace(_symmetric(exchange_law(pair[0]), bracketed=False), known=known)
     except OverflowError:  # so little noise that its grid would not fit: as if the round were known
-        plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
-        return LossCurve(plain.mu**2, bracketed=False)
-    log_delta = two_hops(*hops)[0]
-    grid = np.linspace(0.0, float(hops[0][0][-1] + hops[1][0][-1]), _HOP_POINTS)
-    law = law_of_profile(grid, np.exp(np.array([log_delta(float(e)) for e in grid])))
-    return _symmetric(law, bracketed=False)
+        return known
+
+
+def _known(curve: LossCurve) -> LossCurve:
+    return curve if curve.known is None else curve.known
 
 
 def _known_between(law: LossLaw) -> bool:
-    """Whether a law is known between one that dominates it and another that it dominates."""
+    """Return whether a law is bounded by one that dominates it and another that it dominates."""
     return isinstance(law, AllocationLaw | ZeroedBatchLaw)
 
 
 def _lower(curve: LossCurve, delta: float) -> float:
-    """From the laws from below, each side at a delta that is larger by what they may promise too much."""
+    """Return a lower bound from the laws from below, at a delta increased by their slack."""
     best = 0.0
     for uses in _alternatives(curve):
         under: list[tuple[LossLaw, int]] = []
         slack = 0.0
         for law, times in uses:
             if isinstance(law, AllocationLaw | ZeroedBatchLaw):
-                slack += times * law.under_slack
+                try:
+                    slack += times * law.under_slack
+                except OverflowError:  # so little noise that nothing is seen from below
+                    return 0.0
                 under.append((law.under, times))
             else:
                 under.append((law, times))
@@ -196,9 +204,9 @@ def _lower(curve: LossCurve, delta: float) -> float:
 
 
 def _of_group(mechanism: Primitive, size: int, hidden: Callable[[LastIterate], FiniteLaw | LossCurve]) -> LossCurve:
-    """Groups move a sum ``size`` times as far; under Poisson sampling a binomial number of them takes part.
+    """Return the curve for a group, which moves a sum ``size`` times as far; a binomial number is Poisson sampled.
 
-    Of an (epsilon, delta) mechanism only its own promise to groups is known, and that is composed.
+    Of an (epsilon, delta) mechanism, only its own promise to groups is known, and that is composed.
     """
     match mechanism:
         case Gaussian():
@@ -220,7 +228,7 @@ def _of_group(mechanism: Primitive, size: int, hidden: Callable[[LastIterate], F
 
 
 def group_of(mechanism: ApproximateDP, size: int) -> ApproximateDP:
-    """What an (epsilon, delta) mechanism promises to groups of so many records."""
+    """Return what an (epsilon, delta) mechanism promises to groups of so many records."""
     epsilon, delta = group_epsilon_delta(mechanism.epsilon, mechanism.delta, size)
     if not (epsilon < LARGEST_EPSILON and delta < 1):
         raise CannotCertify(f"an (epsilon, delta) mechanism of the composition promises nothing to groups of {size}")
@@ -247,10 +255,10 @@ def _alternatives(curve: LossCurve) -> list[Uses]:
 
 
 def _approximate(mechanism: ApproximateDP) -> FiniteLaw:
-    """The worst (epsilon, delta) mechanism: randomised response, or a full disclosure with probability delta."""
+    """Return the worst (epsilon, delta) mechanism: randomised response, or full disclosure with probability delta."""
     e, rest = mechanism.epsilon, 1 - mechanism.delta
     if mechanism.delta > 0:
-        rest *= 1 - 8e-16  # sums of floats near 1 must not round a small delta away
+        rest *= 1 - 8e-16  # rounding of sums near 1 must not remove a small delta
     if e == 0:
         return FiniteLaw((0.0,), (rest,), (rest,))
     yes = rest / (1 + math.exp(-e))

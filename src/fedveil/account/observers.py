@@ -10,7 +10,7 @@ from typing import get_args
 
 import numpy as np
 
-from fedveil.account.calibrate import bracket, least_factor, scaled
+from fedveil.account.calibrate import bracket, least_factor, scaled, smooth_factor
 from fedveil.account.curious import curious_bounds
 from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
@@ -23,6 +23,9 @@ from fedveil.mechanism import LastIterate
 from fedveil.theory.numerics import check_delta, check_epsilon
 from fedveil.values import Vector, number
 
+_MANY = 50  # rounds of units that draw their own: beyond, bounds take long to work out,
+_DEAR = 1e-4  # and the noise is calibrated in few steps, and no closer than this
+
 
 def observe(
     run: LastIterate,
@@ -32,7 +35,7 @@ def observe(
     delta: float | None = None,
     epsilon: float | None = None,
 ) -> Answer:
-    """The smallest proved (epsilon, delta) against this observer: give one, get the other.
+    """Return the smallest proved (epsilon, delta) against this observer: give one, get the other.
 
     >>> run = LastIterate(rounds=20, batch=5, records=100, step_size=0.5, lipschitz=1.0, smoothness=1.0, noise_std=4.0)
     >>> who = Participation(clients=100, every_round=False)
@@ -49,22 +52,6 @@ def observe(
     return least_of([bound_of(e, delta, epsilon) for e in views(run, adversary, participation)], delta, epsilon)
 
 
-def calibrate_for(
-    run: LastIterate,
-    adversary: Adversary,
-    participation: Participation,
-    *,
-    epsilon: float,
-    delta: float,
-    tolerance: float = 1e-5,
-) -> tuple[float, LastIterate]:
-    """The least factor on the noise that meets (epsilon, delta) against this observer, and the run with that noise."""
-    _check(run, adversary, participation)
-    return calibrate_views(
-        run, lambda noisy: views(noisy, adversary, participation), epsilon=epsilon, delta=delta, tolerance=tolerance
-    )
-
-
 def calibrate_views(
     run: LastIterate,
     views_of: Callable[[LastIterate], Sequence[Evaluator]],
@@ -73,7 +60,7 @@ def calibrate_views(
     delta: float,
     tolerance: float = 1e-5,
 ) -> tuple[float, LastIterate]:
-    """The same for an observer that is given by its bounds."""
+    """Return the same as :func:`calibrate_for`, for an observer that is given by its bounds."""
     epsilon, delta = number("epsilon", epsilon), number("delta", delta)
     require(1e-9 <= epsilon <= 1e5, "epsilon", "lie in [1e-9, 1e5]", epsilon)
     check_delta(delta)
@@ -92,13 +79,23 @@ def calibrate_views(
         ]
         return min(values, default=0.0) - math.log(delta)
 
+    def dear(log_factor: float) -> float:
+        """In terms of epsilon, which falls nearly like a power of the noise; the first bound that holds will do."""
+        for found in views_of(noisy(math.exp(log_factor))):
+            if found.status == "certified" and found.epsilon and (value := found.epsilon(delta)) < math.inf:
+                return math.log(max(value, 1e-300)) - math.log(aim)
+        return math.inf
+
+    if run.sampled and run.total > _MANY:
+        factor = smooth_factor(dear, max(tolerance, _DEAR))
+        return factor, noisy(factor)
     low, high = bracket(excess)
     factor = least_factor(excess, low, high, tolerance)
     return factor, noisy(factor)
 
 
 def views(run: LastIterate, adversary: Adversary, participation: Participation) -> Sequence[Evaluator]:
-    """Every bound on what this observer learns."""
+    """Return every bound on what this observer learns."""
     if run.sampled:
         return sampled_views(run, adversary, participation)
     match adversary:
@@ -116,9 +113,9 @@ def views(run: LastIterate, adversary: Adversary, participation: Participation) 
 
 
 def noise_left(run: LastIterate, adversary: Adversary, participation: Participation) -> Vector:
-    """The least share of each round's noise variance that this observer does not know.
+    """Return the least share of each round's noise variance that this observer does not know.
 
-    For whatever else is measured against the noise, such as the errors of a grid.
+    It serves whatever else is measured against the noise, such as the errors of a grid.
     """
     _check(run, adversary, participation)
     batch = per_round(run.batch, run)
@@ -143,7 +140,10 @@ def _check(run: LastIterate, adversary: Adversary, participation: Participation)
 
 
 def _final(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
-    """All bounds on the last model; coupling of positions exchanges single units, so whole clients must be single."""
+    """Return all bounds on the last model.
+
+    Coupling of positions exchanges single units, so it needs clients with one unit each.
+    """
     found = evaluators(run)
     if not who.whole_clients:
         return found
@@ -152,12 +152,15 @@ def _final(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
 
 
 def every_update(run: LastIterate, why: str) -> Sequence[Evaluator]:
-    """Every noisy sum counted as seen: composition, which needs nothing but the gaps and the noise."""
+    """Return the bound that counts every noisy sum as seen: composition, which needs only the gaps and the noise."""
     return [replace(e, reason=why) for e in evaluators(run) if e.name == "unhidden"]
 
 
 def _summed(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
-    """Every sum seen by one who calls the clients, so knows their rounds, and lacks some of their noise."""
+    """Return bounds for an observer of every sum who calls the clients.
+
+    It knows their rounds, and does not know all of their noise.
+    """
     batch, missing = per_round(run.batch, run), who.colluders + who.dropouts
     left = noise_left(run, "server-with-secure-aggregation", who)
     place = slice(None) if run.place is None else slice(run.place - 1, None, run.rounds)

@@ -9,7 +9,7 @@ from fedveil.theory.renyi import iteration_delta, iteration_kappa, stopped_zeta
 
 
 def diffusion_bound(run: LastIterate) -> Evaluator:
-    """003 Proposition 1."""
+    """Return the diffusion bound of Asoodeh, Diaz and Calmon (2020), Proposition 1."""
     name = "renyi-diffusion"
     fits = (
         run.noise == "gaussian"
@@ -38,7 +38,7 @@ def diffusion_bound(run: LastIterate) -> Evaluator:
 
 
 def iteration_bound(run: LastIterate) -> Evaluator:
-    """Feldman et al. with random stopping, as quoted in 002."""
+    """Return the bound of Feldman et al. (2018) for random stopping, as quoted in Asoodeh's slides."""
     name = "renyi-iteration"
     scalar = isinstance(run.noise_std, float | int)
     if not (run.stopping == "random" and run.noise == "gaussian" and run.batch == 1 and run.passes == 1 and scalar):

@@ -1,4 +1,4 @@
-"""Who takes part with how much, as far as an observer inside the run needs to be told."""
+"""Who takes part with how much, as far as an observer inside the run is concerned."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ from fedveil.values import whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participation:
-    """How units and clients go together. Units are those of the run: records, or clients.
+    """How units and clients belong together. Units are those of the run: records, or clients.
 
     ``largest_client``: the most units that one client holds; ``clients``: how many there are. ``every_round``: units
     are dealt one by one, so a client with several may take part in any round; otherwise a client takes part once in a
-    pass, with all its units. In a round at most ``colluders`` units belong to clients who tell the server their noise,
+    pass, with all its units. In a round, at most ``colluders`` units belong to clients who tell the server their noise,
     and the noise of at most ``dropouts`` units is missing.
     """
 
@@ -33,11 +33,14 @@ class Participation:
 
     @property
     def whole_clients(self) -> bool:
-        """Whether clients with several units are dealt whole; a client with one unit is that unit."""
+        """True if clients with several units are dealt as a whole; a client with one unit is that unit."""
         return not self.every_round and self.largest_client > 1
 
     def uniform(self, run: LastIterate) -> bool:
-        """Whether every slot is as likely to be a client's as any other, so that a secret order helps against it."""
+        """Return whether every slot is equally likely to belong to a client.
+
+        Then a secret order helps against that client.
+        """
         if self.every_round:
             return True
         sizes = run.batch if isinstance(run.batch, tuple) else (run.batch,)
@@ -46,5 +49,5 @@ class Participation:
 
 
 def units_of(run: LastIterate) -> int:
-    """How many units there are; without a number, those that are used."""
+    """Return the number of units; if it is not stated, the number of those that are used."""
     return run.records if run.records is not None else round(float(per_round(run.batch, run)[: run.rounds].sum()))

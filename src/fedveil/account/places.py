@@ -1,4 +1,4 @@
-"""Per person: with a public order every place has its own guarantee; the certificate is the worst of them."""
+"""Guarantees of single places: with a public order every place has its own; the certificate is the worst of them."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ from fedveil.theory.numerics import check_delta, smallest_epsilon
 from fedveil.values import number, whole
 
 _TOLERANCE = 1e-7
-_SLOW = ("linear-contraction", "nonlinear-contraction")  # they walk through all rounds for every epsilon
-_FEW_ROUNDS = 400  # rounds up to which they are tried although the block bound, which is no worse, is there
+_SLOW = ("linear-contraction", "nonlinear-contraction")  # they go through all rounds for every epsilon
+_FEW_ROUNDS = 400  # most rounds for which they are tried although the block bound, which is no worse, is available
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceCurve:
-    """Epsilon at each of the places (rounds, counted from 1) that were looked at; ``others`` bounds all the rest."""
+    """Epsilon at each examined place (round, counted from 1); ``others`` bounds all the rest."""
 
     places: tuple[int, ...]
     epsilons: tuple[float, ...]
@@ -26,17 +26,19 @@ class PlaceCurve:
 
     @property
     def worst(self) -> float:
-        """The certificate: the largest, places that were not looked at included."""
+        """The certificate: the largest epsilon, including places that were not examined."""
         return max(*self.epsilons, self.others)
 
     @property
     def mean(self) -> float:
-        """What a person at a random but public place can expect."""
+        """The mean epsilon, for a person at a random but public place."""
         return math.fsum(self.epsilons) / len(self.epsilons)
 
 
 def place_curve(run: LastIterate, *, delta: float, most: int = 200) -> PlaceCurve:
-    """Certified epsilon of each place; beyond ``most`` rounds, of that many places, the first and last among them.
+    """Return the certified epsilon of each place; with more than ``most`` rounds, of that many places.
+
+    The first and the last are always among them.
 
     >>> run = LastIterate(rounds=4, step_size=0.5, lipschitz=1.0, smoothness=0.5, noise_std=2.0)
     >>> [round(e, 3) for e in place_curve(run, delta=1e-5).epsilons]  # mu = 1/sqrt(rounds from here on)
@@ -61,11 +63,11 @@ def place_curve(run: LastIterate, *, delta: float, most: int = 200) -> PlaceCurv
 
 
 def _least(run: LastIterate, delta: float) -> float:
-    """The least certified epsilon at this place, over the same bounds as ``account``.
+    """Return the least certified epsilon at this place, over the same bounds as ``account``.
 
-    A bound is inverted only if it beats the best one before it, which takes one evaluation to see. Transport withdraws
-    itself where many rounds follow, so it is worked out for the last few places only. In long runs contraction round by
-    round is left out where blocks of rounds are followed: they are at least as good, and a hundred times faster.
+    A bound is inverted only if it beats the best one before it, which one evaluation shows. Transport withdraws if many
+    rounds follow, so it is computed for the last few places only. In long runs, contraction round by round is left out
+    if blocks of rounds are followed, which is at least as good and a hundred times faster.
     """
     able = {e.name: e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None}
     quick = [bound for name, bound in able.items() if name not in _SLOW]

@@ -26,7 +26,7 @@ class RenyiAccountant:
     """Divergences add; the lossless conversion gives epsilon at the best order."""
 
     def primitive(self, mechanism: Primitive, /) -> Vector:
-        """zeta at each order; refuses what has no closed form here."""
+        """Return zeta at each order; refuse mechanisms without a closed form here."""
         match mechanism:
             case Gaussian() | ShuffledGaussian():
                 return np.array([renyi_gaussian(order, mechanism.mu) for order in _ORDERS])
@@ -39,19 +39,19 @@ class RenyiAccountant:
                 raise CannotCertify("no closed Renyi divergence is used for this mechanism and these neighbours")
 
     def compose(self, first: Vector, second: Vector, /) -> Vector:
-        """Order by order."""
+        """Add the curves, order by order."""
         return first + second
 
     def repeat(self, once: Vector, times: int, /) -> Vector:
-        """Order by order."""
+        """Multiply the curve by the count, order by order."""
         return once * times
 
     def epsilon(self, curve: Vector, delta: float, /) -> float:
-        """The least over the orders."""
+        """Return the least epsilon over the orders."""
         check_delta(delta)
         return epsilon_over_orders(np.array(_ORDERS, dtype=np.float64), curve, delta)[0]
 
     def delta(self, curve: Vector, epsilon: float, /) -> float:
-        """The least over the orders."""
+        """Return the least delta over the orders."""
         check_epsilon(epsilon)
         return delta_over_orders(np.array(_ORDERS, dtype=np.float64), curve, epsilon)[0]

@@ -12,13 +12,15 @@ from functools import lru_cache, partial
 import numpy as np
 
 from fedveil.account.evaluator import Evaluator, no_contraction, withdrawn
-from fedveil.account.hidden import lipschitz_of_step, per_round, rounds_of
+from fedveil.account.hidden import rounds_of
+from fedveil.account.joining import joining, other_records
 from fedveil.mechanism import LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.closing import Part, at_once, check_plan, lengths
 from fedveil.theory.composition import Uses, worst_upper
+from fedveil.theory.exchange import exchange_delta, exchange_epsilon, exchange_law
 from fedveil.theory.hops import log_delta_upper, profile, two_hops
-from fedveil.theory.loss import GaussianLaw, LossLaw
+from fedveil.theory.loss import FiniteLaw, GaussianLaw, LossLaw
 from fedveil.theory.mixture_law import Way
 from fedveil.theory.plan_search import PoissonCost, best_plan, scattered_cost
 from fedveil.theory.rounds import Rounds
@@ -27,24 +29,26 @@ from fedveil.values import Vector
 
 _KINDS = 48  # different rounds that are told apart when every model is seen
 _CLASSES = 12  # different shifts inside one part of a pass
+_LONGEST = 1e3  # a contribution over its round's noise, from where on nothing is promised
+_WIDEST = 50.0  # epsilon of an exchange up to which it is looked for
 _USUAL = 1e-5  # the delta for which a plan is sought when none is given
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What a run is dominated by: independent uses in both directions of zero-out, or of an exchange."""
+    """What dominates a run: independent uses in both directions of zero-out, or of an exchange."""
 
     forward: tuple[tuple[LossLaw, int], ...]
     backward: tuple[tuple[LossLaw, int], ...]
 
     @property
     def alternatives(self) -> list[Uses]:
-        """The directions that differ."""
+        """Return the directions that differ."""
         return [self.forward] if self.forward == self.backward else [self.forward, self.backward]
 
 
 def sampled_evaluators(run: LastIterate) -> Sequence[Evaluator]:
-    """Every bound, certified ones first."""
+    """Return every bound, certified ones first."""
     other = "stated for a known place or a partition, not for records that draw their own rounds"
     names = ("linear-contraction", "nonlinear-contraction", "shift", "block", "transport", "position")
     rest = [withdrawn(name, other) for name in (*names, "renyi-diffusion", "renyi-iteration")]
@@ -53,22 +57,24 @@ def sampled_evaluators(run: LastIterate) -> Sequence[Evaluator]:
 
 def _unhidden(run: LastIterate, group: int) -> Evaluator:
     why = "every model counted as seen, the record's draws secret: exact composition of its dominating pairs"
-    return _evaluator("unhidden", why, run, group, lambda _: seen_pairs(run, group), 0.0, _unhidden)
+    return _evaluator("unhidden", why, run, group, lambda _: seen_pairs(run, group), lambda _: 0.0, _unhidden)
 
 
 def _shifted(run: LastIterate, group: int) -> Evaluator:
-    name, rounds = "sampled-shift", sampled_rounds(run)
+    name = "sampled-shift"
     if run.stopping == "random":
         return withdrawn(name, "worked out for the last model, not for random stopping")
-    if not rounds.contracts:
-        return withdrawn(name, no_contraction(run))
-    chance = overfull(run)
-    if not chance < 1:
+    if other_records(run) is None:
+        return withdrawn(name, "planned batches differ, so they do not tell how many records may join: state records")
+    joined = joining(run, _USUAL)
+    if not sampled_rounds(run, _USUAL).contracts:
+        return withdrawn(name, no_contraction(run) + ("" if run.smoothness is None else f": {joined.words}"))
+    if not joined.chance < 1:
         return withdrawn(name, "more records than largest_batch are likely to join some round")
     why = "the record's draws are secret and later noise closes its gaps, part by part"
     if run.largest_batch is None and run.smoothness:
-        why += "; smoothness is taken to hold for a round's sum over the planned batch, whoever joined"
-    return _evaluator(name, why, run, group, partial(hidden_pairs, run, group), chance, _shifted)
+        why += f"; {joined.words}"
+    return _evaluator(name, why, run, group, partial(hidden_pairs, run, group), partial(overfull, run), _shifted)
 
 
 def _evaluator(
@@ -77,79 +83,99 @@ def _evaluator(
     run: LastIterate,
     group: int,
     pairs: Callable[[float], Pairs],
-    chance: float,
+    chance: Callable[[float], float],
     again: Callable[[LastIterate, int], Evaluator],
 ) -> Evaluator:
-    """The bound from its pairs; ``chance`` of what they do not cover is added to delta."""
+    """Return the bound from its pairs at a delta; the ``chance`` of what they do not cover is added to delta."""
     exact_groups = run.order == "poisson"
 
     def epsilon(delta: float) -> float:
-        if not delta > chance:
+        left = delta - chance(delta)
+        if not left > 0:
             return math.inf
         try:
-            if _two_hops(run):
-                return _hops(run, name)[1](delta - chance)
-            return worst_upper(pairs(delta).alternatives, delta - chance)
+            if _exchanged(run):
+                return _exchange(run, name, delta)[1](left)
+            return worst_upper(pairs(delta).alternatives, left)
         except OverflowError:  # beyond what the grids hold: nothing is promised
             return math.inf
 
     def log_delta(at: float) -> float:
         try:
-            found = _hops(run, name)[0](at) if _two_hops(run) else log_delta_upper(pairs(_USUAL).alternatives, at)
+            if _exchanged(run):
+                found = _exchange(run, name, _USUAL)[0](at)
+            else:
+                found = log_delta_upper(pairs(_USUAL).alternatives, at)
         except OverflowError:
             found = 0.0
-        return min(math.log(math.exp(min(found, 0.0)) + chance), 0.0)
+        return min(math.log(math.exp(min(found, 0.0)) + chance(_USUAL)), 0.0)
 
     many = (lambda size: again(run, size)) if exact_groups and group == 1 else None
     direct = epsilon if group == 1 or exact_groups else None
     return Evaluator(name, "certified", why, log_delta, epsilon=direct, grouped=many)
 
 
-def _two_hops(run: LastIterate) -> bool:
-    """Exchanges under independent draws go through the run without the record."""
+def _exchanged(run: LastIterate) -> bool:
+    """Return whether a record is exchanged for another under independent draws: then two sums over each pass differ."""
     return run.order == "independent" and run.neighbours == "replace-one"
 
 
 @lru_cache(maxsize=32)
-def _hops(run: LastIterate, name: str) -> tuple[Callable[[float], float], Callable[[float], float]]:
+def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[float], float], Callable[[float], float]]:
+    """Return log delta as a function of epsilon, and the inverse: both sums together, or two hops if that is less."""
     single = replace(run, neighbours="zero-out")
-    found = seen_pairs(single, 1) if name == "unhidden" else hidden_pairs(single, 1, _USUAL)
-    return two_hops(profile(found.forward), profile(found.backward))
+    found = seen_pairs(single, 1) if name == "unhidden" else hidden_pairs(single, 1, delta)
+    hops = two_hops(profile(found.forward), profile(found.backward))
+    (law, times), *rest = found.forward
+    alone = law if not rest and times == 1 and isinstance(law, AllocationLaw) else None
+
+    def log_delta(at: float) -> float:
+        try:
+            if alone is None:
+                return min(hops[0](at), log_delta_upper([_exchange_uses(found)], at))
+            return min(hops[0](at), math.log(max(exchange_delta(alone.summands, at, alone.tail), 1e-300)))
+        except OverflowError:
+            return hops[0](at)
+
+    def epsilon(at: float) -> float:
+        loose = hops[1](at)
+        try:
+            if alone is None:
+                return min(loose, worst_upper([_exchange_uses(found)], at))
+            return min(loose, exchange_epsilon(alone.summands, at, min(loose, _WIDEST), alone.tail))
+        except OverflowError:
+            return loose
+
+    return log_delta, epsilon
 
 
-def sampled_rounds(run: LastIterate) -> Rounds:
-    """The rounds as the theorem sees them: the gap that one contribution opens, whatever the neighbours are."""
-    plain = rounds_of(replace(run, neighbours="zero-out", largest_batch=None))
-    step, lipschitz = per_round(run.step_size, run), plain.lipschitz
-    if run.largest_batch is not None and run.smoothness is not None:
-        penalty = run.strong_convexity
-        steep = penalty + (run.smoothness - penalty) * run.largest_batch / per_round(run.batch, run)
-        convex = np.maximum(np.abs(1 - step * penalty), np.abs(1 - step * steep))
-        lipschitz = convex if run.convex else 1 + step * steep
-    elif run.smoothness is not None:
-        lipschitz = lipschitz_of_step(run, step)
+def _exchange_uses(pairs: Pairs) -> tuple[tuple[LossLaw, int], ...]:
+    """Return the passes of an exchange, from those of zero-out; the same in both directions."""
+    return tuple((exchange_law(law), times) for law, times in pairs.forward)
+
+
+def sampled_rounds(run: LastIterate, delta: float = _USUAL) -> Rounds:
+    """Return the rounds in the form of the theorem: the gap that one contribution opens, for any neighbours.
+
+    Steps are as steep as the number of records makes them that may join when about this delta is asked for.
+    """
+    plain = rounds_of(replace(run, neighbours="zero-out"))
     unknown = np.full(plain.count, math.inf)  # how far sums of unknown size carry two points
+    lipschitz = joining(run, delta).lipschitz
     return Rounds(plain.noise, plain.gap, plain.swap, lipschitz, unknown, plain.diameter)
 
 
-def overfull(run: LastIterate) -> float:
-    """A bound on the chance that some round is joined by more than ``largest_batch`` others (Chernoff); else 0."""
-    if run.largest_batch is None or run.records is None or run.smoothness in (None, 0.0):
-        return 0.0
-    others, rate = run.records - 1, run.rate if run.rate is not None else 1 / run.rounds
-    share = (run.largest_batch + 1) / max(others, 1)
-    if share > 1:
-        return 0.0
-    if share <= rate:
-        return 1.0
-    rest = (1 - share) * math.log((1 - share) / (1 - rate)) if share < 1 else 0.0
-    return min(1.0, run.total * math.exp(-others * (share * math.log(share / rate) + rest)) * (1 + 1e-6))
+def overfull(run: LastIterate, delta: float = _USUAL) -> float:
+    """Return a bound on the chance that some round is joined by more records than it is charged for at about this
+    delta.
+    """
+    return joining(run, delta).chance
 
 
 @lru_cache(maxsize=16)
 def seen_pairs(run: LastIterate, group: int) -> Pairs:
-    """Every model seen."""
-    rounds = sampled_rounds(run)
+    """Return the pairs if every model is seen."""
+    rounds = _bearable(sampled_rounds(run, _USUAL))  # of which only gaps and noise count
     if run.order == "independent":
         return _passes(run, rounds, at_once(run.rounds) if _steady(run, rounds) else at_once(run.total))
     ratios, counts = _few(rounds.gap / rounds.noise)
@@ -163,6 +189,13 @@ def seen_pairs(run: LastIterate, group: int) -> Pairs:
     return _both([tuple(found) for found in uses.values()])
 
 
+def _bearable(rounds: Rounds) -> Rounds:
+    """Refuse rounds with next to no noise: nothing is promised of them, and no grid would hold their losses."""
+    if not float(np.max(rounds.gap / rounds.noise)) < _LONGEST:
+        raise OverflowError("a round has next to no noise")
+    return rounds
+
+
 def _ways(run: LastIterate) -> tuple[Way, ...]:
     return ("exchange",) if run.neighbours == "replace-one" else ("present", "null")
 
@@ -172,7 +205,7 @@ def _both(found: Sequence[tuple[tuple[LossLaw, int], ...]]) -> Pairs:
 
 
 def _few(values: Vector) -> tuple[Vector, Vector]:
-    """At most so many different values, rounded up, with their counts."""
+    """Return at most so many different values, rounded up, with their counts."""
     different, counts = np.unique(values, return_counts=True)
     if different.size <= _KINDS:
         return different, counts.astype(np.float64)
@@ -182,8 +215,10 @@ def _few(values: Vector) -> tuple[Vector, Vector]:
 
 @lru_cache(maxsize=64)
 def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
-    """Only the last model seen: the best plan that is found for about this delta."""
-    rounds = sampled_rounds(run)
+    """Return the pairs if only the last model is seen, by the best plan found for about this delta."""
+    rounds = _bearable(sampled_rounds(run, delta))
+    if not rounds.contracts:  # so many may join that no gap can be followed: each is closed at once
+        return seen_pairs(run, group)
     constant = all(bool(np.all(a == a[0])) for a in (rounds.noise, rounds.gap, rounds.lipschitz))
     if run.order == "independent":
         weights = np.full(run.total, 1 / run.rounds)
@@ -216,7 +251,7 @@ def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
 
 
 def _widest(rounds: Rounds, rate: float, group: int, delta: float) -> float:
-    """Four times about what a Gaussian of the same first order costs, and one use at the end."""
+    """Return four times about what a Gaussian of the same first order costs, and one use at the end."""
     mu = 1.2 * group * rate * math.sqrt(float(np.sum((rounds.gap / rounds.noise) ** 2)))
     last = float(rounds.gap[-1] / rounds.noise[-1]) * group
     normal = math.sqrt(-2 * math.log(delta))
@@ -225,13 +260,16 @@ def _widest(rounds: Rounds, rate: float, group: int, delta: float) -> float:
 
 
 def _steady(run: LastIterate, rounds: Rounds) -> bool:
-    """Whether all passes are alike."""
+    """Return whether all passes are alike."""
     arrays = (rounds.gap, rounds.noise)
     return all(bool(np.all(a.reshape(run.passes, -1) == a[: run.rounds])) for a in arrays)
 
 
 def _passes(run: LastIterate, rounds: Rounds, parts: Sequence[Part]) -> Pairs:
-    """Independent draws: each pass a sum over its parts; ``parts`` of one pass stand for all."""
+    """Return the pairs for independent draws: each pass is a sum over its parts.
+
+    ``parts`` of one pass stand for all.
+    """
     repeated = run.passes if parts[-1].last == run.rounds else 1
     by_pass: dict[int, list[Part]] = {}
     for part in parts:
@@ -248,7 +286,7 @@ def _passes(run: LastIterate, rounds: Rounds, parts: Sequence[Part]) -> Pairs:
 
 
 def _pass_law(summands: Summands, way: str) -> LossLaw:
-    """The sum over a pass; with one round nothing is secret."""
+    """Return the law of the sum over a pass; with one round nothing is secret."""
     if len(summands) == 1 and summands[0][1] == 1 and len(summands[0][0]) == 1:
         return GaussianLaw(summands[0][0][0][0])
     return AllocationLaw(summands, "present" if way == "present" else "null", tail=sparing_tail(summands))
@@ -269,15 +307,28 @@ def _summands(rounds: Rounds, parts: Sequence[Part], a_pass: int) -> Summands:
 
 
 def best_pairs(run: LastIterate) -> Pairs | None:
-    """The pairs by which a sampled run enters a composition; None where only its curve is known."""
-    if _two_hops(run) or overfull(run) > 0:
-        return None
-    hidden = run.stopping == "end" and sampled_rounds(run).contracts
-    return hidden_pairs(run, 1, _USUAL) if hidden else seen_pairs(run, 1)
+    """Return the pairs by which a sampled run enters a composition; None where only its curve is known.
+
+    Should more records join than are charged for, everything counts as disclosed.
+    """
+    single = replace(run, neighbours="zero-out") if _exchanged(run) else run
+    hidden = _shifted(run, 1).status == "certified"
+    pairs = hidden_pairs(single, 1, _USUAL) if hidden else seen_pairs(single, 1)
+    if _exchanged(run):
+        try:
+            pairs = Pairs(_exchange_uses(pairs), _exchange_uses(pairs))
+        except OverflowError:
+            return None
+    chance = overfull(run, _USUAL) if hidden else 0.0
+    if chance == 0:
+        return pairs
+    kept = (1 - chance) * (1 - 8e-16)  # floats near 1 must not round a small chance away
+    crowded: tuple[tuple[LossLaw, int], ...] = ((FiniteLaw((0.0,), (kept,), (kept,)), 1),)
+    return Pairs(pairs.forward + crowded, pairs.backward + crowded)
 
 
 def certified_epsilon(run: LastIterate, delta: float) -> float:
-    """The least epsilon: hidden where that applies (closing every gap at once is among its plans), else seen."""
+    """Return the least epsilon: hidden if that applies (its plans include closing every gap at once), else seen."""
     for evaluator in (_shifted(run, 1), _unhidden(run, 1)):
         if evaluator.epsilon is not None and (value := evaluator.epsilon(delta)) < math.inf:
             return value

@@ -1,7 +1,7 @@
-"""Observers of a run whose clients add the noise themselves, in shares: what each does not know of it.
+"""Observers of a run whose clients add the noise in shares: what each does not know of it.
 
-A round's planned noise is what so many shares make up as there are honest clients that surely answer; any more is given
-away. Theory page: noise-shares.md.
+The planned noise of a round is made up by the shares of the honest clients that surely answer; any more is extra.
+Theory page: noise-shares.md.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from fedveil.account.curious import curious_bounds, secret_from_client
 from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
 from fedveil.account.observers import Participation, every_update, views
+from fedveil.account.sampled_observers import sampled_views_of_shares
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Adversary, Answer
@@ -24,9 +25,9 @@ from fedveil.values import Vector
 class Shares:
     """Who shares the noise of a round: ``cohort`` clients, one number or one for each round of a pass.
 
-    ``dropouts`` of them may be missing and ``colluders`` may tell the server what they added. ``everyone``: all clients
-    take part in every round, and so are sent every model. ``opened``: clients see every sum; ``named``: they learn who
-    else is in their rounds. ``together``: clients that one site holds, and a curious one is.
+    ``dropouts`` of them may be missing, and ``colluders`` may tell the server what they added. ``everyone``: all
+    clients take part in every round, and so are sent every model. ``opened``: clients see every sum; ``named``: they
+    learn who else is in their rounds. ``together``: clients of one site, which look together.
     """
 
     cohort: int | tuple[int, ...]
@@ -46,11 +47,11 @@ class Shares:
 
     @property
     def steady(self) -> bool:
-        """Whether the number of answers to a round cannot depend on which clients were dealt into it."""
+        """True if the number of answers in a round cannot depend on which clients were dealt into it."""
         return self.everyone or self.dropouts == 0
 
     def honest(self, run: LastIterate) -> Vector:
-        """Honest clients that surely answer, in each round."""
+        """Return the number of honest clients that surely answer, in each round."""
         found = per_round(self.cohort, run) - self.dropouts - self.colluders
         if not bool(np.all(found >= 1)):
             missing = f"{self.dropouts} dropouts and {self.colluders} colluders"
@@ -58,10 +59,10 @@ class Shares:
         return found
 
     def beside(self, run: LastIterate) -> Vector:
-        """The share of each round's planned variance that a site with clients in it does not know.
+        """Return the share of each round's planned variance that a site with clients in it does not know.
 
-        At least the victim answers beside these, and no fewer than ``cohort - dropouts`` in all; what exceeds the plan
-        is not counted.
+        Besides its clients at least the victim answers, and no fewer than ``cohort - dropouts`` in all; what exceeds
+        the plan is not counted.
         """
         honest = self.honest(run)
         return np.minimum(1.0, np.maximum(honest + self.colluders - self.together, 1.0) / honest)
@@ -70,15 +71,18 @@ class Shares:
 def observe_shares(
     run: LastIterate, adversary: Adversary, who: Participation, shares: Shares, *, delta: float
 ) -> Answer:
-    """The smallest epsilon that is proved against this observer, for ideal, real-valued shares."""
+    """Return the smallest epsilon that is proved against this observer, for ideal, real-valued shares."""
     bounds = [bound_of(e, delta, None) for e in views_of_shares(run, adversary, who, shares)]
     return least_of(bounds, delta, None)
 
 
 def views_of_shares(run: LastIterate, adversary: Adversary, who: Participation, shares: Shares) -> Sequence[Evaluator]:
-    """Every bound on what this observer learns."""
+    """Return every bound on what this observer learns."""
     require(run.noise == "gaussian", "The noise", "be gaussian when clients share it", run.noise)
     honest = shares.honest(run)
+    if run.sampled:
+        left = shares.beside(run)
+        return sampled_views_of_shares(run, adversary, who, everyone=shares.everyone, honest=honest, beside=left)
     match adversary:
         case "final-model":
             return _apart(views(run, adversary, who), shares)
@@ -95,19 +99,19 @@ def views_of_shares(run: LastIterate, adversary: Adversary, who: Participation, 
 
 
 def _curious(run: LastIterate, who: Participation, shares: Shares) -> Sequence[Evaluator]:
-    """One client that knows its own share."""
+    """Return bounds for a client that knows its own share."""
     if who.clients == 1:
         return [withdrawn("unhidden", "there is no other client who could be curious")]
     left = shares.beside(run)
-    if shares.together > 1:  # it may have a client in every round: all models and sums are counted as seen
+    if shares.together > 1:  # it may have a client in every round, so all models and sums are counted as seen
         why = f"every model counted as seen, at the worst round; a site of {shares.together} clients knows their shares"
         return every_update(_scaled(replace(run, order="public"), left), why)
     if shares.everyone or shares.opened:
         dealt = run if secret_from_client(run, who) else replace(run, order="public")
         seen = "takes part in every round" if shares.everyone else "can open sums"
         return every_update(_scaled(dealt, left), f"every model counted as seen, as the client {seen}; its share known")
-    # It enters one round of a pass, and a client among C equals is charged there with (C - 1)/C of the noise; where it
-    # knows more of it because others may be missing, all noise is counted as less.
+    # It enters one round of a pass, where a client among C equals is charged with (C - 1)/C of the noise. If it
+    # knows more because others may be missing, all noise is counted as less.
     cohort = per_round(shares.cohort, run)
     usual = np.where(cohort > 1, (cohort - 1) / cohort, 1.0)
     found = _apart(curious_bounds(_scaled(run, np.minimum(1.0, left / usual)), who), shares)
@@ -118,7 +122,7 @@ def _curious(run: LastIterate, who: Participation, shares: Shares) -> Sequence[E
 
 
 def _apart(found: Sequence[Evaluator], shares: Shares) -> Sequence[Evaluator]:
-    """Coupling of positions compares arrangements: the noise of their rounds must be the same."""
+    """Withdraw coupling of positions unless all rounds have the same noise, because it compares arrangements."""
     if shares.steady:
         return found
     why = "clients may be missing, so how much noise a round has may depend on who was dealt into it"
@@ -126,7 +130,7 @@ def _apart(found: Sequence[Evaluator], shares: Shares) -> Sequence[Evaluator]:
 
 
 def _scaled(run: LastIterate, variance: Vector) -> LastIterate:
-    """The run with this share of each round's variance."""
+    """Return the run with this share of each round's variance."""
     factor = np.sqrt(variance)
     if bool(np.all(factor == factor[0])) and not isinstance(run.noise_std, tuple):
         return run if factor[0] == 1 else replace(run, noise_std=float(run.noise_std * factor[0]))

@@ -17,24 +17,24 @@ from fedveil.theory.position_program import program
 from fedveil.theory.transport import Transport, transport
 from fedveil.values import Indices
 
-_MOST_TABLES = 8  # rounds after the use that transport follows
-_WIDEST = 5.0  # diameters over noise at which transport is tried
-_MOST_PLACES = 20_000  # places up to which position coupling is worked out
-_MOST_USES = {True: 1_000_000, False: 200_000}  # rounds in all up to which it is, with and without a projection
-_MOST_STAR = 3000  # places up to which it is tried through hubs
-_MOST_PROGRAM = 400  # places up to which its linear program is tried too
+_MOST_TABLES = 8  # most rounds after the use that transport follows
+_WIDEST = 5.0  # largest diameter over noise at which transport is tried
+_MOST_PLACES = 20_000  # most places for which position coupling is computed
+_MOST_USES = {True: 1_000_000, False: 200_000}  # most rounds in all for which it is, with and without a projection
+_MOST_STAR = 3000  # most places for which it is tried through hubs
+_MOST_PROGRAM = 400  # most places for which its linear program is tried too
 
 
 class Coupling(Protocol):
-    """Either form of position coupling."""
+    """One form of position coupling."""
 
     def log_delta(self, epsilon: float, /) -> float:
-        """Logarithm of an upper bound on delta."""
+        """Return the logarithm of an upper bound on delta."""
         ...
 
 
 def transport_bound(run: LastIterate) -> Evaluator:
-    """Theory page: transport.md."""
+    """Return the bound by transport; theory page: transport.md."""
     name = "transport"
     state = hidden_run(run)
     if (refused := needs_gaussian(run, name)) is not None:
@@ -94,7 +94,7 @@ def _chain(run: LastIterate) -> Transport:
 
 
 def _rest(run: LastIterate, near: Indices) -> Callable[[float], float]:
-    """The places that transport does not follow, at their optimal shift."""
+    """Return the bound for places that transport does not follow, by their optimal shift."""
     state = hidden_run(run)
     far = np.setdiff1d(np.arange(state.places.shape[0]), near)
     if far.size == 0:
@@ -109,7 +109,7 @@ def _rest(run: LastIterate, near: Indices) -> Callable[[float], float]:
 
 
 def position_bound(run: LastIterate) -> Evaluator:
-    """Theory page: position-coupling.md."""
+    """Return the bound by position coupling; theory page: position-coupling.md."""
     name = "position"
     state = hidden_run(run)
     if state.weights is None:
@@ -137,7 +137,7 @@ def position_bound(run: LastIterate) -> Evaluator:
 
 @lru_cache(maxsize=16)
 def _couplings(run: LastIterate) -> tuple[Coupling, ...]:
-    """The best hub of a few, and the linear program where it is small enough."""
+    """Return the best hub of a few, and the linear program if it is small enough."""
     state = hidden_run(run)
     weights = state.weights if state.weights is not None else np.ones(1)
     chosen: list[Coupling] = []

@@ -1,1 +1,1 @@
-"""The ways to learn together: a folder each, what each must know in base.py, and one registry."""
+"""The training algorithms: a folder for each, their common interface in base.py, and one registry."""

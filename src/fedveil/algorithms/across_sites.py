@@ -1,6 +1,6 @@
-"""What an algorithm does when its clients are on many machines: one side at the aggregator, one at every site.
+"""The interface of an algorithm whose clients are on many machines: one side at the aggregator, one at every site.
 
-``federation`` calls these two protocols and knows nothing else about an algorithm.
+``federation`` uses these two protocols and knows nothing else about an algorithm.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fedveil.wire.envelope import Refused
 if TYPE_CHECKING:
     from fedveil.plan import Plan
 
-TAIL = 12.0  # deviations: a norm beyond sqrt(size) + 12 of them has a chance below exp(-72)
-LOOSE = 1 + 2.0**-20  # float errors of the limit itself
+TAIL = 12.0  # deviations: the chance of a norm beyond sqrt(size) + 12 of them is below exp(-72)
+LOOSE = 1 + 2.0**-20  # covers float errors of the limit itself
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """One site: its clients' numbers in the study, and the number of each of its records."""
+    """One site: the numbers of its clients in the study, and the number of each of its records."""
 
     clients: Indices
     records: Indices
@@ -47,25 +47,20 @@ class Consortium:
     blank_rows: bool = False
 
     def stated(self, plan: Plan) -> Plan:
-        """Return the plan with what the sites say about their records, for the certificate to name."""
+        """Return the plan with what the sites say about their records, so that the certificate names it."""
         return replace(plan, places=plan.places or self.places, blank_rows=plan.blank_rows or self.blank_rows)
-
-    @property
-    def site_of(self) -> dict[int, str]:
-        """Which site a client belongs to."""
-        return {int(client): site for site, member in self.members.items() for client in member.clients}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standing:
-    """Where a run stands after ``round`` rounds: all that the server keeps, in one row of numbers."""
+    """The state of a run after ``round`` rounds: everything that the server keeps, in one row of numbers."""
 
     round: int
     row: Vector
 
 
 class Serving(Protocol):
-    """One algorithm at the aggregator; it holds no data."""
+    """An algorithm at the aggregator, which holds no data."""
 
     @property
     def plan(self) -> Plan:
@@ -73,45 +68,51 @@ class Serving(Protocol):
 
     @property
     def last(self) -> int:
-        """After how many rounds the model is released."""
+        """The number of rounds after which the model is released."""
 
     def begin(self) -> Standing:
-        """Before the first round."""
+        """Return the state before the first round."""
 
     def model(self, standing: Standing) -> Vector:
-        """The model of a standing."""
+        """Return the model of a state."""
 
     def proposal(self, site: str) -> dict[str, Indices]:
-        """What one site must know besides the plan."""
+        """Return what one site must know besides the plan."""
 
     def questions(self, standing: Standing) -> dict[str, Content]:
-        """Who is asked what in the next round: fixed by the standing, so that asking again is asking the same."""
+        """Return the questions of the next round by site.
+
+        They depend only on the state, so a repeated question is the same.
+        """
 
     def cohort(self, turn: int) -> int:
-        """How many clients take part in a round."""
+        """Return how many clients take part in a round."""
 
     def clients(self, turn: int, site: str) -> set[int]:
-        """The clients of a site who take part in a round."""
+        """Return the clients of a site that take part in a round."""
 
     def limit(self, turn: int, site: str, clients: list[int]) -> int:
-        """Grid steps that the norm of these clients' sum does not exceed, but with a chance below exp(-72)."""
+        """Return a norm in grid steps that the sum of these clients exceeds with a chance below exp(-72)."""
 
     def advance(self, standing: Standing, total: Whole) -> Standing:
-        """The next standing."""
+        """Return the state after one more round, with this sum."""
 
 
 class SiteWork(Protocol):
-    """One algorithm at a site, for one run."""
+    """An algorithm at a site, for one run."""
 
     def parts(self, turn: int, asked: Content) -> dict[int, Whole]:
-        """What its clients of this round send, by their numbers in the study; the noise is in it.
+        """Return what the clients of this round send, by their numbers in the study, with the noise included.
 
         The same round and the same question give the same answer, also after a restart.
         """
 
 
 def model_in(asked: Content, plan: Plan) -> Vector | None:
-    """The model in a question, or None if none was sent; what is no finite row of the right length is refused."""
+    """Return the model in a question, or None if none was sent.
+
+    Anything but a finite row of the right length is refused.
+    """
     model = asked.rows.get("model")
     if model is None:
         return None
@@ -121,7 +122,7 @@ def model_in(asked: Content, plan: Plan) -> Vector | None:
 
 
 def model_needed(asked: Content, plan: Plan) -> Vector:
-    """The model in a question that must hold one."""
+    """Return the model in a question; refuse a question without one."""
     model = model_in(asked, plan)
     if model is None:
         raise Refused("no-model")

@@ -1,6 +1,6 @@
 """How an algorithm is carried out: in this process, at the aggregator, at a site.
 
-Randomness is drawn by address (label, index), so that a run that is begun again repeats itself to the byte.
+Randomness is addressed by (label, index), so that a run that is started again repeats the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Done(Protocol):
-    """Where a run stands; an algorithm that can go on from there keeps all it needs in it."""
+    """The progress of a run; an algorithm that can resume keeps everything it needs in it."""
 
     @property
     def round(self) -> int: ...  # noqa: D102
@@ -33,22 +33,22 @@ class Done(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """So many rounds are done; the run cannot go on from here, and repeats itself if it is begun again."""
+    """The number of rounds done, for a run that cannot resume and repeats itself if it is started again."""
 
     round: int
 
 
 def _unwatched(done: Done) -> None:
-    """Nobody looks."""
+    """Ignore the progress of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What a run in this process is given beside plan, records and key.
+    """What a run in this process is given besides plan, records and key.
 
-    ``add_up`` adds up a round and ``fails`` says who does not answer, where clients share the noise. ``begun``: a state
-    of the same plan and key to go on from. ``watch`` is called after every round; it may keep the state only where
-    nobody else can read it.
+    ``add_up`` adds up a round and ``fails`` says who does not answer, if clients share the noise. ``begun``: a state of
+    the same plan and key to resume from. ``watch`` is called after every round; it may keep the state only where nobody
+    else can read it.
     """
 
     add_up: Summing = plain_sum
@@ -62,7 +62,7 @@ Serve = Callable[["Plan", Consortium, Entropy], Serving]
 
 
 class Asks(Protocol):
-    """Asks sites one kind of thing about a round; every one of them answers as wanted, or the run stops."""
+    """Asks sites one kind of question about a round; if one does not answer as wanted, the run stops."""
 
     def __call__(self, kind: str, turn: int, asked: Mapping[str, Content], wanted: str, /) -> Mapping[str, Content]: ...  # noqa: D102
 
@@ -99,15 +99,15 @@ class Relay:
 
 
 def _nothing_more(plan: Plan, records: Records, proposal: Content) -> None:
-    """The algorithm proposes nothing that a site would have to check."""
+    """Accept any proposal: the algorithm adds nothing that a site would have to check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acts:
-    """``serve`` and ``work``: the two sides of a run across sites; None where there is no server, but a ``relay``.
+    """``serve`` and ``work``: the two sides of a run across sites; None if there is no server but a ``relay``.
 
-    ``check_proposal`` refuses, at a site, what the plan does not allow. ``resumed``: a state (with a position and a
-    count of dropped updates) from a checkpoint's numbers; None where a stopped run begins again.
+    ``check_proposal`` refuses, at a site, what the plan does not allow. ``resumed``: makes a state (with a position and
+    a count of dropped updates) from a checkpoint's numbers; None if a stopped run starts again.
     """
 
     train: Train

@@ -1,7 +1,8 @@
-"""What an algorithm must know: a plan holds one as a frozen value, and trainer and accountant both read it."""
+"""The interface of an algorithm: a plan holds one as a frozen value, which trainer and accountant both read."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, Protocol, Self
 
 from fedveil.account.grid import Grid
 from fedveil.algorithms.share_words import Row
@@ -9,22 +10,23 @@ from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer
 from fedveil.mechanism import Gaussian
 from fedveil.model.spec import ModelPlan
+from fedveil.tables import filled
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices
 
 
 class Method(Protocol):
-    """A way to learn together, bound by the laws in tests/contract/test_methods.py.
+    """An algorithm, which must satisfy the laws in tests/contract/test_methods.py.
 
-    ``answer`` is for ideal, real-valued noise; ``grid`` says how far the run on whole multiples of 2**exponent strays
-    from that, in units of the noise this observer does not know. ``check`` refuses what the data, the model or the
-    target contradict, ``check_shares`` a trust under which clients cannot share the noise. ``facts`` are lines for
-    people; ``radius`` bounds the norm of the parameters.
+    ``answer`` is for ideal, real-valued noise; ``grid`` says how far the run on whole multiples of 2**exponent differs
+    from that, in units of the noise this observer does not know. ``check`` refuses a method that contradicts the data,
+    the model or the target, ``check_shares`` a trust under which clients cannot share the noise. ``facts`` are lines
+    for people; ``radius`` bounds the norm of the parameters.
 
-    ``hides``: whether the promises rest on nobody seeing a model before the last. ``noiseless``: no guarantee was asked
-    for. ``served``: whether there is a server that adds up. ``waits``: whether a round waits for all of its clients.
-    ``window``: how many rounds are added up at once.
+    ``hides``: whether the promises assume that nobody sees a model before the last. ``noiseless``: no guarantee was
+    asked for. ``served``: whether there is a server that adds up. ``waits``: whether a round waits for all of its
+    clients. ``window``: how many rounds are added up at once.
     """
 
     @property
@@ -43,7 +45,7 @@ class Method(Protocol):
     def window(self) -> int: ...  # noqa: D102
 
     def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """Refuse a method that does not fit."""
+        """Refuse a method that does not fit the data, the model or the target."""
 
     def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
         """Refuse a trust under which the clients cannot share this method's noise on this grid."""
@@ -54,13 +56,13 @@ class Method(Protocol):
     def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
         """Return how many updates are sent in the run, how many by one client, and the clients of the largest round.
 
-        All are upper bounds; ``together``: all who are planned send in every round.
+        All are upper bounds; ``together``: all planned clients send in every round.
         """
 
     def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
         """Return the noise on the averaged gradient (root mean square over rounds), for clients of these sizes.
 
-        None where no gradient is averaged.
+        Return None if no gradient is averaged.
         """
 
     def answer(
@@ -97,48 +99,69 @@ class Method(Protocol):
     def assumptions(
         self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Row]:
-        """Return what the guarantee rests on beside feature bound, randomness and grid."""
+        """Return what the guarantee assumes besides feature bound, randomness and grid."""
 
     def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
         """Return what a reader of the report should know, as (name, value)."""
 
 
 class Served:
-    """What algorithms answer alike that add noise, have a server, and add up every round by itself."""
+    """Answers shared by algorithms that add noise, have a server, and add up every round separately.
+
+    ``pulls_when_empty``: whether a client without records still sends the pull of an l2 penalty, so that leaving a
+    client's records out is not the same as leaving the client out.
+    """
 
     __slots__ = ()
+    pulls_when_empty: ClassVar[bool] = False
 
     @property
     def noiseless(self) -> bool:
-        """There is always noise."""
+        """False: there is always noise."""
         return False
 
     @property
     def served(self) -> bool:
-        """There is a server that adds up."""
+        """True: there is a server that adds up."""
         return True
 
     @property
     def waits(self) -> bool:
-        """A round is over when all of its clients have answered."""
+        """True: a round ends when all of its clients have answered."""
         return True
 
     @property
     def window(self) -> int:
-        """Every round is added up by itself."""
+        """One: every round is added up separately."""
         return 1
 
 
+class Tabled:
+    """A method whose [method] table holds all of its fields."""
+
+    __slots__ = ()
+
+    def table(self) -> dict[str, Any]:
+        """Return all fields."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> Self:
+        """Return the method of the table that :meth:`table` writes."""
+        found: Self = filled(cls, table, "method")
+        return found
+
+
 class EveryModelSeen(Served):
-    """The same of algorithms that hide nothing."""
+    """Answers shared by algorithms that hide nothing."""
 
     __slots__ = ()
 
     @property
     def hides(self) -> bool:
-        """Every model is counted as seen."""
+        """False: every model is counted as seen."""
         return False
 
     def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
-        """No gradient is averaged."""
+        """Return None: no gradient is averaged."""
         return None

@@ -1,6 +1,6 @@
-"""Noise that the clients add in shares: how much each adds, and that whole numbers of 64 bits hold every sum.
+"""Noise that the clients add in shares: how much each adds, and that 64-bit integers hold every sum.
 
-Read by trainers and accountants alike. Proofs: docs/theory/noise-shares.md.
+Used by trainers and accountants alike. Proofs: docs/theory/noise-shares.md.
 """
 
 import math
@@ -18,15 +18,15 @@ from fedveil.trust import Trust
 from fedveil.values import Vector
 
 MODULUS = 2.0**64
-_ROOM = MODULUS / 4  # a sum stays within half of what can be told apart, whatever happens
-_LOOSE = 1 + 2.0**-20  # for float errors, as the clients' own checks
-_SAMPLE = 13.0  # deviations: no sample of a share lies farther out, as the sampler's blocks end before
+_ROOM = MODULUS / 4  # a sum stays within half of the representable range, whatever happens
+_LOOSE = 1 + 2.0**-20  # covers float errors, as in the clients' own checks
+_SAMPLE = 13.0  # deviations: no sample of a share lies farther out, because the sampler's blocks end before
 
 
 def share_deviation(deviation: float, trust: Trust, cohort: int) -> float:
-    """Return the deviation of one client's share of a round's noise.
+    """Return the standard deviation of one client's share of a round's noise.
 
-    The shares of as many clients as are surely honest and answer make up the planned noise; any more are extra.
+    The shares of the clients that are surely honest and answer make up the planned noise; all others are extra.
 
     >>> share_deviation(2.0, Trust(dropouts=3, colluders=3), 10)
     1.0
@@ -36,7 +36,7 @@ def share_deviation(deviation: float, trust: Trust, cohort: int) -> float:
 
 
 def extra_noise(cohorts: Sequence[int], trust: Trust) -> float:
-    """Return how many times the planned variance a round has at most: when all of its clients answer."""
+    """Return the largest ratio of a round's variance to the planned one, reached if all clients answer."""
     if not trust.shared:
         return 1.0
     check_cohorts(cohorts, trust)
@@ -44,25 +44,25 @@ def extra_noise(cohorts: Sequence[int], trust: Trust) -> float:
 
 
 def check_cohorts(cohorts: Sequence[int], trust: Trust) -> None:
-    """Refuse rounds of so few clients that none of them may be left to protect."""
+    """Refuse rounds in which no client might be left whose noise protects the others."""
     for cohort in sorted(set(cohorts)):
         trust.check(cohort)
 
 
 def check_punctual(trust: Trust, kind: str) -> None:
-    """Refuse patience for an algorithm whose updates carry only a share of the noise that they need."""
+    """Refuse patience for an algorithm whose updates carry only a share of the noise they need."""
     hint = "Only updates that carry all of their noise may come late."
     require(trust.patience is None, "trust.patience", f"be left out for {kind}", trust.patience, hint)
 
 
 def check_range(noise: Vector, cohorts: Sequence[int], trust: Trust, exponent: int, most: Vector, each: Vector) -> None:
-    """Refuse a grid on which a share is too coarse, or a sum of contributions and shares could leave 64 bits.
+    """Refuse a grid on which a share is too coarse, or a sum of contributions and shares could exceed 64 bits.
 
-    ``most`` and ``each`` bound the contributions of all clients to a round, and of one: what a client sends as planned
-    is never too large to be sent.
+    ``most`` and ``each`` bound the contributions of all clients to a round, and of one client: what a client sends as
+    planned is never too large to be sent.
 
-    Every sample is below 13 deviations of its share, so this holds for all of them and not only for 12 deviations of
-    their sum; the half step by which each contribution is rounded is far below the room that is left.
+    Every sample is below 13 deviations of its share, so the bound holds for every outcome, not only for 12 deviations
+    of the sum; the half step by which each contribution is rounded is far below the room that is left.
     """
     unit = 2.0**exponent
     share = np.array([share_deviation(s, trust, c) for s, c in zip(noise.tolist(), cohorts, strict=True)]) / unit
@@ -79,14 +79,15 @@ def variation(noise: Vector, cohorts: Sequence[int], trust: Trust, found: Grid) 
     """Return the total variation of all shares from their law, of their sums from theirs, and of rare events."""
     sizes = np.array(cohorts, dtype=np.float64)
     honest = sizes - trust.dropouts - trust.colluders
-    steps = math.ldexp(float(np.min(noise / np.sqrt(honest))), -found.exponent)  # fewest steps: aliased most
+    # with the fewest steps, aliasing is largest
+    steps = math.ldexp(float(np.min(noise / np.sqrt(honest))), -found.exponent)
     alias = log_aliasing(steps, float(sizes.max())) if steps >= LEAST_SHARE else 0.0
     each = SAMPLER_DISTANCE * float(np.sum(sizes + 1)) + sizes.size * math.exp(min(alias, 0.0))
     return min(1.0, found.dimension * each)
 
 
 def with_masks(found: Grid, trust: Trust, adversary: Adversary, rounds: int) -> Grid:
-    """Return the grid with the chance that masks show the server more than sums (docs/theory/secure-aggregation.md)."""
+    """Return the grid with the chance that masks reveal more than sums (docs/theory/secure-aggregation.md)."""
     if adversary == "server-with-secure-aggregation" and trust.server == "secure-aggregation":
         return replace(found, mishap=min(1.0, SAFE * rounds))
     return found

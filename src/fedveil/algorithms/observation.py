@@ -1,7 +1,7 @@
-"""What attacks need of an algorithm: its real code, run and looked at as an observer would.
+"""What attacks need of an algorithm: its real code, run and observed as an observer would.
 
-The first round is the attacker's best: the model before it is public (zero, or a module's starting parameters), every
-record still has a large gradient, and nobody has to guess anything but the noise. Who sees what: observers.md.
+The first round is the best one for an attacker: the model before it is public (zero, or a module's starting
+parameters), every record still has a large gradient, and only the noise is unknown. Who sees what: observers.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """A sum of records' gradients as an observer reads it, noise and all; ``records``: planned in it (0: unknown)."""
+    """A sum of records' gradients as an observer sees it, with noise; ``records``: how many are planned (0.
+
+    Unknown).
+    """
 
     adversary: Adversary
     gradient: Vector
@@ -34,24 +37,31 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """``own``: the server's, by client (where its noise is its own); ``shared``: of those who see sums or models."""
+    """``own``: what the server sees of each client with its own noise; ``shared``.
+
+    What observers of sums or models see.
+    """
 
     own: dict[int, Observation]
     shared: tuple[Observation, ...]
 
     def of_client(self, client: int) -> tuple[Observation, ...]:
-        """Return all that is seen of a client, by whoever sees most first."""
+        """Return all observations of a client, the most informative first."""
         mine = self.own.get(client)
         return self.shared if mine is None else (mine, *self.shared)
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """How far one use of a victim moves a sum, in units of its noise, and how likely it is used in a round."""
+    """How far one use of a victim moves a sum, in units of its noise, and how likely it is used in a round.
+
+    ``places``: among how many rounds of each pass the victim picks one; 0 where it does not pick.
+    """
 
     size: float
     rate: float
     noise: float
+    places: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +71,8 @@ class Releases:
     A wide problem holds as many runs as it has parameters, each with a victim of its own. ``sums``: the released sums
     of all rounds, one a row; ``towards``: 1 where sums point where the model goes, -1 where they are gradients;
     ``widened``: the method for so many victims; ``rows``: rows of each; ``clients``: whether a victim is a client;
-    ``work``: how often a round goes through the records.
+    ``work``: how often a round goes through the records. ``shortened``: the plan of the first so many rounds
+    alone; None where a shorter run does not repeat the beginning of a longer one.
     """
 
     seen_by: Adversary
@@ -72,23 +83,38 @@ class Releases:
     push: Callable[[Plan, float], Push]
     clients: bool
     work: Callable[[Plan], int]
+    shortened: Callable[[Plan, int], Plan] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnRounds:
+    """Who draws its own rounds in a plan, and how: ``batch`` gives the units that join a round, by the real sampler.
+
+    ``rounds``: of a pass; ``rate``: of a coin, None where every unit picks one round of each pass.
+    """
+
+    units: int
+    rounds: int
+    rate: float | None
+    batch: Callable[[int], Indices]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackView:
     """``with_noise``: the plan with its noise multiplied; ``observe``: what is seen of a run, ``clients`` naming whose
     own messages are wanted; ``first_round``: the records that the first round uses. ``releases``: None where only the
-    last model is released.
+    last model is released. ``drawn``: the sampler where units draw their own rounds by secret draws; else None.
     """
 
     with_noise: Callable[[Plan, float], Plan]
     observe: Callable[[Plan, Records, Entropy, Sequence[int], bool], Observations]
     first_round: Callable[[Plan, Records, Entropy], Indices]
     releases: Releases | None = None
+    drawn: Callable[[Plan, Entropy], DrawnRounds | None] = lambda plan, entropy: None
 
 
 def noise_of_client(entropy: Entropy, client: int, scale: float, size: int) -> Vector:
-    """Draw a client's own noise in whole grid steps: words of its own address, so that no two clients share any."""
+    """Draw a client's own noise in whole grid steps, from its own address, so that no two clients share any."""
     if scale == 0:
         return np.zeros(size)
     return rounded_normal(entropy.stream(f"noise of client {client}", 0), scale, size).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The ball that every model is kept in."""
+"""Projection onto the ball that every model is kept in."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from fedveil.values import Vector
 
 
 def project(point: Vector, radius: float) -> Vector:
-    """The nearest point of the ball around zero; of each of several points, one a row.
+    """Return the nearest point of the ball around zero; for several points, one per row.
 
     The squares are summed pairwise, so the norm is exact to 2**-53 times (20 + log2(size)/2), which is accounted for.
     """

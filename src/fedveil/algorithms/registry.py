@@ -1,6 +1,6 @@
 """The one list of algorithms. A new one is a folder here and a name in ``KINDS``.
 
-Parts of an algorithm are loaded when they are asked for: who reads or certifies a plan loads no training code.
+Parts of an algorithm are imported when they are needed: reading or certifying a plan loads no training code.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedveil.algorithms.observation import AttackView
 
 KINDS: Final = ["hidden", "dpsgd", "fedavg", "simfl"]
+DEFAULT: Final = "hidden"  # of a study that names no algorithm
 
 
 def read_method(kind: str, table: Mapping[str, Any]) -> Method:
@@ -25,19 +26,34 @@ def read_method(kind: str, table: Mapping[str, Any]) -> Method:
     return found
 
 
+def title_of(kind: str) -> str:
+    """Return what the algorithm is called in the middle of a sentence; its name where it states none."""
+    return str(getattr(_part(kind, "method"), "TITLE", kind))
+
+
+def pulls_when_empty(kind: str) -> bool:
+    """Return whether a client without records still sends something that depends on the model (see ``Served``)."""
+    return bool(_part(kind, "method").METHOD.pulls_when_empty)
+
+
 def request_type(kind: str) -> Any:
     """Return the type of the study's [algorithm] table."""
     return _part(kind, "design").REQUEST
 
 
+def weighed_for(unit: str) -> list[str]:
+    """Return the algorithms among which ``kind = "auto"`` chooses where this unit is protected."""
+    return [kind for kind in KINDS if unit in getattr(_part(kind, "design"), "WEIGHED_FOR", ())]
+
+
 def acts_of(kind: str) -> Acts:
-    """Return how the algorithm is carried out."""
+    """Return the functions that carry out the algorithm."""
     found: Acts = _part(kind, "acts").ACTS
     return found
 
 
 def attack_view(kind: str) -> AttackView | None:
-    """Return how attacks look at the algorithm; None where none is known."""
+    """Return how attacks observe the algorithm; None if that is not known."""
     if find_spec(f"fedveil.algorithms.{kind}.observe") is None:
         return None
     found: AttackView = _part(kind, "observe").ATTACK_VIEW

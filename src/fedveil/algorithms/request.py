@@ -1,7 +1,7 @@
-"""What planning starts from, and what every algorithm must offer to be planned."""
+"""What planning starts from, and what every algorithm must offer so that it can be planned."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fedveil.algorithms.base import Method
 from fedveil.algorithms.schedule_request import ScheduleRequest
@@ -13,9 +13,9 @@ from fedveil.trust import CENTRAL, Trust
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Public quantities only: the data's shape, the model, the target, and what the user has already decided.
+    """Public quantities only: the shape of the data, the model, the target, and what the user has already decided.
 
-    ``canaries``: how many of the records, and of the features, are an audit's.
+    ``canaries``: how many of the records, and of the features, belong to an audit.
     """
 
     data: DataShape
@@ -28,11 +28,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A method, why it looks as it does, and (where a schedule was searched) what else was looked at."""
+    """A method, the reasons for its design, and (if a schedule was searched) the alternatives.
+
+    ``risk`` is the expected risk by the yardstick that all designs share (fedveil.algorithms.yardstick), or None where
+    it does not apply; ``passes`` counts how often the run computes the gradients of all records.
+    """
 
     method: Method
     reason: str
     designed: Any = None
+    risk: float | None = None
+    passes: float | None = None
 
 
 class AlgorithmRequest(Protocol):
@@ -42,10 +48,18 @@ class AlgorithmRequest(Protocol):
     def kind(self) -> str: ...  # noqa: D102
 
     def design(self, task: Task) -> Draft:
-        """The method of least harm to the model that meets the target with ideal noise."""
+        """Return the method that meets the target with ideal noise and harms the model least."""
 
     def grid(self, method: Method, task: Task) -> int:
-        """The exponent of the grid that the method runs on."""
+        """Return the exponent of the grid that the method runs on."""
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> Method:
-        """The same method with the noise for another target."""
+        """Return the same method with the noise for another target."""
+
+
+@runtime_checkable
+class NoiseCanMove(Protocol):
+    """A request of an algorithm whose noise may be added by the server or by the clients."""
+
+    def noised_by_clients(self) -> AlgorithmRequest:
+        """Return the same request, with noise that the server would add added by the clients."""

@@ -16,9 +16,9 @@ Kind = Literal["auto", "constant", "decaying", "growing-batches"]
 class ScheduleRequest:
     """What the user has decided; None leaves it to the design.
 
-    ``rounds`` counts those of one pass; "converged" asks for so many passes over all units that neither the
-    guarantee nor the model moves any more. Numbers may be one for all rounds, or one per round (of a pass, or of all
-    passes). With ``noise_std`` given nothing is calibrated: it is only checked that it meets the target.
+    ``rounds`` counts those of one pass; "converged" asks for so many passes over all units that neither the guarantee
+    nor the model changes any more. Numbers may be one for all rounds, or one per round (of a pass, or of all passes).
+    If ``noise_std`` is given nothing is calibrated; it is only checked that it meets the target.
     """
 
     kind: Kind = "auto"

@@ -1,4 +1,4 @@
-"""What a guarantee assumes where the clients add the noise in shares: rows for the certificate of any algorithm."""
+"""Assumptions of a guarantee if the clients add the noise in shares: certificate rows for any algorithm."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ SENT_ALWAYS: Row = ("it is sent a model only when it takes part", "not used", "e
 
 
 def share_rows(adversary: Adversary, trust: Trust, cohorts: Sequence[int], sent: Row) -> list[Row]:
-    """Rows for an algorithm whose updates carry a share of the noise; ``sent``: which models a client is sent."""
+    """Return rows for an algorithm whose updates carry a share of the noise; ``sent``: which models a client gets."""
     sizes = sorted(set(cohorts))
     rows = [_share_row(trust, sizes), answer_row(trust, sizes)]
     if trust.dropouts:
@@ -33,28 +33,28 @@ def share_rows(adversary: Adversary, trust: Trust, cohorts: Sequence[int], sent:
 
 
 def answer_row(trust: Trust, sizes: Sequence[int]) -> Row:
-    """How many clients must answer to a round."""
+    """Return the row that says how many clients must answer in a round."""
     least = span(tuple(float(trust.least(size)) for size in sizes))
     refused = "a round with fewer is refused, and its charge kept"
     return ("answers to a round", f"at least {least} of {span(tuple(map(float, sizes)))}", refused)
 
 
 def holder_rows(adversary: Adversary, trust: Trust) -> list[Row]:
-    """Who else is trusted where a third party holds the key of encrypted sums."""
-    if trust.key_holder != "third-party" or adversary == "server":  # that one sees more than the holder could tell
+    """Return rows about the third party, if one holds the key of encrypted sums."""
+    if trust.key_holder != "third-party" or adversary == "server":  # the server sees more than the holder could tell
         return []
     why = "declared: it sees every sum and who is in it, tells the server no more than that, and others nothing"
     return [("the key holder is trusted", "a third party, no client", why)]
 
 
 def site_row(trust: Trust) -> Row:
-    """How many clients look together."""
+    """Return the row that says how many clients may look together."""
     why = "declared: so many clients, and no more, put together what they see"
     return ("clients of one site", f"at most {trust.hand}", why)
 
 
 def sums_row(trust: Trust) -> Row:
-    """What makes it true that the server learns sums only."""
+    """Return the row that says why the server learns sums only."""
     name = "the server learns sums only"
     match trust.server:
         case "secure-aggregation" if trust.identities is not None:
@@ -77,7 +77,7 @@ def sums_row(trust: Trust) -> Row:
 
 
 def drawn(trust: Trust, alone: str) -> str:
-    """Who draws what must stay secret: ``alone`` says it for one process, and sites trust the aggregator with it."""
+    """Return who draws what must stay secret: ``alone`` for one process; sites trust the aggregator with it."""
     if not trust.shared:
         return alone
     how = "drawn from the run's key, which is destroyed with the run; across sites the aggregator draws it and is "
@@ -88,7 +88,7 @@ def drawn(trust: Trust, alone: str) -> str:
 
 
 def span(values: float | tuple[float, ...]) -> str:
-    """One number, or the smallest and the largest of several."""
+    """Return one number, or the smallest and the largest of several."""
     numbers = np.atleast_1d(np.asarray(values, dtype=np.float64))
     low, high = float(numbers.min()), float(numbers.max())
     return f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"

@@ -1,4 +1,4 @@
-"""A round by parts: every client's whole numbers with its own share of the noise in them, and what adds them up.
+"""A round in which every client adds its own share of the noise to its whole numbers, and what adds them up.
 
 The same functions run in one process here and on many machines in a deployment: sites call ``contribution`` (of the
 algorithm's own file), ``share`` and ``message``; whoever adds up is a ``Summing``; the server calls ``advance``. So
@@ -19,64 +19,65 @@ from fedveil.sums.exact import squared_norm
 from fedveil.sums.seam import Summed, Summing, Whole
 from fedveil.values import Vector
 
-Fails = Callable[[int, int], bool]  # (round, client) -> whether the client fails to answer in it; trials give their own
-Answers = Callable[[int], Whole | None]  # what a client sends in this round; None: it cannot answer
+Fails = Callable[[int, int], bool]  # (round, client) -> whether the client fails to answer in it; tests pass their own
+Answers = Callable[[int], Whole | None]  # what a client sends in this round; None if it cannot answer
 
-LARGEST_PART = 2**52  # grid steps in one coordinate of one client's contribution
+LARGEST_PART = 2**52  # most grid steps in one coordinate of one client's contribution
 _LOOSE = 1 + 2.0**-20  # float errors of a sum of up to 2**30 clipped gradients are far below
 
 
 def nobody_fails(turn: int, client: int) -> bool:
-    """The usual case."""
+    """Return False: every client answers."""
     return False
 
 
 def plain_sum(turn: int, parts: Mapping[int, Whole], /) -> Summed:
-    """The sum in the open: a server that is trusted with every client's message."""
+    """Add up in the open, at a server that is trusted with every client's message."""
     survivors = tuple(sorted(parts))
     require(len(survivors) >= 1, "parts", "hold at least one client's vector", 0)
     total = np.zeros_like(parts[survivors[0]])
     for client in survivors:
-        total += parts[client]  # modulo 2**64, like every other way of adding up
+        total += parts[client]  # modulo 2**64, as in every other way of adding up
     return Summed(total, survivors)
 
 
 def share(entropy: Entropy, client: int, turn: int, steps: float, size: int) -> Whole:
-    """A client's share of a round's noise, of ``steps`` grid steps: a function of its key, its number and the round.
+    """Return a client's share of a round's noise, with a deviation of ``steps`` grid steps.
 
-    A round that is computed again after a crash has the same share; it must never be drawn anew.
+    It is a function of the key, the client's number and the round. A round that is computed again after a crash has the
+    same share; it must never be drawn anew.
     """
     return rounded_normal(entropy.stream(f"share {client}", turn), steps, size)
 
 
 def message(part: Whole | None, noise: Whole) -> Whole | None:
-    """What leaves a client; nothing does without its noise."""
+    """Return what leaves a client; nothing leaves without its noise."""
     return None if part is None else part + noise
 
 
 def bounded(steps: Vector, norm: Fraction) -> Whole | None:
-    """Whole numbers as int64 if each is small enough and their norm is at most ``norm`` grid steps, else None.
+    """Return whole numbers as int64 if each is small enough and their norm is at most ``norm`` grid steps, else None.
 
-    The norm is checked in exact integers. What a client computes as planned always passes, whatever its records: so
-    nobody can tell anything about them from its not answering. The check stops what was not computed as planned.
+    The norm is checked in exact integers. What a client computes as planned always passes, whatever its records are, so
+    a missing answer reveals nothing about them. The check stops what was not computed as planned.
 
     >>> five = Fraction(5)
     >>> bounded(np.array([3.0, -4.0]), five), bounded(np.array([3.0, 5.0]), five), bounded(np.array([np.nan]), five)
     (array([ 3, -4]), None, None)
     """
-    if not bool(np.all(np.abs(steps) <= LARGEST_PART)):  # NaN fails too
+    if not bool(np.all(np.abs(steps) <= LARGEST_PART)):  # also false for NaN
         return None
     found = steps.astype(np.int64)
     return found if squared_norm(found) <= norm * norm else None
 
 
 def rounded_norm(norm: float, size: int) -> Fraction:
-    """Room for float errors, and for rounding each of ``size`` numbers by half a step: what is rounded passes."""
+    """Return the norm with room for float errors and for rounding each of ``size`` numbers by half a step."""
     return Fraction(norm * _LOOSE + sqrt(size))
 
 
 def gathered(turn: int, cohort: Iterable[int], answer: Answers, add_up: Summing, least: int, fails: Fails) -> Summed:
-    """One round in this process: whoever does not fail answers, and the answers are added up.
+    """Carry out one round in this process: the clients that do not fail answer, and the answers are added up.
 
     Fewer than ``least`` are refused: before anything is added, and again if some were lost while adding up.
     """

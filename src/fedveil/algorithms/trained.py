@@ -1,4 +1,4 @@
-"""What training leaves behind: the last model, and what it took."""
+"""The result of training: the last model, and what it cost in messages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ Tick = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trained:
-    """The last model; updates that were dropped because they were not finite; bytes that clients sent and received.
+    """The last model; the number of updates dropped as not finite; the bytes that clients sent and received.
 
-    ``state``: what an algorithm that can go on keeps; it stays hidden. The number of dropped updates depends on the
+    ``state``: what an algorithm that can resume keeps; it stays hidden. The number of dropped updates depends on the
     data: it is for the data holder, not for release.
     """
 

@@ -1,1 +1,1 @@
-"""Who carries out an audit: the real trainer is run, and what each observer sees is handed to ``audit``."""
+"""Carry out audits: run the real trainer, and hand what each observer sees to ``audit``."""

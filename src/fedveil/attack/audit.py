@@ -1,8 +1,8 @@
-"""All attacks on a finished run that apply to it, each beside what the run was certified for.
+"""All attacks that apply to a finished run, each next to what the run was certified for.
 
 What is computed from the plan, the released model and the canaries' coins may be published. Membership inference and
-leakage are computed from records without noise: they go into the public record only where the plan declares the
-training records public; otherwise they are the data holder's alone.
+leakage are computed from records without noise: they go into the public record only if the plan declares the training
+records public; otherwise they are for the data holder only.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from fedveil.attack.leakage import LINEAR, leakage
 from fedveil.attack.membership import attacked, watched
 from fedveil.attack.one_run import one_run
 from fedveil.attack.releases import view_of
+from fedveil.attack.sampler import sampler_finding
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import FEWEST, MOST, runs_needed
@@ -39,7 +40,7 @@ Watch = Callable[[str], None]
 class Effort:
     """How much is tried: runs of the distinguishing game on each data set, shadow runs; chances of false alarms.
 
-    ``alarm`` is for each game; ``canary_alarm`` for canaries and membership, of which there is one run's worth only.
+    ``alarm`` is for each game; ``canary_alarm`` for canaries and membership, which use a single run.
     """
 
     runs: int = 4000
@@ -78,12 +79,12 @@ def audit_run(
     data: Given = None,
     watch: Watch | None = None,
 ) -> Audited:
-    """Attack the run that ``folder`` holds; with its ``study`` (or ``data``) also by what needs records."""
+    """Attack the run in ``folder``; with its ``study`` (or ``data``) also by attacks that need records."""
     certificate = checked(folder)
     plan, tell, skipped = certificate.plan, watch or (lambda _: None), list[str]()
     findings: list[Finding] = []
     hidden_state = None
-    canaries = _canaries(folder, plan, effort, tell, skipped)  # first: it may refuse, and takes no time
+    canaries = _canaries(folder, plan, effort, tell, skipped)  # first, because it may refuse and takes no time
     tell("working out what was promised")
     runs, why = playable(plan, effort)
     skipped += [f"the distinguishing game: {why}"] if why else []
@@ -94,6 +95,9 @@ def audit_run(
             tell("measuring what hiding buys")
             hidden_state = _hiding(plan, runs, effort.alarm, entropy)
     findings += canaries
+    draws = sampler_finding(plan, entropy, alarm=effort.alarm)
+    if draws is not None and draws.verdict == "broken":  # right draws measure no epsilon: there is nothing to say
+        findings.append(draws)
     named: dict[str, Any] = {"plan": plan.hash, "run": certificate.run}
     public = Audit(**named, findings=tuple(findings), hidden_state=hidden_state)
     if study is None and data is None:
@@ -116,7 +120,7 @@ def _canaries(folder: Path, plan: Plan, effort: Effort, tell: Watch, skipped: li
 
 
 def checked(folder: Path) -> Certificate:
-    """The run's certificate, worked out anew; refuses a run that is incomplete or was changed by hand."""
+    """Return the recomputed certificate of the run; refuse a run that is incomplete or was changed by hand."""
     require(folder.is_dir(), "The run", "be a folder that a run left", str(folder))
     found, changes = certify_written(folder, __version__, EARLIER)
     if changes:
@@ -125,16 +129,17 @@ def checked(folder: Path) -> Certificate:
 
 
 def playable(plan: Plan, effort: Effort) -> tuple[int, str]:
-    """How many runs of the game to make, none where it is not known or does not fit; and why not as many as wished.
+    """Return how many runs of the game to make, and why not as many as requested.
 
-    Refuses a request for so few that not even a perfect attack could contradict what the plan promises.
+    The number is 0 if the game is not known or does not fit. Refuse a request for so few runs that even a perfect
+    attack could not contradict what the plan promises.
     """
     unknown = _unknown(plan)
     if unknown:
         return 0, unknown
     who = plan.target.adversary if plan.method.hides else view_of(plan).seen_by
     needed = runs_needed(claim_of_plan(plan, who), effort.alarm)
-    if needed > MOST:  # also where nothing is promised: there is nothing to contradict, only to measure
+    if needed > MOST:  # also if nothing is promised: then there is nothing to contradict, only to measure
         needed = FEWEST
     hint = f"With fewer not even a perfect attack could contradict the promise at false alarm {effort.alarm:g}."
     require(effort.runs >= needed, "runs", f"be at least {needed:.0f}", effort.runs, hint)
@@ -147,7 +152,7 @@ def playable(plan: Plan, effort: Effort) -> tuple[int, str]:
 
 
 def _unknown(plan: Plan) -> str:
-    """Why the game is not known for a plan; nothing where it is."""
+    """Return why the game is not known for a plan; an empty string if it is known."""
     kind, method = plan.method.kind, plan.method
     if attack_view(kind) is None:
         return f"it is not known for {kind} training"
@@ -174,10 +179,10 @@ def _hiding(plan: Plan, runs: int, alarm: float, entropy: Entropy) -> dict[str, 
 
 
 def _records(plan: Plan, study: Wanted | None, data: Given) -> Records:
-    """The records of the study, which must have the shape that the run had and be as public as the run's.
+    """Return the records of the study, which must have the same shape and be as public as those of the run.
 
-    What is computed from them is published where the run's plan says that its records are public: a study of other
-    records must not slip through on that word.
+    What is computed from them is published if the run's plan says that its records are public; a study of other records
+    must not be published on that basis.
     """
     if study is None:
         records = _first(data)
@@ -204,7 +209,7 @@ def _first(data: Given) -> Records:
 def _with_records(
     plan: Plan, records: Records, effort: Effort, entropy: Entropy, tell: Watch, skipped: list[str]
 ) -> Audit:
-    """Membership and leakage; what they find is as private as the records."""
+    """Run membership inference and leakage; the findings are as private as the records."""
     findings: tuple[Finding, ...] = ()
     shown = None
     if records.shape != plan.data:

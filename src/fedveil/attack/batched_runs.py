@@ -1,7 +1,7 @@
-"""Many runs of hidden training at once: the real rounds, dealt and noised for each run on its own, as one stack.
+"""Many runs of hidden training at once: the real rounds, dealt and noised for each run separately, in one batch.
 
-The gradient, the step, the projection, the grid and the sampler are the trainer's. A stack of batches is one sparse
-matrix whose rows are zero but for their own run's columns, so the gradient of all runs is one call.
+The gradient, the step, the projection, the grid and the sampler are the trainer's. The batches of all runs form one
+sparse matrix whose rows are zero outside their own run's columns, so the gradient of all runs is one call.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from fedveil.algorithms.hidden.deal import Batch, deal
 from fedveil.algorithms.hidden.steps import Rule, State, draw, step
+from fedveil.attack.drawn_runs import Join, drawn_batches, join
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.data.rows import row_norms
@@ -22,21 +23,22 @@ from fedveil.values import Indices, Vector
 
 Draw = Callable[[Rule, int, int, Entropy], Vector]
 Step = Callable[[Rule, State, Batch, Vector], State]
-_ENTRIES = 20_000_000  # of one stacked batch: runs are made in groups below it
+_ENTRIES = 20_000_000  # most entries of one stacked batch; more runs are made in groups
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a round is made of: the trainer's own functions; tests put faulty ones in their place."""
+    """The trainer's own functions that make up a round; tests replace them by faulty ones."""
 
     draw: Draw = draw
     step: Step = step
+    join: Join = join
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """Many runs: ``positions`` after every round (runs, rounds, parameters) in grid steps, ``noise`` of every round,
-    and ``places``: the round (from 0, of a pass) that uses each record; one row a run, or one row for all.
+    and ``places``: the round (from 0, of a pass) that uses each record; one row a run, or one row for all; -1: unknown.
     """
 
     rule: Rule
@@ -46,12 +48,12 @@ class Trace:
 
     @property
     def runs(self) -> int:
-        """How many."""
+        """Number of runs."""
         return int(self.positions.shape[0])
 
 
 def many_runs(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Parts | None = None) -> Trace:
-    """``runs`` independent runs of the plan on these records."""
+    """Make ``runs`` independent runs of the plan on these records."""
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
     require(runs >= 1, "runs", "be at least 1", runs)
     whole = plan.run.stopping == "end"
@@ -70,7 +72,7 @@ def many_runs(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: 
 
 
 def _own(entropy: Entropy, group: int) -> Entropy:
-    """Each group of runs has a key of its own."""
+    """Return the randomness of a group of runs, under its own key."""
     return Entropy(entropy.words("group of runs", group, 4).tobytes(), private=entropy.private)
 
 
@@ -82,17 +84,20 @@ def _group(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Par
     rule, total, size = Rule.of(plan), plan.run.total, plan.dimension
     state = State(0, np.zeros((runs, size)))
     positions, noises = np.empty((runs, total, size)), np.empty((runs, total, size))
-    batches, places = _dealt(plan, records, runs, entropy)
+    if plan.run.sampled:
+        batches, places = drawn_batches(plan, records, runs, entropy, parts.join, _blocks)
+    else:
+        batches, places = _dealt(plan, records, runs, entropy)
     for turn in range(total):
         noise = parts.draw(rule, turn, runs * size, entropy).reshape(runs, size)
-        state = parts.step(rule, state, batches(turn % plan.run.rounds), noise)
+        state = parts.step(rule, state, batches(turn if plan.run.sampled else turn % plan.run.rounds), noise)
         positions[:, turn], noises[:, turn] = state.position, noise
     return Trace(rule, positions, noises, places)
 
 
 def _dealt(plan: Plan, records: Records, runs: int, entropy: Entropy) -> tuple[Callable[[int], Batch], Indices]:
-    """The batch of each round for all runs, and where the records went."""
-    if plan.run.order == "public" or plan.run.rounds == 1:  # the order of a single round does not matter
+    """Return the batch of each round for all runs, and the round that uses each record."""
+    if plan.run.order == "public" or plan.run.rounds == 1:  # with a single round the order does not matter
         dealt = deal(plan, records, entropy)
         places = np.repeat(np.arange(plan.run.rounds), np.diff(dealt.starts))
         kept = {turn: stacked([dealt.batch(turn)] * runs) for turn in range(plan.run.rounds)}
@@ -112,7 +117,7 @@ def _padded(places: Indices, plan: Plan) -> Indices:
 
 
 def _dealt_records(plan: Plan, records: Records, runs: int, entropy: Entropy) -> tuple[Callable[[int], Batch], Indices]:
-    """Secret orders as the trainer draws them: ranks of random words, for all runs at once."""
+    """Draw secret orders as the trainer does, from ranks of random words, for all runs at once."""
     count = plan.data.records
     words = np.concatenate(list(_chunks(entropy, runs * count))).reshape(runs, count)
     order = np.argsort(words, axis=1)
@@ -138,7 +143,7 @@ def _chunks(entropy: Entropy, count: int, most: int = 2**24) -> Iterator[Any]:
 
 
 def stacked(batches: list[Batch]) -> Batch:
-    """One batch for as many runs, each in its own columns; all of one size."""
+    """Return one batch for all runs, each in its own columns; all have the same size."""
     features, targets, norms = (
         np.concatenate([getattr(b, name) for b in batches]) for name in ("features", "targets", "norms")
     )
@@ -146,8 +151,19 @@ def stacked(batches: list[Batch]) -> Batch:
     return Batch(_blocks(features, len(batches), [b.targets.size for b in batches]), targets, norms, weights)
 
 
+def copies(records: Records, which: Indices, weights: Vector | None, runs: int) -> Batch:
+    """Return a batch of these records alone, for as many runs."""
+    rows = records.features[which]
+    return stacked([Batch(rows, records.targets[which], row_norms(rows), weights)] * runs)
+
+
+def stepped(parts: Parts, rule: Rule, turn: int, before: Vector, batch: Batch, noise: Vector) -> Vector:
+    """Return the positions of runs after one round that started at ``before``, all in grid steps."""
+    return parts.step(rule, State(turn, before), batch, noise).position
+
+
 def _blocks(rows: Vector, runs: int, sizes: list[int] | None = None) -> Any:
-    """The rows as a block-diagonal sparse matrix; only what is not zero is kept."""
+    """Return the rows as a block-diagonal sparse matrix of the nonzero entries."""
     width = rows.shape[1]
     owner = np.repeat(np.arange(runs), rows.shape[0] // runs if sizes is None else sizes)
     line, column = np.nonzero(rows)

@@ -1,18 +1,20 @@
 """Canary clients in a federated run: each holds one record in a random direction, and all of them take part.
 
-How far the model leans towards them, against fresh directions that nobody held, gives the estimate of Andrew et al.
-(2023) from a single run of the real trainer. Page: docs/audit-canaries.md.
+How far the model leans towards them, compared with fresh directions that nobody held, gives the estimate of Andrew et
+al. (2023) from a single run of the real trainer. Page: docs/audit-canaries.md.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.registry import attack_view
 from fedveil.audit.canary_estimate import cosines, estimate
 from fedveil.audit.finding import Finding
 from fedveil.checks import require
 from fedveil.data.records import Records
+from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, finite_or_none
 from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.ledger.costs import cost_of
@@ -35,7 +37,9 @@ def canary_estimate(
     generator: np.random.Generator,
     entropy: Entropy | None = None,
 ) -> Finding:
-    """The estimate for a fedavg study with ``canaries`` more clients, against ``fresh`` directions that took no part.
+    """Return the estimate for a study with ``canaries`` more clients, against ``fresh`` directions that took no part.
+
+    The algorithm must be one that averages the updates of whole clients.
 
     ``every_round``: an observer of every model, who takes the largest cosine over the rounds' changes (each round's
     model is computed anew: the work grows with the square of the rounds); else the final model alone.
@@ -46,11 +50,11 @@ def canary_estimate(
     rows, spare = (directions(n, loaded.train, generator) for n in (canaries, fresh))
     records = with_clients(loaded.train, rows)
     plan = replace(found, canaries=None).planned(records.shape).plan
-    require(isinstance(plan.method, FedAvg), "algorithm.kind", "be fedavg for canary clients", plan.method.kind)
+    shortened = _shortened(plan)
     require(plan.model.kind != "torch", "model.kind", "be one that the attack knows", plan.model.kind)
     source = Entropy.from_system() if entropy is None else entropy
     key = source.words("canary clients", 0, 4).tobytes()
-    seen = _changes(plan, records, key) if every_round else train(plan, records, Entropy.from_key(key)).model
+    seen = _changes(plan, records, key, shortened) if every_round else train(plan, records, Entropy.from_key(key)).model
     loss = plan.model.loss
     inside, outside = (cosines(seen, pushes(loss, group, records.classes)) for group in (rows, spare))
     who: Adversary = "every-model" if every_round else "final-model"
@@ -59,13 +63,13 @@ def canary_estimate(
 
 
 def directions(count: int, records: Records, generator: np.random.Generator) -> Vector:
-    """Rows in uniformly random directions, as long as rows may be."""
+    """Return rows in uniformly random directions, of the largest norm that rows may have."""
     rows = generator.standard_normal((count, records.features.shape[1]))
     return np.asarray(rows * (records.bound * _INSIDE / np.linalg.norm(rows, axis=1)[:, None]))
 
 
 def with_clients(records: Records, rows: Vector) -> Records:
-    """The records, and a new client for each row."""
+    """Return the records with a new client added for each row."""
     count = rows.shape[0]
     extra = tuple(f"canary {place + 1}" for place in range(count)) if records.names else ()
     return Records(
@@ -80,7 +84,7 @@ def with_clients(records: Records, rows: Vector) -> Records:
 
 
 def pushes(loss: Loss, rows: Vector, classes: int) -> Vector:
-    """Where each row alone would move the zero model."""
+    """Return the direction in which each row alone would move the zero model."""
     zero, target = np.zeros(loss.size(rows.shape[1])), np.array([_target(classes)])
     return np.array([-loss.gradient(zero, row[None, :], target, clip=1.0)[0] for row in rows])
 
@@ -89,12 +93,21 @@ def _target(classes: int) -> float:
     return 0.0 if classes else 1.0
 
 
-def _changes(plan: Plan, records: Records, key: bytes) -> Vector:
-    """The change of the model in every round; a round's noise is a function of key and round, so runs share it."""
-    method = plan.method
-    assert isinstance(method, FedAvg)  # noqa: S101  for the type checker
-    models = [np.zeros(plan.dimension)]
-    for rounds in range(1, method.rounds + 1):
-        shorter = replace(plan, method=replace(method, rounds=rounds))
-        models.append(train(shorter, records, Entropy.from_key(key)).model)
-    return np.diff(np.array(models), axis=0)
+def _shortened(plan: Plan) -> Callable[[Plan, int], Plan]:
+    view = attack_view(plan.method.kind)
+    releases = None if view is None else view.releases
+    found = releases.shortened if releases is not None and releases.clients else None
+    rule = "be one that averages updates of whole clients"
+    if found is None:
+        raise BadValue(f"algorithm.kind must {rule} for canary clients, got {plan.method.kind!r}.")
+    return found
+
+
+def _changes(plan: Plan, records: Records, key: bytes, shortened: Callable[[Plan, int], Plan]) -> Vector:
+    """Return the change of the model in every round.
+
+    The noise of a round is a function of key and round, so runs share it.
+    """
+    turns = range(1, plan.method.total + 1)
+    models = [train(shortened(plan, turn), records, Entropy.from_key(key)).model for turn in turns]
+    return np.diff(np.array([np.zeros(plan.dimension), *models]), axis=0)

@@ -1,4 +1,4 @@
-"""How many runs of the distinguishing game a plan allows before memory or patience ends; known before any is made."""
+"""How many runs of the distinguishing game a plan allows within memory and time, computed beforehand."""
 
 import numpy as np
 
@@ -7,18 +7,20 @@ from fedveil.audit.game import MOST
 from fedveil.plan import Plan
 
 BYTES = 2 * 10**9
-NUMBERS = 2 * 10**10  # rows times features that are gone through: some ten minutes
+NUMBERS = 2 * 10**10  # most rows times features to process, about ten minutes
 _WORD = 8
 
 
 def most_runs(plan: Plan) -> int:
-    """Runs on each of two data sets, of a plan that can be played; 0: not even its data sets fit."""
+    """Return how many runs on each of two data sets are possible; 0 if not even the data sets fit."""
     return _hidden(plan) if plan.method.hides else _releases(plan)
 
 
 def _hidden(plan: Plan) -> int:
-    """Of each run are kept: model and noise of every round, of both data sets and once more while they are joined;
-    the place of every record, and its row's number and norm. Everything is made twice (what hiding buys).
+    """Return the number for a hidden plan, from the memory of each run.
+
+    Kept for each run: model and noise of every round, for both data sets and once more while they are joined; the place
+    of every record, its row number and norm. Everything is made twice (for what hiding buys).
     """
     run, data = plan.run, plan.data
     fixed = 4 * _WORD * data.records * data.features
@@ -28,7 +30,10 @@ def _hidden(plan: Plan) -> int:
 
 
 def _releases(plan: Plan) -> int:
-    """A wide problem is laid out whole, and copied; of each run every release is kept."""
+    """Return the number for a plan that hides nothing.
+
+    A wide problem is held in memory completely, and copied; every release of each run is kept.
+    """
     method, rows = plan.method, WIDTH * rows_each(plan)
     again = view_of(plan).work(plan)
     room = BYTES - 3 * _WORD * rows * WIDTH

@@ -19,7 +19,7 @@ Claims = Callable[[Adversary], Claim]
 
 
 def scenes(plan: Plan, runs: int, entropy: Entropy, parts: Parts | None = None) -> tuple[Scene, Scene]:
-    """The same plan run ``runs`` times on each of two neighbouring data sets."""
+    """Return the same plan run ``runs`` times on each of two neighbouring data sets."""
     require(plan.method.hides, "algorithm.kind", "be hidden for the distinguishing game", plan.method.kind)
     pair, parts = worst_pair(plan), parts or Parts()
     keys = [Entropy(entropy.words("scene", k, 4).tobytes(), private=entropy.private) for k in range(2)]
@@ -40,9 +40,9 @@ def game(
     alarm: float = 1e-6,
     parts: Parts | None = None,
 ) -> list[Finding]:
-    """One finding for each observer; ``claims`` stands in for what the plan promises. ``alarm`` is for each.
+    """Return one finding for each observer; ``claims`` replaces what the plan promises. ``alarm`` is for each finding.
 
-    Methods that hide nothing are looked at release by release, as one observer sees them (attack/releases.py).
+    For methods that hide nothing, the releases are examined as one observer sees them (attack/releases.py).
     """
     if not plan.method.hides:
         seen = releases(plan, runs, entropy)
@@ -59,13 +59,13 @@ def game(
 
 
 def what_hiding_buys(plan: Plan, runs: int, entropy: Entropy, *, alarm: float = 1e-6) -> list[tuple[str, Finding]]:
-    """The same attacker with the last model, with one in the middle too, and with all; beside what is certified.
+    """Return findings for an attacker who sees the last model, one in the middle too, or all models.
 
-    In the middle: right after the round that uses the victim last (of a secret order: after the middle round).
+    In the middle: right after the round that uses the victim last (where that is secret: after the middle round).
     """
     first, second = scenes(plan, runs, entropy)
     total, place = plan.run.total, int(first.places(int(first.pair.victim[0]))[0])
-    middle = max(1, total // 2) if plan.run.order == "secret" else total - plan.run.rounds + place + 1
+    middle = max(1, total // 2) if plan.run.order != "public" else total - plan.run.rounds + place + 1
     looks: list[tuple[str, Adversary, Callable[[Scene], Seen]]] = [
         ("the final model", "final-model", lambda scene: look(scene, "final-model")),
         (f"the model after round {middle} too", "every-model", lambda scene: some_models(scene, (middle, total))),

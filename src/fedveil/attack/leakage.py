@@ -1,7 +1,7 @@
-"""Gradient leakage on the real trainer: what each observer reads of a record, against the noise that covers it.
+"""Gradient leakage on the real trainer: what each observer can read of a record, against the noise that covers it.
 
-The records attacked are shown, so they must be public or stand-ins: never attack a run's private records with this and
-publish what comes out. Page: docs/audit-leakage.md.
+The attacked records are shown, so they must be public or synthetic. Never attack a run's private records with this and
+publish the result. Page: docs/audit-leakage.md.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ from fedveil.values import Vector
 
 LINEAR = ("softmax", "logistic", "smoothed-hinge", "huber")
 FACTORS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
-_SHOWN = 10  # victims whose pictures are kept
+_SHOWN = 10  # number of victims whose pictures are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Guess:
-    """One guess at one victim: how like it is, and whether its label was read right (None: not asked)."""
+    """One guess at one victim: its similarity, and whether its label was read correctly (None: not asked)."""
 
     attack: str
     row: Vector
@@ -51,9 +51,9 @@ def leakage(
     victims: int = 10,
     steps: int = 200,
 ) -> dict[str, Any]:
-    """The attack at each multiple of the plan's noise, ready for JSON: likeness by observer, and pictures.
+    """Return the attack at each multiple of the plan's noise, ready for JSON: similarity by observer, and pictures.
 
-    ``public``: that the records may be shown. ``steps``: of a search by gradient matching, for torch models.
+    ``public``: whether the records may be shown. ``steps``: of a search by gradient matching, for torch models.
     """
     hint = "The result shows records as they are: attack stand-ins of the same shape."
     require(public is True, "public", "be true for records that the attack may show", public, hint)
@@ -100,7 +100,7 @@ def leakage(
 
 
 def constant_of(records: Records) -> float:
-    """The public constant that stands last in every row; 0 if there is none."""
+    """Return the public constant that is the last entry of every row; 0 if there is none."""
     last = records.features[~records.blank, -1]
     same = len(records) > 1 and records.features.shape[1] > 1 and bool(np.all(last == last[0]))
     return float(last[0]) if same else 0.0
@@ -111,7 +111,7 @@ def _pictures_of(records: Records, constant: float) -> Vector:
 
 
 def _victims(records: Records, taking_part: NDArray[np.int64], most: int) -> list[int]:
-    """Records of the first round that hold something, one of each class before a second of any."""
+    """Return nonzero records of the first round, one of each class before a second of any."""
     taking_part = taking_part[~records.blank[taking_part]]
     require(most >= 1, "victims", "be at least 1", most)
     if taking_part.size == 0:
@@ -150,7 +150,7 @@ def _by_matching(
     label: int,
     known: tuple[Vector, int],
 ) -> list[Guess]:
-    from fedveil.audit.matching import Search, cosine_matching, idlg, read_first_layer  # loads PyTorch
+    from fedveil.audit.matching import Search, cosine_matching, idlg, read_first_layer  # imports PyTorch
 
     right = loss.criterion == "cross-entropy"
     require(right, "model.criterion", "be cross-entropy for gradient matching", loss.criterion)
@@ -166,9 +166,9 @@ def _by_matching(
         reading = read_first_layer(module, gradient)
         found.append(_judged("analytic", truth, reading.row[: truth.size], None))
     except BadValue:
-        pass  # the first layer is no linear one: only matching is left
+        pass  # the first layer is not linear, so only matching is left
     attacks = [("idlg", idlg, plain), ("cosine", cosine_matching, smooth)]
-    for name, attack, search in attacks if observation.records == 1 else attacks[1:]:  # iDLG is about one record
+    for name, attack, search in attacks if observation.records == 1 else attacks[1:]:  # iDLG is for a single record
         match = attack(module, gradient, width, search)
         found.append(_judged(name, truth, match.row[: truth.size], match.label == label))
     return found
@@ -206,7 +206,7 @@ def _row(
 
 
 def _grey(truth: Vector, row: Vector, shape: tuple[int, int] | None) -> Greys:
-    """On the scale of the true picture, so that both are seen in the same light."""
+    """Return the picture on the grey scale of the true one, so that they can be compared."""
     return [] if shape is None else greys(at_best_scale(truth, row), shape, (float(truth.min()), float(truth.max())))
 
 

@@ -1,16 +1,17 @@
 """Membership inference on a study's own records, by runs of the real trainer with each record in or out by a coin.
 
-A record that is out is a row of zeros, which moves no linear model: the data's shape, the plan and its certificate stay
-what they are. Everything here reads private records: its results are for the data holder. Page: audit-membership.md.
+A record that is out is a row of zeros, which moves no linear model, so the shape of the data, the plan and its
+certificate do not change. Everything here reads private records, so its results are for the data holder. Page:
+audit-membership.md.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from fedveil.algorithms.registry import pulls_when_empty
 from fedveil.audit.claim import Claim, claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.membership import Shadows, lira_offline, lira_online, membership_finding
@@ -22,17 +23,18 @@ from fedveil.plan import Plan
 from fedveil.run.train import train
 from fedveil.values import Vector
 
-Coins = NDArray[np.bool_]
 DELTAS = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.2, 0.4)
 
 
 def membership(
     study: Wanted, data: Given = None, *, shadows: int = 64, alarm: float = 0.05, entropy: Entropy | None = None
 ) -> tuple[Finding, ...]:
-    """Loss threshold, and LiRA online and offline: what each proves of one run, and its curve over all runs.
+    """Run three attacks (loss threshold, LiRA online and offline).
 
-    ``shadows`` runs, each attacked with the others as its shadows; and one more, with coins of its own, attacked for
-    the bound. ``entropy`` gives coins and noise: the system's if left out.
+    Return what each proves, and its curve over all runs.
+
+    There are ``shadows`` runs, each attacked with the others as its shadows, and one more with its own coins, attacked
+    for the bound. ``entropy`` gives coins and noise; the system's by default.
     """
     found, loaded = open_study(study, data)
     plan = replace(found, canaries=None).planned(loaded.train.shape).plan
@@ -43,9 +45,9 @@ def membership(
 def watched(
     plan: Plan, records: Records, runs: int, entropy: Entropy, tell: Callable[[str], None] = lambda _: None
 ) -> Shadows:
-    """Runs of the plan with some records out: shadows that had each record half of the time, and last a run to attack.
+    """Run the plan with some records out: shadow runs that contain each record half of the time, then a run to attack.
 
-    The last run's coins are fair and independent of everything, which the bound rests on.
+    The bound needs the coins of the last run to be fair and independent of everything.
     """
     require(9 <= runs <= 100_000, "shadows", "lie between 8 and 99999", runs - 1)
     check_zeroing(plan)
@@ -63,10 +65,10 @@ def watched(
 
 
 def attacked(plan: Plan, shadows: Shadows, *, claim: Claim | None = None, alarm: float = 0.05) -> tuple[Finding, ...]:
-    """Three attacks on watched runs; the last run is the one that the bound speaks of.
+    """Run three attacks on the observed runs; the bound is about the last run.
 
-    ``claim``: what to compare with, the plan's own if left out. All losses here fall with the confidence, so a
-    threshold on the one is a threshold on the other.
+    ``claim``: what to compare with, by default the plan's own. All losses here decrease with the confidence, so a
+    threshold on one is a threshold on the other.
     """
     plain, runs = shadows.confidence, shadows.coins.shape[0]
     claim = claim_of_plan(plan, "final-model", DELTAS) if claim is None else claim
@@ -91,17 +93,18 @@ def attacked(plan: Plan, shadows: Shadows, *, claim: Claim | None = None, alarm:
 
 
 def check_zeroing(plan: Plan) -> None:
-    """Refuse plans in which a row of zeros is not a record that is out."""
+    """Refuse plans in which a row of zeros does not mean that a record is out."""
     hint = "Only losses of linear scores are known to the attack."
     require(plan.model.kind != "torch", "model.kind", "be one that the attack knows", plan.model.kind, hint)
-    pulled = plan.method.kind == "fedavg" and plan.model.l2 > 0 and plan.target.neighbours == "zero-out"
-    require(not pulled, "model.l2", "be 0 for fedavg with zero-out neighbours here", plan.model.l2)
+    kind = plan.method.kind
+    pulled = pulls_when_empty(kind) and plan.model.l2 > 0 and plan.target.neighbours == "zero-out"
+    require(not pulled, "model.l2", f"be 0 for {kind} with zero-out neighbours here", plan.model.l2)
 
 
 def confidences(plan: Plan, model: Vector, records: Records) -> Vector:
-    """ln(p/(1-p)) of the right class for every record; for regression minus the absolute error."""
+    """Return ln(p/(1-p)) of the right class for every record; for regression minus the absolute error."""
     scores = records.features @ model.reshape(records.features.shape[1], plan.model.loss.outputs)
-    targets = np.where(records.blank, 0.0, records.targets)  # a blank record is out in every run, and tells nothing
+    targets = np.where(records.blank, 0.0, records.targets)  # a blank record is out in every run, and shows nothing
     if plan.data.classes == 0:
         return np.asarray(-np.abs(scores[:, 0] - targets))
     if scores.shape[1] == 1:

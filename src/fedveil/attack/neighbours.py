@@ -1,7 +1,7 @@
-"""Two neighbouring data sets of a plan's shape that a run should tell apart if it tells any: one unit against silence.
+"""Two neighbouring data sets of a plan's shape that are easiest to tell apart: one unit against nothing.
 
-All other rows are zero: they push nowhere, so nothing but the noise hides the victim, whose rows lie on the feature
-bound and whose labels differ on the two data sets (or who is silent on the second).
+All other rows are zero and push nowhere, so only the noise hides the victim. The victim's rows lie on the feature
+bound, and its labels differ on the two data sets (or it is absent from the second).
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Pair:
 
 
 def worst_pair(plan: Plan) -> Pair:
-    """The pair for a plan; refuses models of which it is not known that a zero row pushes nowhere."""
+    """Return the pair for a plan; refuse models for which a zero row might push somewhere."""
     hint = "Zero rows push a torch model too: audit it with canaries or membership inference."
     require(not isinstance(plan.model.loss, TorchLoss), "model.kind", "be a loss of linear scores", "torch", hint)
     data = plan.data
@@ -47,7 +47,7 @@ def worst_pair(plan: Plan) -> Pair:
 
 
 def _owners(plan: Plan) -> Indices:
-    """Clients in order, the first the largest, all others as even as the shape allows."""
+    """Return clients in order: the first has the most records, the others as even as the shape allows."""
     data = plan.data
     sizes = np.full(data.clients, data.smallest_client)
     sizes[0] = data.largest_client
@@ -61,7 +61,7 @@ def _owners(plan: Plan) -> Indices:
 
 
 def _victim(plan: Plan, owner: Indices) -> Indices:
-    """The first unit; with a public order the first of the last round, after which least noise comes."""
+    """Return the first unit; with a public order, the first of the last round, after which the least noise comes."""
     unit = 0
     if plan.method.hides and plan.run.order == "public":
         ends = np.cumsum(np.broadcast_to(np.asarray(plan.run.batch), (plan.run.rounds,)))
@@ -79,7 +79,7 @@ def _records(plan: Plan, features: Vector, targets: Vector, owner: Indices) -> R
 
 
 def _direction(plan: Plan, first: Records, second: Records, victim: Indices) -> Vector:
-    """Of the difference of the two gradients at the zero model."""
+    """Return the direction of the difference of the two gradients at the zero model."""
     loss, clip = plan.model.loss, plan.constants.lipschitz
     start = np.zeros(plan.dimension)
     pushes = [loss.gradient(start, r.features[victim], r.targets[victim], clip=clip)[0] for r in (first, second)]

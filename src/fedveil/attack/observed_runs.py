@@ -1,6 +1,7 @@
-"""What each observer of hidden training sees of a stack of runs, boiled down to what may tell two data sets apart.
+"""What each observer of hidden training sees of many runs, reduced to what may tell two data sets apart.
 
-All look along the victim's push, the one direction in which the two data sets differ (attack/neighbours.py).
+Everything is measured along the victim's push, the one direction in which the two data sets differ
+(attack/neighbours.py).
 """
 
 from collections.abc import Sequence
@@ -11,14 +12,12 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from fedveil.account.hidden import per_round
-from fedveil.algorithms.hidden.deal import Batch
-from fedveil.algorithms.hidden.steps import State
 from fedveil.algorithms.projection import project
-from fedveil.attack.batched_runs import Parts, Trace, stacked
+from fedveil.attack.batched_runs import Parts, Trace, copies, stepped
+from fedveil.attack.drawn_runs import drawn_scores
 from fedveil.attack.neighbours import Pair
 from fedveil.audit.game import Seen
 from fedveil.data.records import Records
-from fedveil.data.rows import row_norms
 from fedveil.guarantee import Adversary
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
@@ -26,13 +25,13 @@ from fedveil.plan import Plan
 from fedveil.values import Indices, Vector
 
 Mask = NDArray[np.bool_]
-_MOST_FEATURES = 60  # beyond, too many for the runs that choose a direction among them
-_MOST_PLACES = 8  # beyond, a curious client does not learn a score of its own for each of its rounds
+_MOST_FEATURES = 60  # with more features, too few runs are left to choose a direction
+_MOST_PLACES = 8  # with more rounds, a curious client does not learn a separate score for each of its rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """A stack of runs on one of the two data sets, and what is needed to look at it."""
+    """Many runs on one of the two data sets, and what is needed to observe them."""
 
     plan: Plan
     pair: Pair
@@ -42,25 +41,25 @@ class Scene:
     parts: Parts
 
     def models(self, turn: int) -> Vector:
-        """The models before this round (from 0), one a row; at the end, the released ones."""
+        """Return the models before this round (from 0), one per row; at the end, the released ones."""
         rule = self.trace.rule
         if turn == 0:
             return np.zeros((self.trace.runs, self.plan.dimension))
         return project(self.trace.positions[:, turn - 1] * rule.unit, rule.radius)
 
     def along(self, vectors: Vector) -> Vector:
-        """How far each goes in the victim's direction."""
+        """Return the component of each vector in the victim's direction."""
         return np.asarray(vectors @ self.pair.direction, dtype=np.float64)
 
     def pushes(self, turn: int, models: Vector) -> tuple[Vector, Vector]:
-        """How far the victim moves each model in this round on the two data sets, in units of the round's noise.
+        """Return how far the victim moves each model in this round on the two data sets, in units of the round's noise.
 
-        An attacker who sees the models can work that out.
+        An attacker who sees the models can compute that.
         """
         rule, found = self.trace.rule, []
         factor = -rule.steps[turn] / (rule.batches[turn] * rule.noise[turn] * rule.unit)
         for records in (self.pair.first, self.pair.second):
-            batch = stacked([self.victim_batch(records)] * models.shape[0])
+            batch = copies(records, self.pair.victim, self.weights, models.shape[0])
             total, _ = self.plan.model.loss.gradient(
                 models.ravel(), batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
             )
@@ -68,24 +67,25 @@ class Scene:
         return found[0], found[1]
 
     @property
-    def _weights(self) -> Vector | None:
+    def weights(self) -> Vector | None:
+        """Weights of the victim's records in a round; all records of a client together count as one."""
         held = self.pair.victim.size
         return np.full(held, 1 / held) if self.plan.target.unit == "client" else None
 
     def places(self, record: int) -> Indices:
-        """The round of a pass that uses this record, run by run; -1 where that is not known."""
+        """Return the round of a pass that uses this record, run by run; -1 if that is not known."""
         found = self.trace.places[:, record]
         return np.broadcast_to(found, (self.trace.runs,))
 
-    def victim_batch(self, records: Records) -> Batch:
-        """The victim alone."""
-        rows = records.features[self.pair.victim]
-        norms = row_norms(rows)
-        return Batch(rows, records.targets[self.pair.victim], norms, self._weights)
-
 
 def look(scene: Scene, adversary: Adversary) -> Seen:
-    """What this observer can make of the runs."""
+    """Return what this observer can compute from the runs.
+
+    Where units draw their own rounds, whoever sees more than the last model looks at all rounds. Some may see more
+    than that; what they are promised must hold for this look as well.
+    """
+    if scene.plan.run.sampled and adversary != "final-model":
+        return _drawn(scene)
     match adversary:
         case "final-model":
             return _final(scene)
@@ -106,8 +106,9 @@ def _final(scene: Scene) -> Seen:
 
 
 def residuals(scene: Scene) -> tuple[Vector, Vector]:
-    """What each round added beside the others' silence, along the victim's push, in units of the round's noise; and
-    the logarithm of how much likelier it is if the victim took part on the first data set rather than the second.
+    """Return what each round added along the victim's push, in units of its noise, and a log-likelihood ratio.
+
+    The ratio compares the victim taking part on the first data set with the second.
     """
     rule, seen, ratios = scene.trace.rule, [], []
     for turn in range(scene.plan.run.total):
@@ -118,13 +119,28 @@ def residuals(scene: Scene) -> tuple[Vector, Vector]:
     return np.stack(seen, axis=1), np.stack(ratios, axis=1)
 
 
+def _drawn(scene: Scene) -> Seen:
+    """Return what is seen in all rounds if the victim's draws are unknown: the likelihood ratio over all draws."""
+    run, rule, seen, ahead, back = scene.plan.run, scene.trace.rule, list[Vector](), list[Vector](), list[Vector]()
+    for turn in range(run.total):
+        models = scene.models(turn)
+        moved = scene.trace.positions[:, turn] * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        seen.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
+        nothing = np.zeros(scene.trace.runs)
+        for found, push in zip((ahead, back), scene.pushes(turn, models), strict=True):
+            found.append(_ratio(seen[-1], push, nothing))
+    first, second, features = (np.stack(rows, axis=1) for rows in (ahead, back, seen))
+    scores = np.stack(drawn_scores(run, features, first, second), axis=1)
+    return Seen(features if features.shape[1] <= _MOST_FEATURES else features[:, :0], scores)
+
+
 def _ratio(seen: Vector, one: Vector, other: Vector) -> Vector:
-    """ln of two normal densities of deviation 1, over each other."""
+    """Return the logarithm of the ratio of two normal densities with deviation 1."""
     return np.asarray((one - other) * seen - (one * one - other * other) / 2, dtype=np.float64)
 
 
 def _rounds(scene: Scene, *, known: bool) -> Seen:
-    """All rounds seen: the likelihood ratio of where the victim is, or of its being anywhere."""
+    """Return what is seen in all rounds: the likelihood ratio for a known round of the victim, or for any round."""
     run = scene.plan.run
     seen, each = residuals(scene)
     ratios = each.reshape(seen.shape[0], run.passes, run.rounds).sum(axis=1)
@@ -132,7 +148,7 @@ def _rounds(scene: Scene, *, known: bool) -> Seen:
     score = (logsumexp(ratios, axis=1) - np.log(run.rounds))[:, None]
     if known and bool(np.all(places >= 0)):
         score = np.take_along_axis(ratios, places[:, None], axis=1)
-        # From the victim's round on, so that the same column means the same thing in every run.
+        # Start from the victim's round, so that a column has the same meaning in every run.
         turned = (places[:, None] + np.arange(run.rounds)) % run.rounds
         by_pass = seen.reshape(seen.shape[0], run.passes, run.rounds)
         seen = np.take_along_axis(by_pass, turned[:, None, :], axis=2).reshape(seen.shape)
@@ -140,7 +156,10 @@ def _rounds(scene: Scene, *, known: bool) -> Seen:
 
 
 def _curious(scene: Scene) -> Seen:
-    """The models a client was sent, its own noise, and the last model; the client is a unit that is not the victim."""
+    """Return what a curious client sees: the models it was sent, its own noise, and the last model.
+
+    The client is a unit other than the victim.
+    """
     plan, run = scene.plan, scene.plan.run
     last = scene.along(scene.models(run.total))
     others = np.flatnonzero(~np.isin(np.arange(plan.data.records), scene.pair.victim))
@@ -157,9 +176,10 @@ def _curious(scene: Scene) -> Seen:
 
 
 def own_part(plan: Plan) -> Vector:
-    """The part of each round's noise variance that whoever sends an update has drawn alone.
+    """Return the part of each round's noise variance that the sender of an update has drawn itself.
 
-    Every unit of the batch draws a share; with [trust] every client does, and the shares of the honest are the whole.
+    Every unit of the batch draws a share. With [trust] every client does, and the shares of the honest clients are the
+    whole noise.
     """
     if not plan.trust.shared:
         return np.asarray(1 / per_round(plan.run.batch, plan.run), dtype=np.float64)
@@ -168,10 +188,14 @@ def own_part(plan: Plan) -> Vector:
 
 
 def _share(scene: Scene, turn: int) -> Vector:
-    """The curious client's own noise along the push: what it is, given the planned noise that it is a part of."""
+    """Return the curious client's own noise along the push.
+
+    It is drawn given the planned noise of which it is a part.
+    """
     rule, trust = scene.trace.rule, scene.plan.trust
     part = float(own_part(scene.plan)[turn])
-    if trust.shared and (trust.colluders or part == 1):  # the others' shares make up the plan without its own
+    # the shares of the others make up the planned noise without its own
+    if trust.shared and (trust.colluders or part == 1):
         return np.zeros(scene.trace.runs)
     total = scene.along(scene.trace.noise[:, turn])
     if part >= 1:
@@ -183,7 +207,7 @@ def _share(scene: Scene, turn: int) -> Vector:
 
 
 def _server(scene: Scene) -> Seen:
-    """The victim's own noised update in each of its rounds."""
+    """Return the victim's own noised update in each of its rounds."""
     run = scene.plan.run
     places = scene.places(int(scene.pair.victim[0]))
     rounds = np.where(places >= 0, places, run.rounds - 1)
@@ -194,16 +218,15 @@ def _server(scene: Scene) -> Seen:
 
 
 def _own_updates(scene: Scene, turns: Indices, known: Mask) -> tuple[Vector, Vector]:
-    """The real step on the victim alone, with one sender's noise; what is seen in each run, and its likelihood ratio.
+    """Return the real step on the victim alone, with one sender's noise, and its likelihood ratio, for each run.
 
-    That noise is drawn given the sum of the round's, of which it is a part: drawn apart from it, the models of later
-    rounds would be a second look at the victim that no server has. Where the victim's round is not ``known`` the sum is
-    another's, and the server looks from the zero model, which no victim has moved.
+    That noise is drawn given the noise of the whole round, of which it is a part. If it were drawn independently, the
+    models of later rounds would be a second look at the victim that no server has. If the victim's round is not
+    ``known``, the sum belongs to others, and the server looks from the zero model, which no victim has moved.
     """
     rule, seen, ratio = scene.trace.rule, np.zeros(scene.trace.runs), np.zeros(scene.trace.runs)
     part = own_part(scene.plan)
     quieter = replace(rule, noise=rule.noise * np.sqrt(part))
-    alone = scene.victim_batch(scene.records)
     for turn in np.unique(turns).tolist():
         here = np.flatnonzero(turns == turn)
         placed = known[here][:, None]
@@ -212,20 +235,21 @@ def _own_updates(scene: Scene, turns: Indices, known: Mask) -> tuple[Vector, Vec
         drawn = scene.parts.draw(quieter, turn, models.size, _aside(scene.entropy)).reshape(models.shape)
         given = scene.trace.noise[here, turn] * part[turn] + drawn * np.sqrt(1 - part[turn])
         noise = np.where(placed, given, drawn)
-        state = scene.parts.step(quieter, State(turn, before), stacked([alone] * here.size), noise)
-        moved = state.position * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        alone = copies(scene.records, scene.pair.victim, scene.weights, here.size)
+        after = stepped(scene.parts, quieter, turn, before, alone, noise)
+        moved = after * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
         seen[here] = scene.along(moved) / (quieter.noise[turn] * rule.unit)
-        louder = np.sqrt(1 / part[turn])  # the push against one sender's noise
+        louder = np.sqrt(1 / part[turn])  # the push relative to one sender's noise
         ratio[here] = _ratio(seen[here], *(push * louder for push in scene.pushes(turn, models)))
     return seen, ratio
 
 
 def _aside(entropy: Entropy) -> Entropy:
-    """Single shares are drawn beside the sums, under a key of their own."""
+    """Return randomness under another key, because single shares are drawn separately from the sums."""
     return Entropy(entropy.words("single shares", 0, 4).tobytes(), private=entropy.private)
 
 
 def some_models(scene: Scene, turns: Sequence[int]) -> Seen:
-    """The models before these rounds (the number of rounds: the last model), along the victim's push."""
+    """Return the models before these rounds (the number of rounds means the last model), along the victim's push."""
     seen = np.stack([scene.along(scene.models(turn)) for turn in turns], axis=1)
     return Seen(seen, seen[:, -1:])

@@ -1,4 +1,4 @@
-"""The first round of a run as each observer sees it, whichever algorithm the plan is for."""
+"""The first round of a run as each observer sees it, for any algorithm."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from fedveil.values import Indices
 
 
 def with_noise(plan: Plan, factor: float) -> Plan:
-    """Return the plan with its noise multiplied; 0 leaves none, or as little as the algorithm takes."""
+    """Return the plan with its noise multiplied; 0 leaves none, or as little as the algorithm allows."""
     require(0 <= factor < np.inf, "factor", "be finite and non-negative", factor)
     return _view(plan).with_noise(plan, factor)
 

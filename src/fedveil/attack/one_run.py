@@ -1,7 +1,7 @@
-"""The audit of a run that had canaries, from the folder it left: released model and private coins in, a finding out.
+"""The audit of a run with canaries, from its folder: released model and private coins in, a finding out.
 
-A canary's score is how far the model lies in the direction in which the canary alone would have pushed it. That uses
-the released model and what everybody knows, so publishing the outcome costs nobody's records anything.
+A canary's score is how far the model lies in the direction in which the canary alone would have pushed it. It uses only
+the released model and public facts, so publishing the outcome costs no privacy of the records.
 Pages: docs/audit-canaries.md, docs/theory/one-run-audit.md.
 """
 
@@ -23,11 +23,11 @@ from fedveil.run.coins import check_commitment, read_coins
 from fedveil.values import Vector
 from fedveil.version import __version__
 
-DELTAS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)  # of the claim, beside the plan's own: for p-values below it
+DELTAS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)  # deltas of the claim besides the plan's own, for smaller p-values
 
 
 def one_run(folder: Path, *, alarm: float = 0.05) -> Finding:
-    """A lower bound on the final model's epsilon, at the plan's delta, that is too large with chance at most ``alarm``.
+    """Return a lower bound on the final model's epsilon at the plan's delta, wrong with chance at most ``alarm``.
 
     The records in the folder are checked as for a certificate; the coins must be those that were charged with the run.
     """
@@ -35,7 +35,7 @@ def one_run(folder: Path, *, alarm: float = 0.05) -> Finding:
     hint = "Add [audit] with canaries = 100 to the study, and run it again."
     require(plan.canaries is not None, "The run", "have canaries to be audited", "none", hint)
     assert plan.canaries is not None  # noqa: S101  for the type checker
-    certify(folder, __version__)  # refuses what is incomplete or was changed
+    certify(folder, __version__)  # refuses a run that is incomplete or was changed
     kept = read_coins(folder / "private" / coins.NAME, plan.canaries)
     check_commitment(kept, entries[0].payload["extra"].get(coins.CHARGED))
     scores = canary_scores(plan, _model(folder))
@@ -45,9 +45,9 @@ def one_run(folder: Path, *, alarm: float = 0.05) -> Finding:
 
 
 def canary_scores(plan: Plan, model: Vector) -> Vector:
-    """How far the model lies along each canary's first step, from the zero model: a score for every canary.
+    """Return, for every canary, how far the model lies along the canary's first step from the zero model.
 
-    Canaries have columns of their own, so their steps are orthogonal and none hides another.
+    Canaries have separate columns, so their steps are orthogonal and none hides another.
     """
     count, loss = plan.canaries or 0, plan.model.loss
     require(plan.model.kind != "torch", "model.kind", "be one whose canaries can be scored", plan.model.kind)

@@ -1,8 +1,8 @@
 """What algorithms that hide nothing release, round by round, in many runs of their real code at once.
 
-A wide problem holds as many runs as it has parameters: run r has a victim of its own, whose row is zero but for feature
+A wide problem holds as many runs as it has parameters: run r has its own victim, whose row is zero except for feature
 r, and reads parameter r. Clipping is by record or client, noise by parameter, coins by record or client, so the runs do
-not touch each other. Sums are looked at from the zero model, where a victim pushes at its clip in every round.
+not affect each other. Sums are observed at the zero model, where a victim pushes at its clip in every round.
 """
 
 import math
@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 
 from fedveil.algorithms.observation import Push, Releases
 from fedveil.algorithms.registry import attack_view
+from fedveil.attack.drawn_runs import picked_ratio
 from fedveil.audit.game import Seen
 from fedveil.checks import require
 from fedveil.data.records import Records
@@ -23,12 +24,12 @@ from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.values import Vector
 
-WIDTH = 200  # runs in one problem
-Sums = Callable[[Plan, Records, Entropy], Vector]  # the released sums of all rounds, one a row
+WIDTH = 200  # number of runs in one problem
+Sums = Callable[[Plan, Records, Entropy], Vector]  # returns the released sums of all rounds, one per row
 
 
 def releases(plan: Plan, runs: int, entropy: Entropy, sums: Sums | None = None) -> tuple[Seen, Seen]:
-    """Return what one who sees every release makes of many runs on each of two neighbouring data sets."""
+    """Return what an observer of every release computes from many runs on each of two neighbouring data sets."""
     view = view_of(plan)
     _check(plan)
     push, run = push_of(plan), sums or view.sums
@@ -40,12 +41,12 @@ def releases(plan: Plan, runs: int, entropy: Entropy, sums: Sums | None = None) 
             key = entropy.words(f"releases {side}", number, 4).tobytes()
             parts.append(run(wide, records, Entropy(key, private=False)).T)
         seen = view.towards * np.concatenate(parts)[:runs] / push.noise
-        found.append(Seen(seen if seen.shape[1] <= 60 else seen[:, :0], _scores(seen, push)))
+        found.append(Seen(seen if seen.shape[1] <= 60 else seen[:, :0], scores(seen, push)))
     return found[0], found[1]
 
 
 def view_of(plan: Plan) -> Releases:
-    """Return how the releases of this plan are looked at; refuses an algorithm whose releases are not known."""
+    """Return how the releases of this plan are observed; refuse an algorithm whose releases are not known."""
     view = attack_view(plan.method.kind)
     if view is None or view.releases is None:
         raise BadValue(f"algorithm.kind must be one whose releases the game knows, and it is {plan.method.kind!r}.")
@@ -64,11 +65,14 @@ def _check(plan: Plan) -> None:
 
 
 def wide_problem(plan: Plan, present: bool) -> tuple[Plan, Records]:
-    """As many victims as parameters; on the second data set they are silent, or of the other class."""
+    """Return a problem with as many victims as parameters.
+
+    On the second data set they are absent, or of the other class.
+    """
     view, each = view_of(plan), rows_each(plan)
     rows = np.zeros((WIDTH * each, WIDTH))
     silent = not present and plan.target.neighbours == "zero-out"
-    held = each if view.clients else 1  # a victim client's rows are all alike; of records one of each is the victim
+    held = each if view.clients else 1  # all rows of a victim client are alike; with records, one of each is the victim
     for run in range(WIDTH):
         rows[run * each : run * each + held, run] = 0.0 if silent else plan.data.bound
     high, low = (1.0, 0.0) if plan.data.classes else (1.0, -1.0)
@@ -90,12 +94,34 @@ def rows_each(plan: Plan) -> int:
 
 
 def push_of(plan: Plan) -> Push:
-    """Return what the plan says of a victim."""
+    """Return how a victim of this plan pushes the sums."""
     return view_of(plan).push(plan, 2.0 if plan.target.neighbours == "replace-one" else 1.0)
 
 
-def _scores(seen: Vector, push: Push) -> Vector:
-    """Three thoughts: pushed in every round, in each by a coin, in one of all."""
+def scores(seen: Vector, push: Push) -> Vector:
+    """Return scores for an attacker: the victim pushes in every round, in each by a coin, or in one of all.
+
+    Where the victim picks one round of each pass also that, and what would tell if its draws were not what they should
+    be: the same round in every pass, and never a round that is silent.
+    """
     ratio = push.size * seen - push.size**2 / 2
     coin = np.logaddexp(math.log1p(-min(push.rate, 1 - 1e-12)), math.log(push.rate) + ratio).sum(axis=1)
-    return np.stack([seen.sum(axis=1), coin, logsumexp(ratio, axis=1)], axis=1)
+    plain = [seen.sum(axis=1), coin, logsumexp(ratio, axis=1)]
+    return np.stack([*plain, *_picked(seen, ratio, push)] if push.places else plain, axis=1)
+
+
+def _picked(seen: Vector, ratio: Vector, push: Push) -> list[Vector]:
+    """Likelihood ratios of a victim that picks one round of each pass; those of a pass that was only begun too."""
+    places = push.places
+    passes = -(-seen.shape[1] // places)
+
+    def by_pass(values: Vector) -> Vector:
+        padded = np.pad(values, ((0, 0), (0, passes * places - seen.shape[1])))  # what is not seen tells nothing
+        return padded.reshape(seen.shape[0], passes, places)
+
+    ratios, pushed = by_pass(ratio), by_pass(seen) * (push.size / 2)
+    fresh = picked_ratio(ratios, by_pass((seen == 0).astype(np.float64)) > 0)
+    # An exchange: one record pushes ahead, the other back, each in a round of its own.
+    exchange = (logsumexp(pushed, axis=2) - logsumexp(-pushed, axis=2)).sum(axis=1)
+    both = pushed.sum(axis=1)
+    return [fresh, exchange, logsumexp(ratios.sum(axis=1), axis=1), logsumexp(both, axis=1) - logsumexp(-both, axis=1)]

@@ -1,7 +1,7 @@
-"""Public records in the shape of a plan's data: what an attack may be tried on and shown where the real ones may not.
+"""Public records in the shape of a plan's data, for attacks that may not be tried on, or shown with, the real ones.
 
 Rows that can be square pictures are scikit-learn's digits, enlarged to fit; other rows are random. Leakage depends on
-the plan (who is summed with whom, and the noise) and hardly on whose records they are.
+the plan (who is summed with whom, and the noise) and hardly on the records.
 """
 
 import numpy as np
@@ -16,8 +16,11 @@ from fedveil.values import Vector
 _MOST_NUMBERS = 200_000_000
 
 
-def stand_ins(shape: DataShape, generator: np.random.Generator) -> Records:
-    """Records of exactly this shape; a constant stands last in every row unless the row is a square picture itself."""
+def synthetic_records(shape: DataShape, generator: np.random.Generator) -> Records:
+    """Return records of exactly this shape.
+
+    The last entry of a row is a constant unless the row is a square picture.
+    """
     numbers = shape.records * shape.features
     hint = "Attack a plan of fewer records."
     require(numbers <= _MOST_NUMBERS, "Stand-ins", f"hold at most {_MOST_NUMBERS:,} numbers", numbers, hint)
@@ -44,23 +47,23 @@ def stand_ins(shape: DataShape, generator: np.random.Generator) -> Records:
 
 
 def _digits(count: int, side: int) -> tuple[Vector, NDArray[np.int64]]:
-    """So many pictures of so many points a side, over again if there are too few; and the digits they show."""
+    """Return pictures with ``side`` points a side, repeated if there are too few, and the digits they show."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
     which, places = np.arange(count) % labels.size, np.arange(side) * 8 // side
     pictures = pixels.reshape(-1, 8, 8)[which][:, places][:, :, places]
-    return pictures.reshape(count, -1) / 16 + 1e-6, labels[which].astype(np.int64)  # no row is zero
+    return pictures.reshape(count, -1) / 16 + 1e-6, labels[which].astype(np.int64)  # so that no row is zero
 
 
 def _sizes(shape: DataShape) -> NDArray[np.int64]:
-    """Records of each client: one largest, one smallest, the others as even as these allow."""
+    """Return the number of records of each client: one largest, one smallest, the others as even as these allow."""
     clients, least, most = shape.clients, shape.smallest_client, shape.largest_client
     sizes = np.full(clients, least)
     left = shape.records - least * clients
     sizes[0] += (first := min(left, most - least))
     left -= first
-    open_ = clients - 2  # the last stays the smallest
+    open_ = clients - 2  # the last client stays the smallest
     if left > 0 and open_ > 0:
         sizes[1:-1] += left // open_
         sizes[1 : 1 + left % open_] += 1

@@ -1,1 +1,1 @@
-"""What an attacker achieves, beside what is certified: exact laws, statistical games, canaries, membership, leakage."""
+"""What an attacker achieves, compared with what is certified: exact laws, games, canaries, membership, leakage."""

@@ -1,8 +1,8 @@
-"""An estimate of epsilon from the cosines of canary clients with the model: normal laws are fitted, nothing is proved.
+"""An estimate of epsilon from the cosines of canary clients with the model. Normal laws are fitted; nothing is proved.
 
 Reference:
     [A23] Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar. One-shot Empirical Privacy Estimation for Federated
-    Learning. 2023. Canaries with random directions; cosines with and without them are taken for normal.
+    Learning. 2023. Canaries with random directions; cosines with and without them are assumed to be normal.
 """
 
 import math
@@ -19,7 +19,9 @@ _LARGEST = 700.0
 
 
 def cosines(seen: Vector, directions: Vector) -> Vector:
-    """The largest cosine of each direction (a row) with anything seen: one model, or a row for every round's change.
+    """Return the largest cosine of each direction (a row) with anything seen.
+
+    ``seen``: one model, or a row for the change in every round.
 
     >>> cosines(np.array([3.0, 4.0]), np.array([[1.0, 0.0], [0.0, 2.0]])).tolist()
     [0.6, 0.8]
@@ -31,10 +33,10 @@ def cosines(seen: Vector, directions: Vector) -> Vector:
 
 
 def normal_delta(epsilon: float, first: tuple[float, float], second: tuple[float, float]) -> float:
-    """The hockey stick of two normal laws on the line, each a mean and a standard deviation.
+    """Return the hockey-stick divergence of two normal laws on the line, each a mean and a standard deviation.
 
-    Where the density of the first exceeds e**epsilon times the second's is where a quadratic is positive: between its
-    roots, or outside of them.
+    The density of the first exceeds e**epsilon times the second's where a quadratic is positive: between its roots, or
+    outside of them.
     """
     (m, s), (n, t) = first, second
     a = 1 / (2 * t * t) - 1 / (2 * s * s)
@@ -49,7 +51,7 @@ def normal_delta(epsilon: float, first: tuple[float, float], second: tuple[float
 
 
 def _positive(a: float, b: float, c: float) -> list[tuple[float, float]]:
-    """Where a x**2 + b x + c is positive."""
+    """Return the intervals on which a x**2 + b x + c is positive."""
     if abs(a) <= 1e-14 * max(abs(b), 1e-300):
         if b == 0:
             return [(-math.inf, math.inf)] if c > 0 else []
@@ -63,7 +65,7 @@ def _positive(a: float, b: float, c: float) -> list[tuple[float, float]]:
 
 
 def normal_epsilon(first: tuple[float, float], second: tuple[float, float], delta: float) -> float:
-    """The epsilon at ``delta`` of telling the two laws apart, in whichever direction is worse."""
+    """Return the epsilon at ``delta`` of telling the two laws apart, in the worse of the two directions."""
     require(0 < delta < 1, "delta", "lie strictly between 0 and 1", delta)
 
     def worst(epsilon: float) -> float:
@@ -91,11 +93,12 @@ def estimate(
     delta: float,
     alarm: float = 0.05,
 ) -> Finding:
-    """Epsilon as if both groups of cosines were normal: ``inside`` took part, ``outside`` are as many fresh directions.
+    """Return epsilon as if both groups of cosines were normal.
 
-    It proves nothing: the laws need not be normal, and the fit has errors of its own. So it is never a verdict. One
-    spread is fitted to both groups: with a spread each, as in [A23] (``own_spreads`` in the details), an error of a few
-    percent in one of them decides the far tails, and so epsilon at a small delta, when canaries are few.
+    ``inside`` took part, ``outside`` are fresh directions that did not. It proves nothing, because the laws need not be
+    normal and the fit has errors, so it is never a verdict. One spread is fitted to both groups. With one spread each,
+    as in [A23] (``own_spreads`` in the details), an error of a few percent in one of them decides the far tails, and so
+    epsilon at a small delta, if canaries are few.
     """
     for name, given in (("inside", inside), ("outside", outside)):
         require(given.ndim == 1 and given.size >= 10, name, "be at least 10 cosines", given.shape)

@@ -1,4 +1,4 @@
-"""The released law as masses of cells, with what is known of their errors: the common noun of all exact laws."""
+"""A released law as masses of cells, with bounds on their errors; the common form of all exact laws."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from fedveil.values import Vector
 class CellLaw:
     """Masses of the atom at lo, of the cells between ``edges``, and of the atom at hi.
 
-    For every event A that is a union of them the truth lies between ``A / factor - error`` and ``A * factor + error``.
-    ``beyond``: what a law without projection may hold outside, merged into the ends here. ``low`` and ``high``: bounds
-    on the slope of the log-density within each cell, of the law as computed.
+    For every event A that is a union of them, the truth lies between ``A / factor - error`` and ``A * factor + error``.
+    ``beyond``: the mass that a law without projection may have outside, merged into the ends here. ``low`` and
+    ``high``: bounds on the slope of the log-density within each cell, of the law as computed.
     """
 
     edges: Vector
@@ -26,7 +26,7 @@ class CellLaw:
 
 
 def add(laws: list[CellLaw]) -> CellLaw:
-    """The sum of weighted laws on the same cells: errors add up, factors and slopes are the worst of any."""
+    """Return the sum of weighted laws on the same cells; errors add up, and factors and slopes are the worst of any."""
     return CellLaw(
         edges=laws[0].edges,
         masses=np.asarray(np.sum([law.masses for law in laws], axis=0), dtype=np.float64),

@@ -1,7 +1,7 @@
-r"""A noisy chain on an interval, on two data sets, as a value: $W_k = \mathrm{clip}(\psi_k(W_{k-1}) + N_k, lo, hi)$.
+r"""A noisy chain on an interval, on two data sets: $W_k = \mathrm{clip}(\psi_k(W_{k-1}) + N_k, lo, hi)$.
 
-Every $\psi_k$ is a broken line: linear between knots. That holds every loss whose gradient is a broken line (linear,
-quadratic, Huber, clamp, absolute value up to a steep piece), and it is what makes the laws exact: see exact-laws.md.
+Every $\psi_k$ is piecewise linear. That includes every loss whose gradient is piecewise linear (linear, quadratic,
+Huber, clamp, absolute value up to a steep piece), and it makes the laws exact: see exact-laws.md.
 """
 
 import math
@@ -34,18 +34,18 @@ class Line:
         require(finite, "Line.values", "be finite, one for each knot", self.values)
 
     def __call__(self, w: Vector) -> Vector:
-        """The values at ``w``."""
+        """Return the values at ``w``."""
         return np.asarray(np.interp(w, self.knots, self.values), dtype=np.float64)
 
     @property
     def slopes(self) -> Vector:
-        """One for each piece."""
+        """The slope of each piece."""
         return np.asarray(np.diff(self.values) / np.diff(self.knots), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One round: the map, and the noise's deviation (Laplace: its scale)."""
+    """One round: the map, and the standard deviation of the noise (for Laplace noise, its scale)."""
 
     line: Line
     noise: float
@@ -55,16 +55,16 @@ class Step:
 
 
 Chain = tuple[Step, ...]
-Mixture = tuple[tuple[float, Chain], ...]  # chains with their weights: a secret place, or a random stop
+Mixture = tuple[tuple[float, Chain], ...]  # chains with their weights, for a secret place or a random stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """Two neighbouring data sets: a mixture of chains each, started at the same point of the same interval.
+    """Two neighbouring data sets: a mixture of chains for each, started at the same point of the same interval.
 
-    Without ``projected`` the interval only bounds where the law is followed, and the chance of leaving it is charged.
-    Without ``clipped_last`` the last state is seen as it was before its projection: what a chain in many dimensions can
-    come arbitrarily near to (exact-laws.md, section 5).
+    Without ``projected``, the interval only bounds where the law is followed, and the chance of leaving it is charged.
+    Without ``clipped_last``, the last state is seen as it was before its projection; a chain in many dimensions can
+    come arbitrarily near to that (exact-laws.md, section 5).
     """
 
     lo: float
@@ -98,5 +98,5 @@ class Instance:
 
 
 def single(chain: Chain) -> Mixture:
-    """A chain that is certain."""
+    """Return a mixture that consists of one chain."""
     return ((1.0, chain),)

@@ -6,28 +6,26 @@ Theory page: trade-off-functions.md.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from fedveil.account.compare import account_for
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
 from fedveil.ledger.costs import covered
-from fedveil.mechanism import Mechanism
 from fedveil.plan import Plan
 from fedveil.promises import promise, promised_delta
 from fedveil.values import Vector
 
-POINTS = 48  # of a plan's curve
+POINTS = 48  # points on a plan's curve
 _SMALL = (1e-9, 1e-7, 1e-5, 1e-4, 1e-3, 3e-3)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Pairs (epsilon, delta), epsilons rising; ``epsilon`` and ``delta`` are arrays of one length."""
+    """Pairs (epsilon, delta) in ascending order of epsilon; ``epsilon`` and ``delta`` are arrays of the same length."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -39,21 +37,21 @@ class Claim:
 
     @property
     def epsilon(self) -> Vector:
-        """All epsilons."""
+        """All epsilons of the claim, ascending."""
         return np.array([e for e, _ in self.points])
 
     @property
     def delta(self) -> Vector:
-        """The delta of each."""
+        """The delta of each epsilon."""
         return np.array([d for _, d in self.points])
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is claimed."""
+        """True if nothing is claimed."""
         return not self.points
 
     def most(self, false_positives: Vector) -> Vector:
-        """The largest true-positive rate that the claim allows at these false-positive rates.
+        """Return the largest true-positive rate that the claim allows at these false-positive rates.
 
         >>> Claim(((0.0, 0.25),)).most(np.array([0.0, 0.5, 1.0])).tolist()
         [0.25, 0.75, 1.0]
@@ -66,16 +64,16 @@ class Claim:
         return np.clip(bound, 0.0, 1.0)
 
     def epsilon_at(self, delta: float) -> float:
-        """The least epsilon that is claimed at this delta or a smaller one."""
+        """Return the least epsilon that is claimed at this delta or a smaller one."""
         return min((e for e, d in self.points if d <= delta), default=math.inf)
 
 
 def claim_of_plan(plan: Plan, adversary: Adversary, deltas: Sequence[float] | None = None) -> Claim:
-    """What a plan promises against this observer, at its own delta and at others; nothing if nothing is private."""
+    """Return what a plan promises against this observer, at several deltas; an empty claim if nothing is private."""
     return _claim_of_plan(plan, adversary, None if deltas is None else tuple(deltas))
 
 
-@lru_cache(maxsize=16)  # of a plan of a thousand rounds it takes most of a minute, and every attack asks
+@lru_cache(maxsize=16)  # for a plan of a thousand rounds this takes most of a minute, and every attack needs it
 def _claim_of_plan(plan: Plan, adversary: Adversary, deltas: tuple[float, ...] | None) -> Claim:
     if not covered(plan):
         return Claim(())
@@ -87,8 +85,3 @@ def _claim_of_plan(plan: Plan, adversary: Adversary, deltas: tuple[float, ...] |
     wanted = (*_SMALL, *np.linspace(0.01, 0.98, POINTS).tolist()) if deltas is None else deltas
     pairs = ((promise(plan, adversary, delta).epsilon, delta) for delta in sorted({*wanted, own[0]}))
     return Claim(tuple(pairs))
-
-
-def claim_of_mechanism(mechanism: Mechanism, epsilons: Iterable[float]) -> Claim:
-    """What the accountants certify of a mechanism at these epsilons."""
-    return Claim(tuple((epsilon, account_for(mechanism, epsilon=epsilon).delta) for epsilon in epsilons))

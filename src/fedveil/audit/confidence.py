@@ -8,7 +8,7 @@ from fedveil.checks import require
 
 
 def least_rate(hits: int, trials: int, alarm: float) -> float:
-    """A rate that the true one lies below with chance at most ``alarm`` (Clopper and Pearson 1934).
+    """Return a lower confidence limit of a rate, wrong with chance at most ``alarm`` (Clopper and Pearson 1934).
 
     >>> round(least_rate(50, 100, 0.025), 4), least_rate(0, 100, 0.025)
     (0.3983, 0.0)
@@ -18,7 +18,7 @@ def least_rate(hits: int, trials: int, alarm: float) -> float:
 
 
 def most_rate(hits: int, trials: int, alarm: float) -> float:
-    """A rate that the true one lies above with chance at most ``alarm``.
+    """Return an upper confidence limit of a rate, wrong with chance at most ``alarm``.
 
     >>> round(most_rate(50, 100, 0.025), 4), most_rate(100, 100, 0.025)
     (0.6017, 1.0)
@@ -28,9 +28,9 @@ def most_rate(hits: int, trials: int, alarm: float) -> float:
 
 
 def least_epsilon(hits: int, errors: int, trials: int, delta: float, alarm: float) -> float:
-    """An epsilon below that of every (epsilon, delta) that holds, wrong with chance at most ``alarm``.
+    """Return a lower bound on every epsilon that holds at ``delta``, wrong with chance at most ``alarm``.
 
-    ``hits``: trials with the event on the first data set, ``errors``: on the second; half the alarm for each.
+    ``hits``: trials with the event on the first data set, ``errors``: on the second; each uses half of the alarm.
 
     >>> round(least_epsilon(900, 100, 1000, 1e-5, 1e-6), 3)
     1.708

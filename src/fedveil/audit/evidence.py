@@ -1,9 +1,9 @@
-r"""Evidence against a whole claimed curve: bets on events, whose fortune cannot grow while the claim holds.
+r"""Evidence against a whole claimed curve: bets on events, whose fortune cannot grow on average if the claim holds.
 
 For every event and every claimed pair, $P(A) \le e^\varepsilon Q(A) + \delta$, and the same exchanged. A weighted sum
-of such differences over one run on each data set, $Z$, has mean at most 0, whatever the two laws are otherwise. So
-$\prod_i (1 + \lambda Z_i)$ has mean at most 1: by Markov's inequality it exceeds $1/\alpha$ with chance at most
-$\alpha$. No law is fitted: the last model of a hidden run is not normal. Theory page: distinguishing-game.md.
+of such differences over one run on each data set, $Z$, has mean at most 0, for all laws that satisfy the claim. So
+$\prod_i (1 + \lambda Z_i)$ has mean at most 1, and by Markov's inequality it exceeds $1/\alpha$ with chance at most
+$\alpha$. No law is fitted, because the last model of a hidden run is not normal. Theory page: distinguishing-game.md.
 """
 
 import math
@@ -19,20 +19,20 @@ from fedveil.values import Vector
 
 Mask = NDArray[np.bool_]
 _THRESHOLDS = 40
-_HOPELESS = 40.0  # an epsilon that no number of runs refutes; its powers would leave the range of floats
-_STAKES = 10  # each half of the one before
+_HOPELESS = 40.0  # an epsilon that no number of runs can refute; its exponential would overflow
+_STAKES = 10  # number of stakes, each half of the one before
 _TRUST = (
     0.8,
     0.1,
     0.1,
-)  # of the fortune: on noise a little too small, on what the first runs showed, on one event
+)  # shares of the fortune: on noise slightly too small, on what the first runs showed, on one event
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
-    """Events {score above a threshold}, each with the claimed pair it is held against.
+    """Events {score above a threshold}, each with the claimed pair that it tests.
 
-    ``forward``: held against P(A) <= ratio Q(A) + offset; otherwise its complement with P and Q exchanged.
+    ``forward``: tests P(A) <= ratio Q(A) + offset; otherwise it tests the complement with P and Q exchanged.
     """
 
     thresholds: Vector
@@ -42,11 +42,11 @@ class Events:
 
     @property
     def floor(self) -> Vector:
-        """The least gain of each."""
+        """The least possible gain of each event."""
         return -(self.ratio + self.offset)
 
     def gains(self, weights: Vector, first: Vector, second: Vector) -> Vector:
-        """The weighted gain of each pair of runs."""
+        """Return the weighted gain of each pair of runs."""
         ahead, behind = np.where(self.forward, weights, 0.0), np.where(self.forward, 0.0, weights)
         on_first = _steps(self.thresholds, ahead, behind * self.ratio, first)
         on_second = _steps(self.thresholds, ahead * self.ratio, behind, second)
@@ -54,14 +54,14 @@ class Events:
 
 
 def _steps(thresholds: Vector, above: Vector, below: Vector, scores: Vector) -> Vector:
-    """Sum of ``above`` over thresholds below the score, less the sum of ``below`` over the others."""
+    """Return the sum of ``above`` over thresholds below the score, minus the sum of ``below`` over the others."""
     total = np.concatenate([[0.0], np.cumsum(above + below)]) - below.sum()
     return np.asarray(total[np.searchsorted(thresholds, scores, side="left")], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bet:
-    """A share of the fortune, laid on events by weights such that no pair of runs can lose more than the stake."""
+    """A share of the fortune, bet on events with weights such that no pair of runs can lose more than the stake."""
 
     share: float
     events: Events
@@ -69,22 +69,22 @@ class Bet:
 
     @classmethod
     def on(cls, share: float, events: Events, weights: Vector) -> "Bet":
-        """The weights scaled to that."""
+        """Return a bet whose weights are scaled so that its least gain is -1."""
         return cls(share, events, weights / float(weights @ -events.floor))
 
     def gains(self, first: Vector, second: Vector) -> Vector:
-        """At least -1 for each pair of runs."""
+        """Return the gain of each pair of runs, at least -1."""
         return self.events.gains(self.weights, first, second)
 
 
 def choose(claim: Claim, first: Vector, second: Vector) -> list[Bet]:
-    """Bets against the claim, from runs that are used for nothing else; high scores mean the first data set."""
+    """Choose bets against the claim, from runs that are used for nothing else; high scores mean the first data set."""
     claim = Claim(tuple((epsilon, delta) for epsilon, delta in claim.points if epsilon <= _HOPELESS))
     if claim.empty:
         return []
     both = np.concatenate([first, second])
     thresholds = np.unique(np.quantile(both, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1]))
-    # No count is taken at its word: two more errors and two more hits, or a rare event would look like a sure thing.
+    # Add two errors and two hits to each count, otherwise a rare event would look certain.
     hits, errors = ((np.sum(runs[:, None] > thresholds, axis=0) + 2) / (runs.size + 4) for runs in (first, second))
     events = _held_against(claim, thresholds, errors)
     each = np.stack([events.gains(row, first, second) for row in np.eye(thresholds.size)])
@@ -96,7 +96,7 @@ def choose(claim: Claim, first: Vector, second: Vector) -> list[Bet]:
 
 
 def _one_event(claim: Claim, thresholds: Vector, hits: Vector, errors: Vector) -> tuple[Events, Vector]:
-    """The event and the pair that pay most for the stake: what a gross fault shows by."""
+    """Return the event and the pair that gain most; they reveal a gross fault."""
     ratio, offset = np.exp(claim.epsilon)[:, None], claim.delta[:, None]
     ahead = (hits - ratio * errors - offset) / (ratio + offset)
     behind = ((1 - errors) - ratio * (1 - hits) - offset) / (ratio + offset)
@@ -107,7 +107,7 @@ def _one_event(claim: Claim, thresholds: Vector, hits: Vector, errors: Vector) -
 
 
 def _held_against(claim: Claim, thresholds: Vector, errors: Vector) -> Events:
-    """For each threshold the pair of the claim that allows least there."""
+    """Return, for each threshold, the pair of the claim that allows least there."""
     ratio, offset = np.exp(claim.epsilon)[:, None], claim.delta[:, None]
     ahead, behind = ratio * errors + offset, 1 - (1 - errors - offset) / ratio
     here = np.arange(thresholds.size)
@@ -118,21 +118,21 @@ def _held_against(claim: Claim, thresholds: Vector, errors: Vector) -> Events:
 
 
 def _stronger(allowed: Vector, errors: Vector) -> Vector:
-    """How an attack a little stronger than allowed would show: the curve moved in normal units."""
+    """Return the excess of an attack slightly stronger than allowed: the curve moved in normal units."""
     inside = np.clip(allowed, 1e-9, 1 - 1e-9), np.clip(errors, 1e-9, 1 - 1e-9)
     high, low = (ndtri(rate) for rate in inside)
     return np.asarray(np.exp(-high * high / 2) * np.maximum(high - low, 0.0), dtype=np.float64)
 
 
 def _weights(spread: Vector, shape: Vector) -> Vector:
-    """Non-negative weights of largest mean over deviation, were ``shape`` the mean."""
+    """Return non-negative weights with the largest ratio of mean to deviation, if ``shape`` were the mean."""
     root = np.linalg.cholesky(spread)
     found, _ = nnls(root.T, np.linalg.solve(root, shape))
     return np.asarray(found, dtype=np.float64)
 
 
 def log_fortune(bets: list[Bet], first: Vector, second: Vector) -> float:
-    """The logarithm of the mean fortune over all bets and stakes; above ln(1/alarm) the claim is refuted."""
+    """Return the log of the mean fortune over all bets and stakes; above ln(1/alarm) the claim is refuted."""
     found = []
     for bet in bets:
         gains, chance = bet.gains(first, second), math.log(bet.share / _STAKES)
@@ -141,9 +141,10 @@ def log_fortune(bets: list[Bet], first: Vector, second: Vector) -> float:
 
 
 def runs_to_refute(claim: Claim, alarm: float) -> float:
-    """How many certifying runs on each data set a perfect attack takes to refute the claim, betting on one event.
+    """Return how many certifying runs on each data set a perfect attack needs to refute the claim.
 
-    It hits in every run and errs in none: each pair of runs then gains (1 - delta)/(ratio + delta) of the stake.
+    A perfect attack hits in every run and never errs, and bets on one event: each pair of runs then gains
+    (1 - delta)/(ratio + delta) of the stake.
 
     >>> runs_to_refute(Claim(((1.0, 1e-5),)), 1e-6)
     110

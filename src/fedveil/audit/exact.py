@@ -1,7 +1,7 @@
 r"""The exact delta(epsilon) of an instance, as an interval: no accountant may ever be below its lower end.
 
-Lower: the best event among unions of cells, everything known about the errors counted against it. Upper: the cells on
-which the density ratio may cross $e^\varepsilon$ are given the benefit of the largest crossing.
+Lower end: the best event among unions of cells, with all known errors counted against it. Upper end: cells in which the
+density ratio may cross $e^\varepsilon$ are counted with the largest possible crossing.
 Theory page: exact-laws.md.
 """
 
@@ -15,14 +15,14 @@ from fedveil.audit.chain import Instance
 from fedveil.audit.gaussian_law import GaussianLaws
 from fedveil.audit.laplace_law import LaplaceLaws
 from fedveil.checks import require
-from fedveil.theory.numerics import check_delta, smallest_epsilon
+from fedveil.theory.numerics import smallest_epsilon
 from fedveil.values import Vector
 
-FINE = 256  # cells a noise deviation in an answer; a search uses fewer
+FINE = 256  # cells per noise deviation in an answer; a search uses fewer
 COARSE = 24
-_DEVIATIONS = 9.0  # beyond the last round's images; what lies farther is merged into the end cells
-_FEWEST, _MOST = 64, 6000  # cells of an answer, Gaussian noise
-_LAPLACE = 65536  # cells of an answer, Laplace noise: they hold the states too, and the interval narrows with them
+_DEVIATIONS = 9.0  # beyond the images of the last round; what lies farther is merged into the end cells
+_FEWEST, _MOST = 64, 6000  # number of cells of an answer, Gaussian noise
+_LAPLACE = 65536  # number of cells for Laplace noise; they also hold the states, and more cells narrow the interval
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class Exact:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Released:
-    """The two laws of an instance on common cells: what all numbers about it are read from."""
+    """The two laws of an instance on common cells, from which all numbers about it are computed."""
 
     first: CellLaw
     second: CellLaw
@@ -50,22 +50,22 @@ class Released:
         return (self.first, self.second), (self.second, self.first)
 
     def delta_lower(self, epsilon: float) -> float:
-        """What some event reaches for sure."""
+        """Return a delta that some event certainly reaches."""
         return max(max(0.0, float(np.max(_gain(p, q, epsilon)))) for p, q in self._both_ways)
 
     def delta_upper(self, epsilon: float) -> float:
-        """What no event exceeds."""
+        """Return a delta that no event exceeds."""
         return min(1.0, max(_most(p, q, epsilon) for p, q in self._both_ways))
 
     def epsilon_lower(self, delta: float) -> float:
-        """No (epsilon, delta) with a smaller epsilon can be true; 0 when nothing can be said.
+        """Return a lower bound: no (epsilon, delta) with a smaller epsilon can be true; 0 if nothing can be said.
 
         For an event A, delta >= P(A) - e^epsilon Q(A) means epsilon >= ln((P(A) - delta)/Q(A)).
         """
         return max(_epsilon(p, q, delta) for p, q in self._both_ways)
 
     def epsilon_upper(self, delta: float) -> float:
-        """An epsilon that is true of this instance at this delta."""
+        """Return an epsilon that is true of this instance at this delta."""
 
         def log_delta(epsilon: float) -> float:
             return math.log(max(self.delta_upper(epsilon), 1e-300))
@@ -74,7 +74,7 @@ class Released:
 
 
 def released(instance: Instance, resolution: int = FINE) -> Released:
-    """Both laws; ``resolution`` is the number of cells in a deviation of the last noise."""
+    """Return both laws; ``resolution`` is the number of cells in a deviation of the last noise."""
     require(resolution >= 1, "resolution", "be at least 1", resolution)
     edges = _edges(instance, resolution)
     laws: GaussianLaws | LaplaceLaws
@@ -87,7 +87,10 @@ def released(instance: Instance, resolution: int = FINE) -> Released:
 
 
 def _edges(instance: Instance, resolution: int) -> Vector:
-    """Cells of the release: of the interval, or, if the last state is seen unprojected, of all that it may reach."""
+    """Return the cells of the release.
+
+    Of the interval, or of everything reachable if the last state is not projected.
+    """
     lasts = {chain[-1] for _, chain in (*instance.first, *instance.second)}
     least, lo, hi = min(step.noise for step in lasts), instance.lo, instance.hi
     if not instance.clipped_last:
@@ -100,7 +103,7 @@ def _edges(instance: Instance, resolution: int) -> Vector:
 
 
 def exact(instance: Instance, epsilons: Vector, resolution: int = FINE) -> Exact:
-    """The exact delta at each epsilon, as an interval."""
+    """Return the exact delta at each epsilon, as an interval."""
     require(bool(np.all(epsilons >= 0)), "epsilons", "be non-negative", epsilons)
     pair = released(instance, resolution)
     lower = np.array([pair.delta_lower(float(epsilon)) for epsilon in epsilons])
@@ -108,14 +111,8 @@ def exact(instance: Instance, epsilons: Vector, resolution: int = FINE) -> Exact
     return Exact(epsilons, lower, np.maximum(lower, upper))
 
 
-def epsilon_lower(instance: Instance, delta: float, resolution: int = FINE) -> float:
-    """A lower bound on the exact epsilon of an instance at this delta."""
-    check_delta(delta)
-    return released(instance, resolution).epsilon_lower(delta)
-
-
 def _prefixes(p: CellLaw, q: CellLaw) -> tuple[Vector, Vector]:
-    """Sure lower and upper bounds on the two masses of the likeliest events, best cells first."""
+    """Return certain lower and upper bounds on the two masses of the likeliest events, best cells first."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(p.masses > 0, p.masses / q.masses, -1.0)
     order = np.argsort(-ratio, kind="stable")
@@ -139,7 +136,10 @@ def _epsilon(p: CellLaw, q: CellLaw, delta: float) -> float:
 
 
 def _most(p: CellLaw, q: CellLaw, epsilon: float) -> float:
-    """Within a cell the ratio stays within exp(swing) of its mean: only where it may cross does the cell matter."""
+    """Return an upper bound on delta.
+
+    Within a cell the ratio stays within exp(swing) of its mean, so a cell matters only if the ratio may cross there.
+    """
     swing = np.maximum(p.high - q.low, q.high - p.low) * np.diff(p.edges)
     stretch = np.exp(np.minimum(np.concatenate([[0.0], swing, [0.0]]), 50.0)) * (p.factor * q.factor)
     gamma = math.exp(min(epsilon, 700.0))

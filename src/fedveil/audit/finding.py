@@ -1,4 +1,4 @@
-"""What one attack found, next to what is certified: a number, how sure it is, and a verdict with its evidence."""
+"""What one attack found, next to what is certified: a number, how certain it is, and a verdict with its evidence."""
 
 import math
 from collections.abc import Mapping
@@ -49,12 +49,12 @@ class Finding:
 
     @property
     def room(self) -> float | None:
-        """What lies between the measured and the certified epsilon; None where nothing was promised."""
+        """The difference between the certified and the measured epsilon; None if nothing was promised."""
         promised = self.certified is not None and math.isfinite(self.certified)
         return None if not promised else float(self.certified or 0.0) - self.measured
 
     def as_json(self) -> dict[str, Any]:
-        """One object, ready for JSON."""
+        """Return one object, ready for JSON."""
         return {
             "attack": self.attack,
             "adversary": self.adversary,
@@ -70,7 +70,7 @@ class Finding:
 
 
 def finding_of(given: Mapping[str, Any]) -> Finding:
-    """The finding that :meth:`Finding.as_json` wrote; an infinite epsilon was written as null."""
+    """Return the finding that :meth:`Finding.as_json` wrote; an infinite epsilon was written as null."""
     values = dict(given)
     values["measured"] = math.inf if values["measured"] is None else float(values["measured"])
     return Finding(**values)

@@ -1,7 +1,7 @@
-"""The distinguishing game: runs on two neighbouring data sets, an attacker who must tell which, a claim to be held to.
+"""The distinguishing game: runs on two neighbouring data sets, an attacker who must tell which, and a claim to test.
 
 A first part of the runs chooses everything (which score, which events, which weights); the rest certifies. The verdict
-holds the measured points against the whole claimed curve; the measured epsilon is a Clopper-Pearson lower bound.
+compares the measured points with the whole claimed curve; the measured epsilon is a Clopper-Pearson lower bound.
 Theory page: distinguishing-game.md.
 """
 
@@ -21,7 +21,7 @@ from fedveil.values import Vector
 
 FEWEST, MOST = 40, 10_000_000
 CHOOSING = 0.1  # share of the runs that only choose
-_RIDGE = 1e-12  # keeps the discriminant defined where features repeat each other: there it finds all there is to find
+_RIDGE = 1e-12  # keeps the discriminant defined if features are linearly dependent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,7 @@ class Seen:
     """What one observer saw in many runs on one data set.
 
     ``features``: numbers of each run, one row a run, from which a linear score is learned; ``scores``: columns that the
-    attacker thinks telling already (larger: rather the first data set).
+    attacker already considers informative (larger values suggest the first data set).
     """
 
     features: Vector
@@ -44,7 +44,7 @@ class Seen:
 
 
 def play(first: Seen, second: Seen, claim: Claim, *, adversary: Adversary, delta: float, alarm: float) -> Finding:
-    """Whether the runs contradict the claim, and the epsilon that they prove at ``delta``.
+    """Return whether the runs contradict the claim, and the epsilon that they prove at ``delta``.
 
     Half of ``alarm`` goes to the verdict, half to the measured epsilon.
     """
@@ -74,15 +74,20 @@ def play(first: Seen, second: Seen, claim: Claim, *, adversary: Adversary, delta
 
 
 def runs_needed(claim: Claim, alarm: float) -> float:
-    """How many runs on each data set it takes to be able to contradict the claim at all; infinite if there is none."""
+    """Return how many runs on each data set are needed to be able to contradict the claim at all.
+
+    Infinite if no number is enough.
+    """
     most = runs_to_refute(claim, alarm / 2)
     return max(FEWEST, math.ceil(most / (1 - CHOOSING))) if math.isfinite(most) else math.inf
 
 
 def _score(first: Seen, second: Seen, part: int) -> tuple[Vector, Vector]:
-    """The most telling score on the runs that choose: those given, and the linear discriminant of the features.
+    """Return the most informative score on the runs that choose.
 
-    Half of these runs find the discriminant, the other half compares: many features fit any few runs.
+    Those given, and the linear discriminant of the features.
+
+    Half of these runs find the discriminant and the other half compares, because many features fit any few runs.
     """
     candidates = [(first.scores[:, k], second.scores[:, k]) for k in range(first.scores.shape[1])]
     half = part // 2
@@ -100,7 +105,7 @@ def _score(first: Seen, second: Seen, part: int) -> tuple[Vector, Vector]:
 
 
 def _discriminant(first: Vector, second: Vector) -> Vector:
-    """Fisher's direction: where the difference of the means is largest against the spread."""
+    """Return Fisher's direction, in which the difference of the means is largest relative to the spread."""
     gap = first.mean(axis=0) - second.mean(axis=0)
     spread = np.atleast_2d(np.cov(first.T)) + np.atleast_2d(np.cov(second.T))
     scale = max(float(np.trace(spread)), 1e-300)
@@ -109,7 +114,7 @@ def _discriminant(first: Vector, second: Vector) -> Vector:
 
 
 def _measured(first: Vector, second: Vector, part: int, delta: float, alarm: float) -> tuple[float, dict[str, Any]]:
-    """The epsilon that one event proves; the event is the best on the runs that choose."""
+    """Return the epsilon that one event proves; the event is the best one on the runs that choose."""
     rest = first.size - part
     scale = rest / part
 

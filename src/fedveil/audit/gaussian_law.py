@@ -1,4 +1,4 @@
-"""The law of the last iterate of a chain with Gaussian noise: atoms at both ends, panels between, cells at the end.
+"""The law of the last iterate of a chain with Gaussian noise: atoms at both ends, quadrature between, cells at the end.
 
 Theory page: exact-laws.md, section 2. The quadrature error is proved; the rounding allowance is set by hand.
 """
@@ -13,14 +13,14 @@ from fedveil.audit.chain import Chain, Mixture, Step
 from fedveil.audit.quadrature import Panels, panels
 from fedveil.values import Vector
 
-_ROUNDING = 2e-12  # relative, a round: positive terms only, exponents below 1500 in size, sums of a few thousand
+_ROUNDING = 2e-12  # relative error of a round: positive terms only, exponents below 1500, sums of a few thousand
 _TAIL = 2e-13  # relative error of a cell's mass, times deviations over its width: a difference of two tails
-_STRIDE = 8  # edges between which the posterior mean is only bracketed
+_STRIDE = 8  # edges between which the posterior mean is only bounded
 _ROOT = math.sqrt(2 * math.pi)
 
 
 class GaussianLaws:
-    """Laws of chains on one interval from one start; kernels and common beginnings are remembered."""
+    """Laws of chains on one interval from one start; kernels and common beginnings are cached."""
 
     def __init__(self, start: float, edges: Vector, projected: bool, merged: bool) -> None:
         self._start, self._edges, self._projected, self._merged = start, edges, projected, merged
@@ -30,7 +30,10 @@ class GaussianLaws:
         self._numbers: dict[Step, int] = {}
 
     def law(self, mixture: Mixture) -> CellLaw:
-        """The law after the last rounds; chains that end alike are added up before the last round, the dear one."""
+        """Return the law after the last round.
+
+        Chains that end alike are added up before the last round, which is the expensive one.
+        """
         ends: dict[tuple[float | None, Step], tuple[Vector, float, int]] = {}
         for weight, chain in mixture:
             masses, error = self._before_last(chain)
@@ -62,7 +65,7 @@ class GaussianLaws:
         return self._panels[noise, coming]
 
     def _before_last(self, chain: Chain) -> tuple[Vector, float]:
-        """Masses at the points of the state before the last round, and the error for any later event."""
+        """Return the masses at the points of the state before the last round, and the error for any later event."""
         name = tuple(self._numbers.setdefault(step, len(self._numbers)) for step in chain)
         known = next((k for k in range(len(chain) - 1, 0, -1) if name[: k + 1] in self._states), 0)
         masses, error = self._states[name[: known + 1]] if known else (np.ones(1), 0.0)
@@ -72,7 +75,7 @@ class GaussianLaws:
             total = float(masses.sum()) * (1 + 1e-9)
             masses = self._kernel(chain, number) @ masses
             error += grid.error * total
-            if not self._projected:  # an unprojected chain agrees with this one until it first leaves
+            if not self._projected:  # an unprojected chain agrees with this one until it first leaves the interval
                 error += float(masses[0] + masses[-1])
         self._states[name] = masses, error
         return masses, error
@@ -89,7 +92,7 @@ class GaussianLaws:
 
 
 def _scatter(centres: Vector, noise: float, target: Panels) -> Vector:
-    """Masses at the target's points that unit masses at the centres send out; one column a centre."""
+    """Return the masses at the target's points that come from unit masses at the centres, one column per centre."""
     offsets = (target.points[:, None] - centres) / noise
     out = np.exp(-offsets * offsets / 2) * (target.weights / (_ROOT * noise))[:, None]
     out[0], out[-1] = ndtr(offsets[0]), ndtr(-offsets[-1])
@@ -97,7 +100,10 @@ def _scatter(centres: Vector, noise: float, target: Panels) -> Vector:
 
 
 def _release(edges: Vector, centres: Vector, noise: float, masses: Vector) -> Vector:
-    """Masses of the ends and of the cells: differences of the nearer tails, so that small cells keep their digits."""
+    """Return the masses of the ends and of the cells.
+
+    They are differences of the nearer tails, so that small cells keep their digits.
+    """
     offsets = (edges[:, None] - centres) / noise
     tail = ndtr(-np.abs(offsets))
     signed = np.where(offsets < 0, tail, -tail)
@@ -108,10 +114,10 @@ def _release(edges: Vector, centres: Vector, noise: float, masses: Vector) -> Ve
 
 
 def _posterior(edges: Vector, centres: Vector, noise: float, masses: Vector) -> tuple[Vector, Vector]:
-    """Bounds, cell by cell, on the mean of the noise's centre given the outcome.
+    """Return bounds, for each cell, on the mean of the noise's centre given the outcome.
 
-    The slope of the log-density at y is (that mean - y) / noise**2. The mean does not fall with y, so its values at a
-    few edges bound it between them.
+    The slope of the log-density at y is (that mean - y) / noise**2. The mean does not decrease with y, so its values at
+    a few edges bound it between them.
     """
     at = np.unique(np.append(np.arange(0, edges.size, _STRIDE), edges.size - 1))
     floor, span = float(centres.min()), float(np.ptp(centres))
@@ -119,7 +125,7 @@ def _posterior(edges: Vector, centres: Vector, noise: float, masses: Vector) -> 
     total, moment = weights @ masses, weights @ (masses * (centres - floor))
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = moment / total
-    known = total > 1e-290  # else the powers have underflowed, and only the ends are known
+    known = total > 1e-290  # elsewhere the exponentials have underflowed, and only the ends are known
     least = np.where(known, mean * (1 - 1e-9), 0.0)
     most = np.where(known, np.minimum(mean * (1 + 1e-9), span), span)
     here = np.searchsorted(at, np.arange(edges.size - 1), side="right") - 1

@@ -1,12 +1,13 @@
 r"""Adversarial data sets on a line for a hidden run: records as clamped gradients, within the run's own constants.
 
 A record's data gradient is $\mathrm{clip}(offset + curvature\,(w - centre), -L, L)$: linear, quadratic, Huber or clamp.
-Beside it stands a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the middle of
-the domain; so the step has the constants that the mechanism names (losses.md). Nothing of the accountants is used.
+To it is added a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the middle of the
+domain; so the step has the constants that the mechanism names (losses.md). No code of the accountants is used.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -16,15 +17,18 @@ from fedveil.errors import CannotCertify
 from fedveil.mechanism import LastIterate
 from fedveil.values import Vector
 
-MOST_ROUNDS = 2000  # that are followed
-MOST_CHAINS = 4000  # rounds of all chains of a mixture together
-_DEVIATIONS = 8.5  # of the noise, to which a run without projection is followed
-_CLIFF = 25.0  # lipschitz constants a deviation: the curvature that stands for "not smooth"
+MOST_ROUNDS = 2000  # most rounds that are followed
+MOST_CHAINS = 4000  # most rounds of all chains of a mixture together
+_DEVIATIONS = 8.5  # deviations of the noise up to which a run without projection is followed
+_CLIFF = 25.0  # Lipschitz constants per deviation: the curvature that stands for "not smooth"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A record in units of the run: offset of the Lipschitz constant, curvature of the largest, centre of the width."""
+    """A record in units of the run.
+
+    Offset over the Lipschitz constant, curvature over the largest, centre over the width.
+    """
 
     offset: float = 0.0
     curvature: float = 0.0
@@ -34,6 +38,9 @@ class Shape:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
     """What an adversary chooses. With a secret order all others are alike (``before``) and there is no place.
+
+    Where records draw their own rounds there is no place either, and the others' draws are known: as many as planned
+    join every round, alike (``before``) in all but the last (``last``).
 
     The victim's gradient is +L; on the neighbouring data set -L, or nothing. ``before``, ``after``, ``last``: records
     in the rounds of a pass before the victim's, after it, and the last; ``beside``: those in the victim's own batch.
@@ -57,24 +64,24 @@ class Design:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """A run as plain numbers: one of each a round, and the interval."""
+    """A run as plain numbers: one of each per round, and the interval."""
 
     run: LastIterate
     step: Vector
     batch: Vector
     noise: Vector
     half: float
-    unit: float  # of starts and centres
-    steepest: float  # curvature of a data gradient
+    unit: float  # unit of starts and centres
+    steepest: float  # largest curvature of a data gradient
 
     @property
     def total(self) -> int:
-        """Rounds of all passes."""
+        """Number of rounds of all passes."""
         return self.step.size
 
 
 def setting(run: LastIterate) -> Setting:
-    """The run's numbers, worked out here and not by the accountants."""
+    """Return the run's numbers, computed here and not by the accountants."""
     require(isinstance(run, LastIterate), "the oracle", "be asked for a hidden run", run)
     if run.total > MOST_ROUNDS:
         raise CannotCertify(f"exact laws are followed for up to {MOST_ROUNDS} rounds, not {run.total}")
@@ -96,22 +103,26 @@ def _spread(run: LastIterate, values: float | tuple[float, ...]) -> Vector:
 
 
 def _reach(run: LastIterate, step: Vector, noise: Vector) -> float:
-    """Half an interval that a run without projection hardly ever leaves (how hardly is charged, not assumed)."""
+    """Return half the length of an interval that a run without projection hardly ever leaves.
+
+    The chance of leaving it is charged, not neglected.
+    """
     drift = variance = 0.0
+    push = run.lipschitz * (2 if run.sampled else 1)  # a victim that draws its rounds comes on top of the others
     for eta, sigma in zip(step, noise, strict=True):
         slope = abs(1 - eta * run.strong_convexity)
-        drift, variance = slope * drift + eta * run.lipschitz, slope**2 * variance + sigma**2
+        drift, variance = slope * drift + eta * push, slope**2 * variance + sigma**2
     tails = _DEVIATIONS if run.noise == "gaussian" else 3 * _DEVIATIONS
     return float(drift + tails * math.sqrt(variance))
 
 
 def instance_of(given: Setting, design: Design, *, clipped_last: bool = True) -> Instance:
-    """The two data sets of this design; ``clipped_last`` false: as a chain in many dimensions nearly shows it."""
+    """Return the two data sets of this design.
+
+    ``clipped_last`` false: the last state is not projected, which a chain in many dimensions can nearly reach.
+    """
     run = given.run
-    places = range(1, run.rounds + 1) if run.order == "secret" else [design.place or run.rounds]
-    if len(places) * given.total > MOST_CHAINS:
-        raise CannotCertify(f"a secret order is followed for up to {MOST_CHAINS} rounds in all places together")
-    sides = [_mixture(given, design, places, side) for side in (0, 1)]
+    sides = [_mixture(given, design, side) for side in (0, 1)]
     return Instance(
         lo=-given.half,
         hi=given.half,
@@ -125,16 +136,10 @@ def instance_of(given: Setting, design: Design, *, clipped_last: bool = True) ->
     )
 
 
-def _mixture(given: Setting, design: Design, places: "range | list[int]", side: int) -> Mixture:
+def _mixture(given: Setting, design: Design, side: int) -> Mixture:
+    """Return all that may happen on one side, with its chance: where the victim takes part, and when the run stops."""
     run = given.run
-    weighted: list[tuple[float, Chain]] = []
-    shares = given.batch[: run.rounds] / (run.records if run.records is not None else given.batch[: run.rounds].sum())
-    for place in places:
-        here = replace(design, place=place)
-        weight = float(shares[place - 1]) if run.order == "secret" else 1.0
-        weighted.append((weight, _chain(given, here, side)))
-    if run.order == "secret" and (idle := 1 - math.fsum(weight for weight, _ in weighted)) > 1e-12:
-        weighted.append((idle, _chain(given, replace(design, place=None), side)))
+    weighted = [(weight, _chain(given, design, side, turns)) for weight, turns in _taken(given, design)]
     total = math.fsum(weight for weight, _ in weighted)
     if run.stopping == "random":
         count = given.total
@@ -142,22 +147,60 @@ def _mixture(given: Setting, design: Design, places: "range | list[int]", side: 
     return tuple((weight / total, chain) for weight, chain in weighted)
 
 
-def _chain(given: Setting, design: Design, side: int) -> Chain:
-    """The rounds with the victim at the design's place, or nowhere; steps that are equal are one object."""
+def _taken(given: Setting, design: Design) -> list[tuple[float, frozenset[int]]]:
+    """Return the rounds (from 0, of all passes) in which the victim may take part, each set with its chance."""
+    run = given.run
+    if run.sampled:
+        return _drawn(run)
+    a_pass = given.batch[: run.rounds]
+    shares = (a_pass / (run.records if run.records is not None else a_pass.sum())).tolist()
+    places = range(run.rounds) if run.order == "secret" else [(design.place or run.rounds) - 1]
+    if len(places) * given.total > MOST_CHAINS:
+        raise CannotCertify(f"a secret order is followed for up to {MOST_CHAINS} rounds in all places together")
+    found = [
+        (shares[place] if run.order == "secret" else 1.0, frozenset(range(place, run.total, run.rounds)))
+        for place in places
+    ]
+    if run.order == "secret" and (idle := 1 - math.fsum(weight for weight, _ in found)) > 1e-12:
+        found.append((idle, frozenset()))
+    return found
+
+
+def _drawn(run: LastIterate) -> list[tuple[float, frozenset[int]]]:
+    """Return every outcome of the victim's draws: a coin for each round, or a round of each pass."""
+    count = 2**run.total if run.order == "poisson" else run.rounds**run.passes
+    if count * run.total > MOST_CHAINS:
+        raise CannotCertify(f"secret draws are followed for up to {MOST_CHAINS} rounds in all outcomes together")
+    if run.order == "independent":
+        each = product(range(run.rounds), repeat=run.passes)
+        return [(1 / count, frozenset(k * run.rounds + place for k, place in enumerate(places))) for places in each]
+    rate, found = run.rate or 1.0, []
+    for coins in product((False, True), repeat=run.total):
+        joined = frozenset(turn for turn, heads in enumerate(coins) if heads)
+        weight = rate ** len(joined) * (1 - rate) ** (run.total - len(joined))
+        found += [(weight, joined)] if weight > 0 else []
+    return found
+
+
+def _chain(given: Setting, design: Design, side: int, taken: frozenset[int]) -> Chain:
+    """Return the rounds with the victim in those that are ``taken``; steps that are equal are one object."""
     known: dict[tuple[float, float, float, int, bool], Step] = {}
     chain = []
     for k in range(given.total):
-        number = k % given.run.rounds + 1
-        kind = 0 if given.run.order == "secret" else _kind(given.run, design, number)
-        key = (float(given.step[k]), float(given.batch[k]), float(given.noise[k]), kind, number == design.place)
+        key = (float(given.step[k]), float(given.batch[k]), float(given.noise[k]), _kind(given, design, k), k in taken)
         if key not in known:
             known[key] = Step(_map(given, design, key, side), key[2])
         chain.append(known[key])
     return tuple(chain)
 
 
-def _kind(run: LastIterate, design: Design, number: int) -> int:
-    """0 before the victim's round, 1 in it, 2 after it, 3 the last round of a pass."""
+def _kind(given: Setting, design: Design, turn: int) -> int:
+    """0 before the victim's round, 1 in it, 2 after it, 3 the last round of a pass; where it is secret, 0 (or 3)."""
+    run, number = given.run, turn % given.run.rounds + 1
+    if run.order == "secret":
+        return 0
+    if run.sampled:
+        return 3 if turn == run.total - 1 else 0
     place = design.place or run.rounds
     if number <= place:
         return int(number == place)
@@ -165,7 +208,7 @@ def _kind(run: LastIterate, design: Design, number: int) -> int:
 
 
 def _map(given: Setting, design: Design, key: tuple[float, float, float, int, bool], side: int) -> Line:
-    """w - eta (penalty + mean of the data gradients), linear between its knots."""
+    """Return w - eta (penalty + mean of the data gradients), linear between its knots."""
     run, (eta, batch, _, kind, used) = given.run, key
     others = (design.before, design.beside, design.after, design.last)[kind]
     bound, half = run.lipschitz, given.half
@@ -175,6 +218,6 @@ def _map(given: Setting, design: Design, key: tuple[float, float, float, int, bo
     data = np.clip(others.offset * bound + slope * (knots - centre), -bound, bound)
     if used:
         victim = bound if side == 0 else (-bound if run.neighbours == "replace-one" else 0.0)
-        data = ((batch - 1) * data + victim) / batch
+        data = data + victim / batch if run.sampled else ((batch - 1) * data + victim) / batch
     values = knots - eta * (run.strong_convexity * knots + data)
     return Line(tuple(knots.tolist()), tuple(values.tolist()))

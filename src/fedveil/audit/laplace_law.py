@@ -1,6 +1,6 @@
 r"""The law of the last iterate of a chain with Laplace noise, on fine cells, with a proved factor around every event.
 
-A round sends the point $w$ to a density whose logarithm moves by at most $c\,|w - w'|/b$ when $w$ does. So taking a
+A round maps the point $w$ to a density whose logarithm changes by at most $c\,|w - w'|/b$ when $w$ does. So placing a
 cell's mass at its middle changes the chance of any later event by a factor within $e^{\pm c\,width/(2b)}$.
 Theory page: exact-laws.md, section 3.
 """
@@ -14,8 +14,8 @@ from fedveil.audit.chain import Chain, Mixture
 from fedveil.checks import require
 from fedveil.values import Vector
 
-_ROUNDING = 1e-11  # relative, a round: positive terms only
-_WIDEST = 600.0  # of the interval and the images, in scales: exponentials must be numbers
+_ROUNDING = 1e-11  # relative error of a round: positive terms only
+_WIDEST = 600.0  # largest width of the interval and the images, in scales, so that exponentials are finite
 
 
 class LaplaceLaws:
@@ -27,7 +27,7 @@ class LaplaceLaws:
         self._points = np.concatenate([edges[:1], middles, edges[-1:]])
 
     def law(self, mixture: Mixture) -> CellLaw:
-        """The law after the last rounds."""
+        """Return the law after the last rounds."""
         return add([self._law(weight, chain) for weight, chain in mixture])
 
     def _law(self, weight: float, chain: Chain) -> CellLaw:
@@ -40,7 +40,7 @@ class LaplaceLaws:
             points = self._points
             if not self._projected and number < len(chain) - 1:
                 error += float(masses[0] + masses[-1])
-        flat = np.full(self._edges.size - 1, 1 / chain[-1].noise)  # no log-density is steeper
+        flat = np.full(self._edges.size - 1, 1 / chain[-1].noise)  # no log-density is steeper than this
         return CellLaw(
             edges=self._edges,
             masses=masses,
@@ -53,7 +53,7 @@ class LaplaceLaws:
 
 
 def _round(edges: Vector, centres: Vector, scale: float, masses: Vector) -> Vector:
-    """Masses of the ends and cells: from sources to the left, to the right and inside, each a positive sum."""
+    """Return the masses of the ends and cells, from sources to the left, to the right and inside."""
     order = np.argsort(centres, kind="stable")
     z, m = (centres[order] - edges[0]) / scale, masses[order]
     y = (edges - edges[0]) / scale
@@ -73,7 +73,7 @@ def _round(edges: Vector, centres: Vector, scale: float, masses: Vector) -> Vect
 
 
 def _inside(y: Vector, z: Vector, m: Vector) -> Vector:
-    """What sources within a cell (its left edge included) leave there: 1 - (e^-(z-y0) + e^-(y1-z))/2."""
+    """Return what sources within a cell (left edge included) leave there: 1 - (e^-(z-y0) + e^-(y1-z))/2."""
     cell = np.searchsorted(y, z, side="right") - 1
     here = (cell >= 0) & (cell < y.size - 1)
     cell, z, m = cell[here], z[here], m[here]
@@ -82,5 +82,5 @@ def _inside(y: Vector, z: Vector, m: Vector) -> Vector:
 
 
 def _outer(z: Vector, m: Vector, edge: float) -> float:
-    """What sources beyond an end send back inside: half of e^-distance."""
+    """Return what sources beyond an end send back inside: half of e^-distance."""
     return float((m * np.exp(-np.abs(z - edge))).sum()) / 2

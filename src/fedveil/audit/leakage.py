@@ -1,11 +1,11 @@
-r"""Rows of data read out of a gradient, in closed form.
+r"""Read rows of data from a gradient, in closed form.
 
 A layer of linear scores $z = W x$ has the gradient $s\,x^\top$ for one record, $s$ the slopes of its loss: a matrix of
-rank one that holds the row. If a public constant stands in the row (an intercept, or a bias), scale and sign are known
-too. For softmax $s = p - e_y$ has one negative entry, the label's [ZMB20]. A batch adds up such matrices, $\sum_i
-s_i x_i^\top$: its rows cannot be told apart in general, but where the slopes are public (at a starting model of zeros
-they are $1/K - e_y$) the sum of each class can, and a record that is alone in its class falls out whole.
-Theory page: gradient-leakage.md.
+rank one that contains the row. If a public constant stands in the row (an intercept, or a bias), scale and sign are
+known too. For softmax, $s = p - e_y$ has one negative entry, that of the label [ZMB20]. A batch adds up such matrices,
+$\sum_i s_i x_i^\top$. In general its rows cannot be separated, but if the slopes are public (at a starting model of
+zeros they are $1/K - e_y$) the sum of each class can be computed, and a record that is alone in its class is revealed
+completely. Theory page: gradient-leakage.md.
 
 References:
     [PMK18] Phong, Aono, Hayashi, Wang, Moriai. Privacy-Preserving Deep Learning via Additively Homomorphic Encryption.
@@ -23,9 +23,9 @@ from fedveil.values import Vector
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reading:
-    """What was read: the row (without its constant), the label if the signs tell it, and how near to rank one it was.
+    """What was read: the row (without its constant), the label if the signs show it, and how near to rank one it was.
 
-    ``rank_one`` is the largest singular value's share of the squares: 1 for a single record, less for mixtures and
+    ``rank_one`` is the share of the largest singular value in the squares: 1 for a single record, less for mixtures and
     noise. ``scaled``: whether the row's scale and sign were known, or only its direction.
     """
 
@@ -36,7 +36,9 @@ class Reading:
 
 
 def read_layer(weight: Vector, bias: Vector) -> Reading:
-    """One record from the gradients of a layer with a bias: ``weight`` outputs by inputs, ``bias`` one an output.
+    """Read one record from the gradients of a layer with a bias.
+
+    ``weight`` is outputs by inputs, ``bias`` one per output.
 
     weight = s x' and bias = s, so x = weight' s / |s|^2, which uses every output and so averages noise [PMK18].
 
@@ -48,35 +50,38 @@ def read_layer(weight: Vector, bias: Vector) -> Reading:
     fits = bias.shape == weight.shape[:1]
     require(fits, "bias", f"have one entry an output, {weight.shape[0]}", bias.shape)
     size = float(bias @ bias)
-    if not size > 0:  # a layer that did not learn tells nothing of its input but a direction
+    if not size > 0:  # without a bias gradient only the direction of the input is known
         return read_outer(weight)
     row = weight.T @ bias / size
     return Reading(row=row, label=label_of(bias), rank_one=rank_one_share(weight), scaled=True)
 
 
 def read_outer(weight: Vector) -> Reading:
-    """One record from the gradient of a layer without a bias: the direction of its row, up to sign."""
+    """Read one record from the gradient of a layer without a bias: the direction of its row, up to sign."""
     _check_matrix(weight)
     _, sizes, rows = np.linalg.svd(weight, full_matrices=False)
     return Reading(row=sizes[0] * rows[0], label=None, rank_one=rank_one_share(weight), scaled=False)
 
 
 def label_of(slopes: Vector) -> int | None:
-    """The label of one record: the only class whose slope is negative, or under noise the most negative [ZMB20]."""
+    """Return the label of one record, or None.
+
+    It is the only class whose slope is negative, or under noise the most negative one [ZMB20].
+    """
     if slopes.size < 2 or not float(slopes.min()) < 0:
         return None
     return int(slopes.argmin())
 
 
 def rank_one_share(weight: Vector) -> float:
-    """How much of the matrix, in squares, one outer product explains; 0 for a matrix of zeros."""
+    """Return how much of the matrix, in squares, one outer product explains; 0 for a matrix of zeros."""
     sizes = np.linalg.svd(weight, compute_uv=False)
     total = float(np.sum(sizes * sizes))
     return float(sizes[0] ** 2 / total) if total > 0 else 0.0
 
 
 def read_linear(gradient: Vector, features: int, outputs: int, constant: float) -> Reading:
-    """One record from the flat gradient of a linear model, features by outputs.
+    """Read one record from the flat gradient of a linear model, features by outputs.
 
     ``constant``: the public number that stands last in every row; 0 if there is none.
 
@@ -92,17 +97,18 @@ def read_linear(gradient: Vector, features: int, outputs: int, constant: float) 
     found = read_layer(matrix[:-1].T, matrix[-1] / constant)
     if outputs > 1:
         return found
-    label = int(matrix[-1, 0] * constant < 0)  # a margin loss falls towards class 1
+    label = int(matrix[-1, 0] * constant < 0)  # a margin loss decreases towards class 1
     return Reading(row=found.row, label=label, rank_one=found.rank_one, scaled=found.scaled)
 
 
 def read_classes(gradient: Vector, features: int, outputs: int, records: float, constant: float) -> dict[int, Vector]:
-    """From a sum over several records, taken at a model of zeros: for each class, the sum of its rows.
+    """Return the sum of the rows of each class, from a sum over several records taken at a model of zeros.
 
     ``gradient``: the sum of softmax gradients, sum over i of x_i (1/K - e_{y_i})'. Column c is (all rows)/K minus the
-    rows of class c. If some class is absent its column is (all rows)/K, and the others' sums follow exactly; which are
-    absent is read off the constant feature. Without one, or with no class absent, what is found is each class's sum
-    minus the K-th part of all. One output (two classes): the sum over class 1 minus that over class 0, for both.
+    rows of class c. If some class is absent, its column is (all rows)/K, and the sums of the others follow exactly;
+    which classes are absent is read from the constant feature. Without one, or if no class is absent, the result is
+    each class's sum minus 1/K of all rows. One output (two classes): the sum over class 1 minus that over class 0, for
+    both.
     """
     matrix = _as_matrix(gradient, features, outputs)
     rows = matrix if constant == 0 else matrix[:-1]
@@ -118,7 +124,10 @@ def read_classes(gradient: Vector, features: int, outputs: int, records: float, 
 
 
 def _with_label(found: Reading, matrix: Vector) -> Reading:
-    """The label without a constant: rows of pictures are non-negative, so the signs of the slopes show in the sums."""
+    """Add the label if there is no constant.
+
+    Rows of pictures are non-negative, so the signs of the slopes show in the sums.
+    """
     return Reading(row=found.row, label=label_of(matrix.sum(axis=0)), rank_one=found.rank_one, scaled=False)
 
 

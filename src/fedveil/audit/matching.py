@@ -1,4 +1,4 @@
-"""Gradient matching: rows searched until a torch module's gradient on them looks like the one that was seen.
+"""Gradient matching: search for rows on which a torch module's gradient looks like the one that was seen.
 
 Two attacks of the literature, on one record. iDLG: the label from the last layer's signs, then L-BFGS on the squared
 difference of gradients [ZMB20]. Cosine: signed Adam steps on one minus the cosine, with a total-variation prior that
@@ -24,10 +24,10 @@ from fedveil.values import Vector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How a row is looked for: ``span`` is the public range of its entries, ``smooth`` the weight of total variation.
+    """Settings of a search: ``span`` is the public range of a row's entries, ``smooth`` the weight of total variation.
 
-    ``shape``: that of the picture, (height, width), None if rows are none. ``clip``: the norm to which the trainer cuts
-    a record's gradient, which is public; None: not cut.
+    ``shape``: of the picture, (height, width), or None if rows are not pictures. ``clip``: the norm to which the
+    trainer clips a record's gradient, which is public; None if it does not.
     """
 
     steps: int = 200
@@ -51,7 +51,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Match:
-    """The best row of all restarts, the label that was read, and what is left of the objective."""
+    """The best row of all restarts, the label that was read, and the remaining value of the objective."""
 
     row: Vector
     label: int
@@ -59,7 +59,7 @@ class Match:
 
 
 def read_first_layer(module: Any, gradient: Vector) -> Reading:
-    """The input in closed form, where the module's first parameters are those of a linear layer."""
+    """Read the input in closed form, if the module's first parameters are those of a linear layer."""
     parts = _parts(module, gradient)
     first = next((layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None), None)
     if not isinstance(first, torch.nn.Linear):
@@ -72,7 +72,10 @@ def read_first_layer(module: Any, gradient: Vector) -> Reading:
 
 
 def label_from(module: Any, gradient: Vector) -> int:
-    """The label, from the signs of the last layer's bias gradient; of its weights' row sums where there is no bias."""
+    """Return the label, from the signs of the last layer's bias gradient.
+
+    If there is no bias, the row sums of its weights are used.
+    """
     last = _parts(module, gradient)[-1]
     slopes = (last if last.ndim == 1 else last.flatten(1).sum(1)).double().numpy()
     found = label_of(slopes)
@@ -80,7 +83,7 @@ def label_from(module: Any, gradient: Vector) -> int:
 
 
 def idlg(module: Any, gradient: Vector, features: int, search: Search) -> Match:
-    """Squared difference of gradients, by L-BFGS with a line search."""
+    """Minimise the squared difference of gradients, by L-BFGS with a line search."""
 
     def distance(found: Any, wanted: Any) -> Any:
         return ((found - wanted) ** 2).sum() / (wanted**2).sum()
@@ -101,7 +104,7 @@ def idlg(module: Any, gradient: Vector, features: int, search: Search) -> Match:
 
 
 def cosine_matching(module: Any, gradient: Vector, features: int, search: Search) -> Match:
-    """One minus the cosine of gradients plus the prior, by Adam on signs, kept in the public range."""
+    """Minimise one minus the cosine of gradients plus the prior, by Adam on signs, within the public range."""
 
     def distance(found: Any, wanted: Any) -> Any:
         return 1 - (found @ wanted) / (found.norm() * wanted.norm()).clamp_min(1e-300)
@@ -144,7 +147,7 @@ def _best(module: Any, gradient: Vector, features: int, search: Search, distance
 
 
 def _objective(module: Any, free: list[Any], row: Any, label: int, wanted: Any, search: Search, distance: Any) -> Any:
-    """What is made small, as a function that also leaves its gradient with the row."""
+    """Return the objective as a function that also stores its gradient with the row."""
     target = torch.tensor([label])
 
     def objective() -> Any:
@@ -162,13 +165,13 @@ def _objective(module: Any, free: list[Any], row: Any, label: int, wanted: Any, 
 
 
 def _variation(row: Any, search: Search) -> Any:
-    """Total variation: the mean size of the steps between neighbouring points."""
+    """Return the total variation: the mean absolute difference between neighbouring points."""
     picture = row.reshape(search.shape)
     return (picture[1:] - picture[:-1]).abs().mean() + (picture[:, 1:] - picture[:, :-1]).abs().mean()
 
 
 def _parts(module: Any, gradient: Vector) -> list[Any]:
-    """The flat gradient cut into the shapes of the module's trainable parameters."""
+    """Return the flat gradient cut into the shapes of the module's trainable parameters."""
     need_torch()
     right = isinstance(module, torch.nn.Module)
     require(right, "The attack", "be given a torch module", type(module).__name__)

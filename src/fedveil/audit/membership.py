@@ -1,4 +1,4 @@
-"""Who was in the training data? The likelihood-ratio attack from shadow runs; scores in, scores and findings out.
+"""Membership inference: the likelihood-ratio attack from shadow runs; scores in, scores and findings out.
 
 References:
     [C22] Carlini, Chien, Nasr, Song, Terzis, Tramer. Membership Inference Attacks From First Principles. S&P 2022.
@@ -19,7 +19,7 @@ from fedveil.checks import require
 from fedveil.values import Vector
 
 Coins = NDArray[np.bool_]
-OWN_VARIANCE = 64  # shadow runs from which each record has a variance of its own; all share one before [C22]
+OWN_VARIANCE = 64  # with this many shadow runs each record has its own variance; with fewer all share one [C22]
 _LEAST = 1e-12
 
 
@@ -40,7 +40,7 @@ class Shadows:
         require(enough, "Shadows", "have every record in and out at least twice", self.coins.shape[0], hint)
 
     def fits(self, present: bool) -> tuple[Vector, Vector]:
-        """Mean and standard deviation of each record's confidence where it was in, or out."""
+        """Return mean and standard deviation of each record's confidence over the runs where it was in, or out."""
         chosen = self.coins if present else ~self.coins
         count = chosen.sum(axis=0)
         mean = np.where(chosen, self.confidence, 0.0).sum(axis=0) / count
@@ -53,14 +53,17 @@ class Shadows:
 
 
 def lira_online(shadows: Shadows, confidence: Vector) -> Vector:
-    """The log-likelihood ratio of "in" against "out" for every record, by normal fits to its shadows [C22]."""
+    """Return the log-likelihood ratio of "in" against "out" for every record, by normal fits to its shadows [C22]."""
     (inside, wide), (outside, narrow) = shadows.fits(True), shadows.fits(False)
     ratio = ((confidence - outside) / narrow) ** 2 - ((confidence - inside) / wide) ** 2
     return np.asarray(ratio / 2 + np.log(narrow / wide))
 
 
 def lira_offline(shadows: Shadows, confidence: Vector) -> Vector:
-    """How surprisingly high the confidence is for a record that was out: shadows that had it are not used [C22]."""
+    """Return how surprisingly high the confidence is for a record that was out.
+
+    Shadow runs that contained the record are not used [C22].
+    """
     mean, deviation = shadows.fits(False)
     return np.asarray(-log_ndtr(-(confidence - mean) / deviation))
 
@@ -75,11 +78,11 @@ def membership_finding(
     delta: float,
     alarm: float = 0.05,
 ) -> Finding:
-    """What the scores of one attacked run prove, and the whole curve beside the one that the claim allows.
+    """Return what the scores of one attacked run prove, and their curve next to the one that the claim allows.
 
     The coins of the run must be fair, independent and unknown to the scores; then the bound is that of the one-run
-    audit. The curve is of ``pooled`` scores and coins (of many attacked runs), or of this run's own; its intervals take
-    trials for independent, which those of one run are not: they prove nothing.
+    audit. The curve is of ``pooled`` scores and coins (of many attacked runs), or of this run alone. Its intervals
+    assume independent trials, which those of one run are not, so they prove nothing.
     """
     all_scores, all_coins = (scores, coins) if pooled is None else pooled
     curve = roc(all_scores[all_coins], all_scores[~all_coins])

@@ -1,7 +1,7 @@
 r"""The audit of Steinke, Nasr and Jagielski (2023): many canaries in one run, guess who was in, count right guesses.
 
-Coins S are fair and independent; T, computed from what was released, says in, out or nothing of each, r times in or
-out. If the release is (epsilon, delta)-private in every coin, then
+The coins S are fair and independent. T, computed from what was released, says in, out or nothing for each, r times in
+or out. If the release is (epsilon, delta)-private in every coin, then
 $P(\text{right} \ge v) \le P(B_r \ge v) + \frac{m\delta}{1+e^\varepsilon} \bar M_r$, with $B_n$ binomial of success
 $q = e^\varepsilon/(1+e^\varepsilon)$ and $\bar M_r$ the mean over n < r of the largest atom of $B_n$.
 Theory page: one-run-audit.md (a proof, also of this form of the term in delta, which is smaller than the paper's).
@@ -23,14 +23,14 @@ from fedveil.values import Vector
 
 Coins = NDArray[np.bool_]
 Guesses = NDArray[np.int64]
-BROKEN = 1e-6  # the chance of calling a certificate broken that is not
-_OUTWARD = 1 + 1e-9  # more than the binomial law's rounding
-_LARGEST = 500.0  # epsilon beyond which nothing is told apart
+BROKEN = 1e-6  # the chance of calling a valid certificate broken
+_OUTWARD = 1 + 1e-9  # more than the rounding error of the binomial law
+_LARGEST = 500.0  # epsilons beyond this are not distinguished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """``right`` of ``guesses`` about ``canaries``."""
+    """The number of ``right`` ones among ``guesses`` about ``canaries``."""
 
     canaries: int
     guesses: int
@@ -42,9 +42,10 @@ class Outcome:
 
 
 def guess(scores: Vector) -> Guesses:
-    """1 (in) for the highest fifth of the scores, -1 (out) for the lowest, 0 for the rest: a rule fixed beforehand.
+    """Return 1 (in) for the highest fifth of the scores, -1 (out) for the lowest, 0 for the rest.
 
-    A fifth on each side is near the best for weak and for strong canaries alike, and needs no look at the coins.
+    The rule is fixed beforehand. A fifth on each side is near the best for weak and strong canaries alike, and does not
+    depend on the coins.
 
     >>> guess(np.array([0.3, -2.0, 0.1, 5.0, 0.2])).tolist()
     [0, -1, 0, 1, 0]
@@ -58,7 +59,7 @@ def guess(scores: Vector) -> Guesses:
 
 
 def outcome_of(scores: Vector, coins: Coins) -> Outcome:
-    """The guesses from the scores, compared with the coins."""
+    """Guess from the scores and compare with the coins."""
     require(coins.shape == scores.shape, "coins", f"be one for each of {scores.size} scores", coins.shape)
     found = guess(scores)
     right = int(np.count_nonzero((found == 1) & coins) + np.count_nonzero((found == -1) & ~coins))
@@ -66,7 +67,7 @@ def outcome_of(scores: Vector, coins: Coins) -> Outcome:
 
 
 def p_value(outcome: Outcome, epsilon: float, delta: float) -> float:
-    """The most that the chance of so many right guesses, or more, can be under (epsilon, delta); rounded up."""
+    """Return a bound on the chance of so many right guesses or more under (epsilon, delta); rounded up."""
     require(epsilon >= 0, "epsilon", "be non-negative", epsilon)
     require(0 <= delta <= 1, "delta", "lie in [0, 1]", delta)
     if epsilon > _LARGEST:
@@ -76,9 +77,9 @@ def p_value(outcome: Outcome, epsilon: float, delta: float) -> float:
 
 
 def epsilon_lower(outcome: Outcome, delta: float, alarm: float) -> float:
-    """With chance at least 1 - alarm no larger than the true epsilon at ``delta``, whatever the mechanism.
+    """Return a lower bound on the true epsilon at ``delta``, for any mechanism, wrong with chance at most ``alarm``.
 
-    The largest epsilon that is refused at level ``alarm``. The term in delta is taken at epsilon 0, where it is
+    It is the largest epsilon that is refused at level ``alarm``. The term in delta is taken at epsilon 0, where it is
     largest, so that all smaller epsilons are refused too; bisection ends on the refused side.
     """
     require(0 <= delta <= 1, "delta", "lie in [0, 1]", delta)
@@ -100,25 +101,25 @@ def epsilon_lower(outcome: Outcome, delta: float, alarm: float) -> float:
 
 
 def canaries_needed(epsilon: float, alarm: float) -> int:
-    """With fewer, not even right guesses throughout would show this epsilon; a small delta left aside."""
+    """Return how many canaries are needed so that guessing all of them right shows this epsilon, ignoring delta."""
     require(0 <= epsilon <= 40, "epsilon", "lie in [0, 40]", epsilon)
     guesses = math.ceil(math.log(alarm) / -math.log1p(math.exp(-epsilon)))
     return math.ceil(2.5 * guesses) + 1
 
 
 def _tail(outcome: Outcome, miss: float) -> float:
-    """P(B_r >= right), counted by the misses so that a success near 1 keeps its digits."""
+    """Return P(B_r >= right), computed from the misses so that a success near 1 keeps its digits."""
     return float(binom.cdf(outcome.guesses - outcome.right, outcome.guesses, miss)) * _OUTWARD
 
 
 def _slack(outcome: Outcome, miss: float, delta: float) -> float:
-    """What delta adds: m delta (1 - q) times the mean of the largest atoms of B_n, n < r."""
+    """Return the term of delta: m delta (1 - q) times the mean of the largest atoms of B_n, n < r."""
     if outcome.guesses == 0:
         return 0.0
     trials = np.arange(outcome.guesses)
     modes = np.minimum(np.floor((trials + 1) * miss), trials)
     atoms: Vector = np.zeros(outcome.guesses)
-    for shift in (-1, 0, 1):  # the floor may be one off
+    for shift in (-1, 0, 1):  # the floor may be off by one
         atoms = np.maximum(atoms, binom.pmf(np.clip(modes + shift, 0, trials), trials, miss))
     return outcome.canaries * delta * miss * float(np.mean(atoms)) * _OUTWARD
 
@@ -134,10 +135,10 @@ def finding_of_scores(
     things: str = "canaries",
     details: Mapping[str, Any],
 ) -> Finding:
-    """What these scores of canaries (or other records with fair coins) show about the final model, beside the claim.
+    """Return what these scores of canaries (or other records with fair coins) show about the final model.
 
     "broken" needs a chance of false alarm of at most 1e-6 under the claim. All pairs of the claim hold at once and
-    bound the chance of the same event, so the least of their p-values is one.
+    bound the chance of the same event, so the least of their p-values is valid.
     """
     outcome = outcome_of(scores, coins)
     measured = epsilon_lower(outcome, delta, alarm)
@@ -196,7 +197,7 @@ def _words(
 
 
 def _limit(ceiling: float, certified: float | None, alarm: float, things: str) -> str:
-    """A word where so few cannot reach the certificate."""
+    """Return a remark if there are too few canaries to reach the certificate."""
     if certified is None or not ceiling < certified <= 40:
         return ""
     needed = canaries_needed(certified, alarm)

@@ -1,4 +1,4 @@
-"""The verdict on the accountants: no certified bound may be below the exact privacy loss of an instance of the run."""
+"""Test the accountants: no certified bound may be below the exact privacy loss of an instance of the run."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from fedveil.mechanism import LastIterate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A claim that an instance refutes: ``claimed_delta`` at ``epsilon``, where ``exact_delta`` is surely reached."""
+    """A claim that an instance refutes.
+
+    ``claimed_delta`` at ``epsilon``, where ``exact_delta`` is certainly reached.
+    """
 
     bound: str
     epsilon: float
@@ -23,7 +26,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What the oracle found: ``ratio`` is the best certified epsilon over the exact lower one, None where that is 0."""
+    """What the oracle found: ``ratio`` is the best certified epsilon over the exact lower one, None if that is 0."""
 
     verdict: Literal["consistent", "broken"]
     delta: float
@@ -35,7 +38,7 @@ class Check:
 
     @property
     def ratio(self) -> float | None:
-        """How much room is left between what is proved and what is possible: at least 1 unless broken."""
+        """The certified epsilon over what some instance reaches: at least 1 unless broken."""
         return self.epsilon / self.worst.epsilon_lower if self.worst.epsilon_lower > 0 else None
 
 
@@ -47,7 +50,7 @@ def check(
     dimension: Dimension = "any",
     sweeps: int = 6,
 ) -> Check:
-    """Hold each certified bound of ``account_for`` (or of ``answer``, a claim) against the worst instance found.
+    """Compare each certified bound of ``account_for`` (or of ``answer``, a claim) with the worst instance found.
 
     >>> run = LastIterate(rounds=2, place=2, step_size=0.5, lipschitz=1.0, smoothness=0.5, diameter=4.0, noise_std=2.0)
     >>> found = check(run, 1e-5, sweeps=1)
@@ -57,7 +60,7 @@ def check(
     worst = worst_case(run, delta, dimension=dimension, sweeps=sweeps)
     claims = answer if answer is not None else account_for(run, delta=delta)
     evidence = _refuted(claims, worst)
-    if answer is None:  # the rest of the curve, where the instance still tells something
+    if answer is None:  # the rest of the curve, where the instance still shows something
         for epsilon in (0.0, worst.epsilon_lower / 2):
             evidence += _refuted(account_for(run, epsilon=epsilon), worst)
     return Check(
@@ -91,7 +94,7 @@ def _refuted(claims: Answer, worst: Worst) -> tuple[Evidence, ...]:
 
 
 def as_record(found: Check) -> dict[str, Any]:
-    """The check as plain values for JSON; an infinite epsilon is null."""
+    """Return the check as plain values for JSON; an infinite epsilon is null."""
     worst = found.worst
     return {
         "verdict": found.verdict,

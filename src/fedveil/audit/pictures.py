@@ -1,7 +1,7 @@
-"""How like a guess is to the picture it was made from, and pictures as small tables of grey levels.
+"""Similarity of a guess to the true picture, and pictures as small tables of grey levels.
 
-A gradient fixes a row up to its scale at best, so likeness is measured at the scale (and sign) that suits the attacker:
-noise levels can then be compared, and no attack is made to look weaker than it is.
+At best a gradient fixes a row up to its scale, so similarity is measured at the scale (and sign) that suits the
+attacker best. Then noise levels can be compared, and no attack looks weaker than it is.
 """
 
 import math
@@ -12,11 +12,11 @@ from fedveil.checks import require
 from fedveil.values import Vector
 
 Greys = list[list[int]]
-_CEILING = 120.0  # decibels: what float64 leaves of an exact answer differs from machine to machine
+_CEILING = 120.0  # decibels; beyond it, float64 rounding of an exact answer differs from machine to machine
 
 
 def cosine(truth: Vector, guess: Vector) -> float:
-    """|cos| of the angle between the two, from 0 (nothing in common) to 1; 0 for a guess of zeros.
+    """Return |cos| of the angle between the two, from 0 (nothing in common) to 1; 0 for a guess of zeros.
 
     >>> cosine(np.array([3.0, 4.0]), np.array([-6.0, -8.0]))
     1.0
@@ -27,14 +27,16 @@ def cosine(truth: Vector, guess: Vector) -> float:
 
 
 def at_best_scale(truth: Vector, guess: Vector) -> Vector:
-    """The multiple of the guess that is nearest to the truth: what the attacker cannot know is given to it."""
+    """Return the multiple of the guess that is nearest to the truth, which gives the attacker the unknown scale."""
     _check(truth, guess)
     size = float(guess @ guess)
     return guess * (float(truth @ guess) / size) if size > 0 else np.zeros_like(guess)
 
 
 def psnr(truth: Vector, guess: Vector) -> float:
-    """Peak signal-to-noise ratio in decibels, at the best scale; the peak is the true picture's span. At most 120.
+    """Return the peak signal-to-noise ratio in decibels, at the best scale, at most 120.
+
+    The peak is the range of the true picture.
 
     >>> psnr(np.array([0.0, 1.0]), np.array([0.0, 5.0])), round(psnr(np.array([0.0, 1.0]), np.array([1.0, 0.0])), 3)
     (120.0, 3.01)
@@ -46,7 +48,7 @@ def psnr(truth: Vector, guess: Vector) -> float:
 
 
 def greys(row: Vector, shape: tuple[int, int], span: tuple[float, float]) -> Greys:
-    """The picture as rows of whole numbers, 0 at the low end of ``span`` and 255 at its high end; cut to that.
+    """Return the picture as rows of whole numbers from 0 to 255, the ends of ``span``; values outside are cut.
 
     >>> greys(np.array([0.0, 0.5, 1.0, 9.0]), (2, 2), (0.0, 1.0))
     [[0, 128], [255, 255]]
@@ -60,7 +62,7 @@ def greys(row: Vector, shape: tuple[int, int], span: tuple[float, float]) -> Gre
 
 
 def square(size: int) -> tuple[int, int] | None:
-    """The shape of a square picture with so many points; None if there is none."""
+    """Return the shape of a square picture with so many points; None if there is none."""
     side = math.isqrt(size)
     return (side, side) if side * side == size and side > 1 else None
 

@@ -1,9 +1,9 @@
-r"""Gauss-Legendre panels for one state of a Gaussian chain, with a proved bound on what they lose.
+r"""Gauss-Legendre panels for one state of a Gaussian chain, with a proved bound on their error.
 
 Between two rounds the density is $f(w) = \int \varphi_\sigma(w - z)\,d\nu(z)$, and the chance of any later event is
-$g(w) = \int \varphi_{\sigma'}(y - \psi(w))\,\bar g(y)\,dy$ with $0 \le \bar g \le 1$. Where $\psi$ is straight both are
-entire, and on the Bernstein ellipse of a panel both are bounded; so the error of the integral of $fg$ is known in
-advance, for every event at once. Theory page: exact-laws.md, section 2.
+$g(w) = \int \varphi_{\sigma'}(y - \psi(w))\,\bar g(y)\,dy$ with $0 \le \bar g \le 1$. Where $\psi$ is linear both are
+entire functions, bounded on the Bernstein ellipse of a panel; so the error of the integral of $fg$ is known in advance,
+for every event at once. Theory page: exact-laws.md, section 2.
 """
 
 import math
@@ -15,15 +15,15 @@ from fedveil.audit.chain import Step
 from fedveil.checks import require
 from fedveil.values import Vector
 
-NODES = 28  # of a panel
-MOST_POINTS = 4000  # of a state; a round costs their square
+NODES = 28  # nodes of a panel
+MOST_POINTS = 4000  # most points of a state; a round costs their square
 _TARGET = 1e-26  # error of a panel, over the mass of its width in noise deviations
 _X, _W = np.polynomial.legendre.leggauss(NODES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panels:
-    """Both ends and the nodes; weights (0 at the ends, which hold atoms); ``error`` for any event, a unit mass in."""
+    """Both ends and the nodes; weights (0 at the ends, which hold atoms); ``error``: for any event and unit mass."""
 
     points: Vector
     weights: Vector
@@ -31,9 +31,10 @@ class Panels:
 
 
 def panel_error(squeeze: float) -> float:
-    r"""Error of a panel of half-width $h$ over $h \sup f \sup g$; ``squeeze``: $h^2(\sigma^{-2} + c^2\sigma'^{-2})$.
+    r"""Return the error of a panel of half-width $h$ over $h \sup f \sup g$.
 
-    $8\rho^{-2n} e^{squeeze\,b^2/2}/(1 - 1/\rho)$, $b = (\rho - 1/\rho)/2$, for any $\rho > 1$; the best of a few, or 4.
+    ``squeeze``: $h^2(\sigma^{-2} + c^2\sigma'^{-2})$. The error is $8\rho^{-2n} e^{squeeze\,b^2/2}/(1 - 1/\rho)$,
+    $b = (\rho - 1/\rho)/2$, for any $\rho > 1$; the best of a few, or 4.
     """
     rho = np.geomspace(1.1, 200.0, 160)
     b = (rho - 1 / rho) / 2
@@ -42,7 +43,7 @@ def panel_error(squeeze: float) -> float:
 
 
 def _widest() -> float:
-    """The largest squeeze whose error is below the target."""
+    """Return the largest squeeze whose error is below the target."""
     low, high = 0.0, 100.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -54,7 +55,7 @@ _SQUEEZE = _widest()
 
 
 def panels(noise: float, coming: Step) -> Panels:
-    """The panels of a state that a round of this ``noise`` made and the round ``coming`` will use."""
+    """Return the panels of a state that a round of this ``noise`` made and the round ``coming`` will use."""
     knots, slopes = coming.line.knots, coming.line.slopes
     bounds, errors = [knots[0]], []
     for left, right, slope in zip(knots[:-1], knots[1:], slopes, strict=True):

@@ -1,4 +1,4 @@
-"""What an audit leaves in the run's folder, audit.json: every finding, and what there is to show."""
+"""The file audit.json that an audit leaves in the run's folder: every finding, and the data for pictures."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ FILE = "audit.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """``plan`` and ``run``: the hash and the name of what was attacked; ``leakage``, ``hidden_state``: for pictures."""
+    """``plan`` and ``run``: hash and name of what was attacked; ``leakage``, ``hidden_state``: data for pictures."""
 
     plan: str
     run: str
@@ -43,14 +43,14 @@ class Audit:
         return tuple(found for found in self.findings if found.verdict == "broken")
 
     def check(self, *, plan: str, run: str) -> None:
-        """Refuse to speak of another plan or another run."""
+        """Refuse an audit of another plan or another run."""
         hint = "Audit this run again, or remove the file."
         require(self.plan == plan, f"{FILE}: plan", f"be the plan of this run, {plan}", self.plan, hint)
         require(self.run == run, f"{FILE}: run", f"be this run, {run}", self.run, hint)
 
 
 def write_audit(audit: Audit) -> str:
-    """The audit as JSON; reading it gives an equal audit."""
+    """Return the audit as JSON; reading it gives an equal audit."""
     values: dict[str, Any] = {
         "format": FORMAT,
         "plan": audit.plan,
@@ -68,7 +68,7 @@ def write_audit(audit: Audit) -> str:
 
 
 def read_audit(text: str) -> Audit:
-    """The audit that a text holds."""
+    """Return the audit that a text holds."""
     given = read_object(text, FILE)
     form = given.get("format")
     require(form == FORMAT, f"{FILE}: format", f"be {FORMAT}", form, "It was written by another version of fedveil.")

@@ -1,4 +1,4 @@
-"""How well scores tell two groups apart: the whole curve, and the true-positive rate where false alarms are rare."""
+"""How well scores separate two groups: the whole curve, and the true-positive rate where false alarms are rare."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +10,13 @@ from fedveil.audit.confidence import least_rate, most_rate
 from fedveil.checks import require
 from fedveil.values import Vector
 
-LEVELS = (0.01, 0.001)  # of false positives
-_SHOWN = 200  # points of a curve that is written down
+LEVELS = (0.01, 0.001)  # rates of false positives
+_SHOWN = 200  # most points of a curve in a file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roc:
-    """Every threshold's rates, from "nobody" to "everybody"; both arrays rise from 0 to 1."""
+    """The rates of every threshold, from "nobody" to "everybody"; both arrays rise from 0 to 1."""
 
     false_positives: Vector
     true_positives: Vector
@@ -24,20 +24,20 @@ class Roc:
     ins: int
 
     def at(self, level: float) -> float:
-        """The best true-positive rate among thresholds with at most so many false positives."""
+        """Return the best true-positive rate among thresholds with at most this rate of false positives."""
         allowed = self.false_positives <= level
         return float(self.true_positives[allowed].max())
 
     @property
     def area(self) -> float:
-        """Under the curve: 1/2 for guesses by luck."""
+        """Return the area under the curve: 1/2 for random guesses."""
         return float(np.trapezoid(self.true_positives, self.false_positives))
 
     def summary(self, claim: Claim, alarm: float) -> dict[str, Any]:
-        """Rates at 1% and 0.1% with Clopper-Pearson intervals, the thinned curve, and what the claim allows.
+        """Return rates at 1% and 0.1% with Clopper-Pearson intervals, the thinned curve, and what the claim allows.
 
         ``exceeds``: whether the lower end lies above what the claim allows at the upper end of the false positives. The
-        intervals take trials for independent and the threshold for given, so they are a reader's aid, no proof.
+        intervals assume independent trials and a fixed threshold, so they help a reader but prove nothing.
         """
         keep = np.unique(np.linspace(0, self.false_positives.size - 1, _SHOWN).astype(int))
         shown, most = self.false_positives[keep], None if claim.empty else claim.most(self.false_positives[keep])
@@ -55,7 +55,7 @@ class Roc:
 
 
 def roc(scores_in: Vector, scores_out: Vector) -> Roc:
-    """The curve of "in if the score is at least the threshold".
+    """Return the curve of "in if the score is at least the threshold".
 
     >>> curve = roc(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
     >>> curve.false_positives.tolist(), curve.true_positives.tolist()

@@ -1,4 +1,4 @@
-"""The worst case searched: data sets within a run's constants whose last model gives away the most. Deterministic.
+"""Search for the worst case: data sets within a run's constants whose last model reveals the most. Deterministic.
 
 A search can only miss, never overstate: every value it reports is the exact lower bound of one instance.
 """
@@ -15,14 +15,17 @@ from fedveil.errors import BadValue, CannotCertify
 from fedveil.mechanism import LastIterate
 from fedveil.theory.numerics import check_delta
 
-_PLACES = 12  # tried with the plainest design when the place is open
-_FIRST, _LEAST = 0.5, 0.1  # steps of the search, in the units of a design
+_PLACES = 12  # places tried with the simplest design if the place is open
+_FIRST, _LEAST = 0.5, 0.1  # first and last step size of the search, in the units of a design
 Dimension = Literal["one", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worst:
-    """The most telling instance found; its epsilon at ``delta`` lies from ``epsilon_lower`` to ``epsilon_upper``."""
+    """The most revealing instance found.
+
+    Its epsilon at ``delta`` lies between ``epsilon_lower`` and ``epsilon_upper``.
+    """
 
     design: Design
     instance: Instance
@@ -34,11 +37,11 @@ class Worst:
 
 
 def worst_case(run: LastIterate, delta: float, *, dimension: Dimension = "any", sweeps: int = 6) -> Worst:
-    """The worst found over loss shapes, starts and (where it is open) the victim's place; ``sweeps`` bounds the search.
+    """Return the worst case found over loss shapes, starts and (if it is open) the victim's place.
 
-    ``dimension``: "one" for models that are one number; "any" for what some dimension comes arbitrarily near to, which
-    is what a bound that does not name the dimension must hold for. With Laplace noise, and with random stops among
-    rounds of unequal noise, "any" is taken as "one", where the limit is not known.
+    ``sweeps`` bounds the search. ``dimension``: "one" for models that are one number; "any" for what some dimension
+    comes arbitrarily near to, which a bound that does not name the dimension must cover. With Laplace noise, and with
+    random stops among rounds of unequal noise, the limit is not known, and "any" is taken as "one".
     """
     check_delta(delta)
     given = setting(run)
@@ -69,10 +72,13 @@ def worst_case(run: LastIterate, delta: float, *, dimension: Dimension = "any", 
 
 
 def _score(given: Setting, design: Design, delta: float, clipped: bool) -> float:
-    """Epsilon on the coarse cells; below zero, by the logarithm of delta at epsilon 0, where epsilon says nothing."""
+    """Return epsilon on the coarse cells.
+
+    If it is zero, return a negative score from the logarithm of delta at epsilon 0 instead.
+    """
     try:
         pair: Released = released(instance_of(given, design, clipped_last=clipped), COARSE)
-    except BadValue:  # too steep or too wide for the panels: this design is passed over
+    except BadValue:  # too steep or too wide for the quadrature: skip this design
         return -math.inf
     epsilon = pair.epsilon_lower(delta)
     return epsilon if epsilon > 0 else math.log(max(pair.delta_lower(0.0), 1e-300)) - 1
@@ -80,7 +86,7 @@ def _score(given: Setting, design: Design, delta: float, clipped: bool) -> float
 
 def _seeds(given: Setting) -> list[Design]:
     run = given.run
-    if run.order == "secret":
+    if run.order != "public":
         places: list[int | None] = [None]
     elif run.place is not None:
         places = [run.place]
@@ -92,7 +98,7 @@ def _seeds(given: Setting) -> list[Design]:
 
 
 def _tidy(given: Setting, design: Design) -> Design:
-    """Shapes of records that this run does not have are plain, so that alike designs are equal."""
+    """Make shapes of records that this run does not have plain, so that equivalent designs are equal."""
     idle: dict[str, Any] = {name: Shape() for name, used in _active(given, design).items() if not used}
     return replace(design, **idle)
 
@@ -104,12 +110,12 @@ def _active(given: Setting, design: Design) -> dict[str, bool]:
         "before": not public or place > 1,
         "beside": public and float(given.batch[place - 1]) > 1,
         "after": public and place < run.rounds - 1,
-        "last": public and place < run.rounds,
+        "last": run.sampled or (public and place < run.rounds),
     }
 
 
 def _plain(given: Setting, base: Design) -> Iterator[Design]:
-    """Starts and drifts worth trying before any search."""
+    """Yield starts and drifts worth trying before any search."""
     eta, lam = float(given.step.min()), given.run.strong_convexity
     flat = min(1.0, max(0.0, 1 / eta - lam) / given.steepest) if given.steepest > 0 else 0.0
     for start in (0.0, -1.0, -0.5):
@@ -119,13 +125,13 @@ def _plain(given: Setting, base: Design) -> Iterator[Design]:
         for drift in (-1.0, 1.0):
             push = Shape(drift)
             yield replace(base, start=start, before=push, beside=push, after=push, last=push)
-    if given.run.order == "public" and given.steepest > 0:
+    if given.run.order != "secret" and given.steepest > 0:
         for bend in (1.0, -1.0) if not given.run.convex else (1.0,):
             yield replace(base, after=Shape(0.0, bend, 0.0), last=Shape(0.0, bend, 0.0))
 
 
 def _climb(given: Setting, design: Design, value: Callable[[Design], float], sweeps: int) -> Design:
-    """Compass search: one number at a time, up and down; the step is halved when nothing helps."""
+    """Search one number at a time, up and down, and halve the step when nothing helps (compass search)."""
     step = _FIRST
     for _ in range(sweeps):
         best = design
@@ -144,7 +150,7 @@ def _climb(given: Setting, design: Design, value: Callable[[Design], float], swe
 
 
 def _moves(given: Setting, design: Design) -> Iterator[Callable[[Design, float], Design]]:
-    """The numbers that matter for this run, as functions that change one of them within its limits."""
+    """Yield functions that change one of the relevant numbers of this run within its limits."""
     run, active = given.run, _active(given, design)
     if run.diameter is not None:
         yield lambda d, by: replace(d, start=_within(d.start + by, -1.0))

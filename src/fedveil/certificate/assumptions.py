@@ -1,4 +1,4 @@
-"""What each guarantee rests on: every assumption, its value in this plan, and what enforces it."""
+"""The assumptions of each guarantee: their values in a plan, and what enforces each."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from fedveil.prepare.words import assumption_rows
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """Its name, its value, and what makes it true; "declared" marks what no code can enforce."""
+    """One assumption: its name, its value, and what makes it true; "declared" marks what no code can enforce."""
 
     name: str
     value: str
@@ -17,7 +17,7 @@ class Assumption:
 
 
 def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
-    """All that the guarantee against this observer assumes."""
+    """Return everything that the guarantee against this observer assumes."""
     stated = plan.method.assumptions(adversary, plan.data, plan.model, plan.target, plan.trust)
     return (*_common(plan), *(Assumption(*row) for row in stated))
 
@@ -49,7 +49,7 @@ def _assumed(row: tuple[str, str, str]) -> Assumption:
 
 
 def _placed(plan: Plan) -> list[Assumption]:
-    """What else says who holds which record, and what became of rows with missing values; row numbers say nothing."""
+    """Return the assumptions about who holds which record, beyond row numbers, and about rows with missing values."""
     rows = []
     name = "who holds which record is public"
     if plan.places == "client column":

@@ -1,6 +1,6 @@
-"""The certificate of a run, worked out from its records alone: no training code, no data.
+"""The certificate of a run, computed from its records alone: without training code and without data.
 
-``plan.toml`` says what was to run, ``ledger.jsonl`` what was charged and released, ``model.npz`` is what was released.
+``plan.toml`` says what was to run, ``ledger.jsonl`` what was charged and released; ``model.npz`` was released.
 """
 
 import hashlib
@@ -49,15 +49,16 @@ class PerClient(Protocol):
     """A method that gives each client a guarantee of its own, against the target's observer."""
 
     def clients(self, delta: float, target: Target) -> Sequence[tuple[int, float]]:
-        """Every client's index and its epsilon with ideal noise."""
+        """Return every client's index and its epsilon with ideal noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """All guarantees of one run; ``clients``: each client's own epsilon, if the method tells them apart.
+    """All guarantees of one run.
 
-    ``ledger``: the hash of the run's last entry, and so of everything in the books before it; None without books.
-    ``charged_more``: sentences for whoever asks, no part of the file: where the books charged more than the plan costs.
+    ``clients``: the epsilon of each client, if the method tells clients apart. ``ledger``: the hash of the run's last
+    entry, and so of everything in the books before it; None without books. ``charged_more``: sentences that say where
+    the books charged more than the plan costs; they are not written to the file.
     """
 
     plan: Plan
@@ -71,16 +72,19 @@ class Certificate:
 
     @property
     def private(self) -> bool:
-        """Whether anything is promised: not of a run from a known seed, without noise, or split by private labels."""
+        """True if anything is promised.
+
+        Not for a known seed, without noise, or if private labels decide who holds a record.
+        """
         return self.plan.private
 
     def text(self) -> str:
-        """The certificate as JSON."""
+        """Return the certificate as JSON."""
         return json.dumps(_as_json(self), indent=1, allow_nan=False) + "\n"
 
 
 def certify(folder: Path, version: str) -> Certificate:
-    """The certificate that the records in ``folder`` support, or a refusal that says what is missing or altered."""
+    """Return the certificate that the records in ``folder`` support; refuse if a record is missing or was altered."""
     plan, entries = read_records(folder)
     charge, release = entries[0], entries[-1]
     require(charge.kind == "charge", "The ledger", "begin with a charge", charge.kind)
@@ -106,10 +110,10 @@ def certify(folder: Path, version: str) -> Certificate:
 
 
 def _check_charge(plan: Plan, charge: Entry) -> tuple[str, ...]:
-    """Refuse a charge below what the plan costs; where the books charged more than that, say so in sentences.
+    """Refuse a charge below what the plan costs; return sentences that say where more was charged.
 
-    More is sound: all sums in the books are then larger than they need to be. It happens where a later version proves
-    a smaller cost than the one that charged.
+    Charging more is safe: all sums in the books are then larger than necessary. It happens if a later version proves a
+    smaller cost than the version that charged.
     """
     try:
         stated = [Cost.read(cost) for cost in charge.payload["costs"]]
@@ -118,7 +122,7 @@ def _check_charge(plan: Plan, charge: Entry) -> tuple[str, ...]:
     more = []
     for adversary in ADVERSARIES:
         owed = cost_of(plan, adversary)
-        booked = total([stated], adversary, owed.unit, owed.neighbours)  # as the books count it
+        booked = total([stated], adversary, owed.unit, owed.neighbours)  # in the form that the books use
         enough = booked.epsilon >= owed.epsilon and booked.delta >= owed.delta
         rule = f"be at least what the plan costs, epsilon {owed.epsilon} and delta {owed.delta}"
         require(enough, f"The charge for {adversary}", rule, (booked.epsilon, booked.delta))
@@ -134,7 +138,7 @@ def _check_charge(plan: Plan, charge: Entry) -> tuple[str, ...]:
 
 
 def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
-    """The plan and the run's own entries of the ledger, their chain checked."""
+    """Return the plan, and the run's own entries of the ledger with their hash chain checked."""
     plan = read_plan(_read(folder / "plan.toml"))
     entries = read_export(folder / "ledger.jsonl")
     require(len(entries) >= 1, "ledger.jsonl", "hold the run's entries", 0)
@@ -142,12 +146,12 @@ def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
 
 
 def certify_written(folder: Path, version: str, earlier: Sequence[str] = ()) -> tuple[Certificate, list[str]]:
-    """The certificate that the records support, and in what the written one differs from it, byte by byte.
+    """Return the certificate that the records support, and how the written one differs from it.
 
-    A certificate that was made by one of the ``earlier`` versions is recomputed as that version wrote it; any other
-    version that it may state is a difference.
+    The comparison is byte by byte. A certificate made by one of the ``earlier`` versions is recomputed as that version
+    wrote it; stating any other version is a difference.
     """
-    _read(folder / "plan.toml")  # first: a folder that is no run's is called that
+    _read(folder / "plan.toml")  # first, so that a folder without a run is reported as such
     stated = _bytes(folder / "certificate.json")
     made_by = _stated_version(stated)
     found = certify(folder, made_by if made_by is not None and made_by in earlier else version)
@@ -155,7 +159,7 @@ def certify_written(folder: Path, version: str, earlier: Sequence[str] = ()) -> 
 
 
 def differences(found: Certificate, stated: str | bytes) -> list[str]:
-    """In what the recomputed certificate and a written one differ; an empty list means that they are the same bytes."""
+    """List how a recomputed certificate and a written one differ; an empty list means that they are the same bytes."""
     data = stated.encode("utf-8", "surrogatepass") if isinstance(stated, str) else stated
     own = found.text()
     if data == own.encode():
@@ -177,7 +181,10 @@ def _changed(given: dict[str, Any], computed: dict[str, Any]) -> list[str]:
 
 
 def _epsilons_changed(given: dict[str, Any], computed: dict[str, Any]) -> str:
-    """Which epsilons are stated and which are computed, where they differ; nothing if no guarantees are listed."""
+    """Return a sentence about the epsilons that differ between file and computation.
+
+    Empty if no guarantees are listed.
+    """
     try:
         stated = {row["adversary"]: row["epsilon"] for row in given["guarantees"]}
         found = {row["adversary"]: row["epsilon"] for row in computed["guarantees"]}
@@ -209,9 +216,10 @@ def _guarantee(plan: Plan, adversary: Adversary) -> Guarantee:
 
 
 def client_epsilons(plan: Plan) -> tuple[tuple[int, float], ...]:
-    """Each client's own epsilon for the run on its grid, at the target's delta; nothing if they are not told apart.
+    """Return each client's own epsilon for the run on its grid, at the target's delta.
 
-    No client is promised less than all clients together: what is proved for everyone holds for each.
+    Return nothing if the method does not tell clients apart. What is proved for all clients holds for each, so no
+    client gets a larger epsilon than all clients together.
     """
     method: object = plan.method
     if not _per_client(method) or plan.preparation is not None:  # the preparation costs all alike: one row for all
@@ -231,7 +239,7 @@ def client_epsilons(plan: Plan) -> tuple[tuple[int, float], ...]:
 
     listed = sorted(ideal(target.delta))
     if listed != list(range(plan.data.clients)) or len(listed) < 2:
-        return ()  # one row for all: the guarantee is everybody's
+        return ()  # there is only one row, and it is the same guarantee
     return tuple((client, min(own(client), together)) for client in listed)
 
 

@@ -1,4 +1,4 @@
-"""The command line: one short function a command; what they compute stands elsewhere.
+"""The command line: one short function for each command; the computations are elsewhere.
 
 Every command takes ``--json`` (one object on standard output, nothing else there) and exits 0 on success, 2 on a user's
 mistake (one clear sentence on standard error), 1 otherwise.
@@ -10,12 +10,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedveil.cli import account, audit, compare, deploy, figures, holder, keys, ledger, relay, site, studies
+from fedveil.cli import account, audit, compare, deploy, figures, holder, keys, ledger, model, relay, site, studies
 from fedveil.errors import FedveilError
 from fedveil.run.conduct import Interrupted
 from fedveil.version import __version__
 
-_INTERRUPTED = 130  # what typer makes of Ctrl-C
+_INTERRUPTED = 130  # exit code of typer for Ctrl-C
 
 app = typer.Typer(
     name="fedveil",
@@ -42,13 +42,13 @@ def _common(
     pass
 
 
-for module in (studies, audit, compare, ledger, account, figures, deploy, site, holder, relay, keys):
+for module in (studies, model, audit, compare, ledger, account, figures, deploy, site, holder, relay, keys):
     module.register(app)
 
 
 def main() -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, never a traceback."""
-    os.umask(os.umask(0o022) | 0o022)  # whoever writes a file, also a library: nobody else may change it
+    os.umask(os.umask(0o022) | 0o022)  # so that no file, even one written by a library, can be changed by others
     try:
         code = app(standalone_mode=False)
     except Interrupted as error:
@@ -62,7 +62,7 @@ def main() -> None:
     except OSError as error:
         _fail(1, f"{error.filename or 'the output'} cannot be used: {error.strerror}")
     except Exception as error:
-        usage = getattr(error, "format_message", None)  # what the option parser raises
+        usage = getattr(error, "format_message", None)  # set by the exceptions of the option parser
         if usage is not None:
             _fail_usage(usage())
         if os.environ.get("FEDVEIL_DEBUG"):
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _fail_usage(message: str) -> NoReturn:
-    if message.startswith("Usage:"):  # no command was given: the help itself
+    if message.startswith("Usage:"):  # no command was given, so the message is the help text
         sys.stderr.write(message + "\n")
         sys.exit(2)
     end = "" if message.endswith(("?", ".")) else "."

@@ -1,4 +1,4 @@
-"""Commands about mechanisms: how private is this, how much noise is needed, and in whose definition."""
+"""Commands about mechanisms: how private one is, how much noise it needs, and conversions between definitions."""
 
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from pathlib import Path
@@ -125,11 +125,12 @@ def convert(
 def _named(name: str, value: float | None) -> str:
     if value is None:
         return f"{name} inf"
-    return f"{name} {digits(value, 7, ROUND_FLOOR if name == 'zeta' else ROUND_CEILING)}"  # zeta is a budget
+    # zeta is a budget, so it is rounded down
+    return f"{name} {digits(value, 7, ROUND_FLOOR if name == 'zeta' else ROUND_CEILING)}"
 
 
 def _tested(promise: Definition, level: float, delta: float | None, epsilon: float | None) -> dict[str, float | None]:
-    """The promise as a test sees it."""
+    """Return the promise as the greatest power of a test."""
     require(isinstance(promise, Renyi), "--level", "go with --rdp", level)
     alone = delta is None and epsilon is None
     require(alone, "convert", "be asked for exactly one thing: --level beside neither --delta nor --epsilon", level)
@@ -182,7 +183,7 @@ def _noise_of(mechanism: Mechanism) -> list[float]:
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
-    """The answer as the contract prints it."""
+    """Return the answer in the documented JSON form."""
     rows = []
     for bound in answer.bounds:
         row: dict[str, Any] = {
@@ -204,7 +205,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 
 def answer_table(answer: Answer, *, given_delta: bool) -> None:
-    """The answer and every bound beside it."""
+    """Print the answer, and every bound beside it."""
     value = (
         f"epsilon {rounded_up(answer.epsilon)} at delta {answer.delta:.12g}"
         if given_delta
@@ -222,7 +223,7 @@ def answer_table(answer: Answer, *, given_delta: bool) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands to the application."""
     app.command(epilog="Example: fedveil account mechanism.toml --delta 1e-5")(account)
     app.command(epilog="Example: fedveil calibrate mechanism.toml --epsilon 1 --delta 1e-5")(calibrate)
     app.command(epilog="Example: fedveil convert --rdp 10 1.0 --delta 1e-5")(convert)

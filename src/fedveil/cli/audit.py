@@ -54,14 +54,14 @@ def audit(
 def _audit_run(
     folder: Path, study: Path | None, effort: tuple[int, int, float, float], quiet: bool, as_json: bool
 ) -> int:
-    from fedveil.attack.audit import Effort, audit_run  # drawing and training are slow to import
+    from fedveil.attack.audit import Effort, audit_run  # imported here because drawing and training are slow to import
     from fedveil.report.page import write_report
 
     wanted = Effort(runs=effort[0], shadows=effort[1], alarm=effort[2], canary_alarm=effort[3])
     with _telling(quiet or as_json) as tell:
         found = audit_run(folder, wanted, Entropy.from_system(), study=study, watch=tell)
     if found.private is not None:
-        closed = private_folder(folder / "private")  # a copy of a run's public files has none
+        closed = private_folder(folder / "private")  # a copy of only the public files of a run has no private folder
         write_atomically(closed / FILE, write_audit(found.private).encode(), mode=PRIVATE)
     write_atomically(folder / FILE, write_audit(found.public).encode(), mode=PUBLIC)
     page = write_report(folder)
@@ -92,7 +92,7 @@ def _audit_run(
 
 
 def _verdict(findings: tuple[Finding, ...]) -> Verdict:
-    """Of all attacks: one that breaks the promise breaks it, and without one that judged it nothing is said."""
+    """Return the verdict of all attacks: broken if any attack breaks the promise; not-judged if none could judge."""
     given = {row.verdict for row in findings}
     return "broken" if "broken" in given else "consistent" if "consistent" in given else "not-judged"
 
@@ -122,7 +122,7 @@ def _audit_mechanism(path: Path, delta: float, as_json: bool) -> int:
 
 @contextmanager
 def _telling(quiet: bool) -> Iterator[Any]:
-    """What is being tried, on standard error."""
+    """Print what is being tried, on standard error."""
     if quiet:
         yield None
         return
@@ -133,7 +133,7 @@ def _telling(quiet: bool) -> Iterator[Any]:
 
 def _table(findings: tuple[Finding, ...]) -> None:
     table = Table(box=None, pad_edge=False)
-    table.add_column("attack")  # these two are wrapped where the screen is narrow, never a number or a verdict
+    table.add_column("attack")  # on a narrow screen these two columns are wrapped, but never a number or a verdict
     table.add_column("on")
     for name in ("certified", "measured"):
         table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
@@ -147,5 +147,5 @@ def _table(findings: tuple[Finding, ...]) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add this command to the application."""
     app.command(epilog="Example: fedveil audit results --study study.toml")(audit)

@@ -12,7 +12,7 @@ from fedveil.compare import Comparison, View
 from fedveil.compare import compare as carry_out
 from fedveil.errors import BadValue
 from fedveil.files import public_folder
-from fedveil.report.compare_page import NOISE, compare_page, noise_text, score_text, spread_text
+from fedveil.report.compare_page import NOISE, compare_page, noise_text, score_text, spread_text, useless_text
 from fedveil.report.words import bytes_text
 from fedveil.run.files import PUBLIC, write_atomically
 
@@ -47,7 +47,7 @@ def compare(
 
 
 def _written(found: Comparison, folder: Path) -> list[str]:
-    """The two files of a comparison."""
+    """Write the two files of a comparison and return their paths."""
     try:
         public_folder(folder)
     except OSError as error:
@@ -75,6 +75,10 @@ def _tell(result: Mapping[str, Any], written: list[str]) -> None:
     for entry in result["entries"]:
         if entry["refused"] is not None:
             out().print(f"{entry['label']} does not take this study: {entry['refused']}")
+    if result["baseline"] is not None:
+        out().print(f"{result['constant']}: {result['metric']} {result['baseline']:.3f}")
+    if result["no_better"]:
+        out().print(f"WARNING: {useless_text(result)}", soft_wrap=True)
     if result["reference"] is not None:
         out().print(f"without privacy: {result['metric']} {result['reference']:.3f}")
     out().print(result["warning"])
@@ -98,5 +102,5 @@ def _row(entry: Mapping[str, Any], metric: str, trust: bool) -> dict[str, str]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add this command to the application."""
     app.command(epilog="Example: fedveil compare study.toml --runs 5 --out comparison")(compare)

@@ -87,5 +87,5 @@ def local(
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands to the application."""
     app.add_typer(deploy, name="deploy")

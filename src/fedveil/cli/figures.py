@@ -51,7 +51,7 @@ def figures(
     as_json: Json = False,
 ) -> None:
     """The papers' figures and ours, as SVG and PNG with the numbers in CSV."""
-    from fedveil.report.figures import write_figures  # plotting is slow to import, and only needed here
+    from fedveil.report.figures import write_figures  # imported here because plotting is slow to import
 
     log = Console(stderr=True)
     with log.status("drawing") as status:
@@ -61,6 +61,6 @@ def figures(
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands to the application."""
     app.command(epilog="Example: fedveil bounds --nodes 10 --samples 100 --local-epsilon 1")(bounds)
     app.command(epilog="Example: fedveil figures --out figures")(figures)

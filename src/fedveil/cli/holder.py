@@ -51,5 +51,5 @@ def keyholder(
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add this command to the application."""
     app.command(epilog="Example: fedveil keyholder --key identity.key --records records --accept HASH")(keyholder)

@@ -14,7 +14,7 @@ keys = typer.Typer(help="Keys that sign certificates.", no_args_is_help=True, ri
 
 @keys.callback()
 def _group() -> None:
-    """Keep ``keys new`` two words, however many commands there are."""
+    """Keep ``keys new`` two words, even while it is the only command of its group."""
 
 
 @keys.command(epilog="Example: fedveil keys new hospital.key")
@@ -34,5 +34,5 @@ def new(
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands to the application."""
     app.add_typer(keys, name="keys")

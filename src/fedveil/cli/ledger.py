@@ -1,4 +1,4 @@
-"""The odometer: what was spent on a data set, by whom, and what is left."""
+"""The command that shows what was spent on a data set, by which runs, and what is left."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -129,5 +129,5 @@ def _left_json(left: Left) -> dict[str, Any]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add this command to the application."""
     app.command(epilog="Example: fedveil ledger results")(ledger)

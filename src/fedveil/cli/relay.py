@@ -27,7 +27,7 @@ def relay(
     for path in (secret, link.authority):
         require(path.exists(), "The relay", f"find {path.name}", str(path))
     check_installed()
-    from fedveil.federation.flower.relay import Relay  # Flower is loaded here and nowhere before
+    from fedveil.federation.flower.relay import Relay  # Flower is imported only here
 
     stopped = until_signalled()
     with listening(socket, group) as door:
@@ -37,6 +37,6 @@ def relay(
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
+    """Add this command to the application."""
     example = "Example: fedveil relay --superlink localhost:9093 --secret superexec.secret --socket relay.sock"
     app.command(epilog=example)(relay)

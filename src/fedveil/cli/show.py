@@ -1,4 +1,4 @@
-"""How numbers reach a reader: one JSON object or a table, and never a number below its value."""
+"""Show results: as one JSON object or as a table, and never a number below its value."""
 
 import json
 import math
@@ -16,37 +16,38 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to; made if it does not exist.")]
 
 
-def plain_table(rows: list[dict[str, Any]]) -> None:
-    """Rows of equal keys as a table."""
+def plain_table(rows: list[dict[str, Any]], count: int = 6) -> None:
+    """Rows of equal keys as a table, numbers to so many digits."""
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
         table.add_column(column)
     for row in rows:
-        table.add_row(*(digits(v, 6) if isinstance(v, float) else "-" if v is None else str(v) for v in row.values()))
+        cells = (digits(v, count) if isinstance(v, float) else "-" if v is None else str(v) for v in row.values())
+        table.add_row(*cells)
     out().print(table)
 
 
 def rounded_up(epsilon: float) -> str:
-    """Four decimals, never below the value."""
+    """Return four decimals, never below the value."""
     if not math.isfinite(epsilon):
         return "inf"
     return str(Decimal(repr(float(epsilon))).quantize(Decimal("0.0001"), rounding=ROUND_CEILING))
 
 
 def digits(value: float, count: int, rounding: str = ROUND_CEILING) -> str:
-    """So many significant digits, never below the value (or never above it)."""
+    """Return so many significant digits, never below the value (or never above it)."""
     if not math.isfinite(value):
         return str(value)
     return f"{float(Context(prec=count, rounding=rounding).create_decimal(repr(float(value)))):.{count}g}"
 
 
 def out() -> Console:
-    """Where results go."""
+    """Return the console for results, which writes to standard output."""
     return Console(soft_wrap=False, highlight=False, markup=False)
 
 
 def show(result: dict[str, Any], as_json: bool, otherwise: Callable[[], None]) -> None:
-    """The result as JSON, or in words."""
+    """Print the result as JSON, or in words."""
     if as_json:
         sys.stdout.write(json.dumps(result, allow_nan=False) + "\n")
     else:

@@ -105,7 +105,7 @@ def node(
 
 
 def until_signalled() -> list[int]:
-    """A list that fills when this process is asked to stop."""
+    """Return a list that gets an entry when this process is asked to stop."""
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _: stopped.append(signum))
@@ -113,13 +113,13 @@ def until_signalled() -> list[int]:
 
 
 def say(text: str) -> None:
-    """To the operator; standard output is for results."""
+    """Tell the operator, on standard error; standard output is for results."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def page(plan: Plan) -> str:
-    """What the operator sees before the first update: what will run, and what it would promise and cost."""
+    """Return the page that the operator sees before the first update: what will run, what it promises and costs."""
     data, target = plan.data, plan.target
     facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(data, target))
     trust = plan.trust
@@ -145,13 +145,13 @@ def page(plan: Plan) -> str:
 
 
 def _certified(folder: Path) -> None:
-    """The certificate, from the site's own record."""
+    """Write the certificate from the site's own record."""
     write_atomically(folder / "certificate.json", certify(folder, __version__).text().encode(), mode=PUBLIC)
     say(f"the run has ended; its record: {folder}")
 
 
 def _check_data(books: Path, own: SiteData) -> None:
-    """Refuse data that are not those of the books here, before anybody asks for anything."""
+    """Refuse data that do not belong to the books here, before anybody asks for anything."""
     if books.exists():
         Ledger.open(books, own.fingerprint, older=own.records.fingerprint).close()
 
@@ -173,6 +173,6 @@ def _cap(text: str) -> tuple[Any, float, float]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands to the application."""
     app.command(epilog="Example: fedveil site --data data.toml --key site/identity.key --records records")(site)
     app.command(epilog="Example: fedveil node --superlink HOST:9092 --key node.key --socket guard.sock")(node)

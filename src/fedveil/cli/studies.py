@@ -14,15 +14,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedveil.algorithms.hidden.schedule import Row
+from fedveil.account.sampling_alone import seen_by_all
+from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
-from fedveil.cli.show import Json, Out, digits, out, plain_table, rounded_up, show
+from fedveil.cli.quality import tell_quality
+from fedveil.cli.show import Json, Out, out, plain_table, rounded_up, show
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.jobs.local import Result, plan_study, run_study
 from fedveil.jobs.remote import run_on
+from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
 from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.prepare.words import fact_rows as preparation_facts
@@ -79,12 +82,15 @@ def plan(study: StudyFile, as_json: Json = False) -> None:
         _plan_text(planned.plan)
         out().print(planned.draft.reason)
         _guarantee_table(planned.plan, [(who, promise(planned.plan, who)) for who in ADVERSARIES])
+        if (alone := result["every_model_seen"]) is not None:
+            found = ", ".join(f"{name} {value:.4g}" for name, value in alone.items() if value is not None)
+            out().print(f"at this noise, every model seen (ideal noise): {found or 'nothing can be promised'}")
         if planned.draft.designed is not None:
             out().print(
                 "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
             )
             best = sorted(planned.draft.designed.considered, key=lambda row: row.risk)[:8]
-            plain_table([_short(row) for row in best])
+            plain_table([row.shown() for row in best], count=3)
 
     show(result, as_json, text)
 
@@ -161,7 +167,7 @@ def _signed(signature: Signature, *, checked: bool) -> str:
 
 def report(folder: Folder, as_json: Json = False) -> None:
     """The HTML page again."""
-    from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
+    from fedveil.report.page import write_report  # imported here because drawing is slow to import
 
     found, changes = certify_written(folder, __version__, EARLIER)
     if not changes:
@@ -174,7 +180,7 @@ def report(folder: Folder, as_json: Json = False) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Any]:
-    """A bar on standard error with rate, time left and what the run is charged."""
+    """Show a bar on standard error with rate, time left and what the run is charged."""
     if quiet:
         yield None
         return
@@ -189,7 +195,7 @@ def progress(quiet: bool) -> Iterator[Any]:
     task = bar.add_task("training", total=1, rate="", budget="")
 
     def watch(now: Step) -> None:
-        if not bar.live.is_started:  # at the first round: a refusal before it stays one sentence
+        if not bar.live.is_started:  # shown from the first round, so that an earlier refusal stays one sentence
             bar.start()
         rate = f"{now.rate:.0f}/s" if now.rate else ""
         budget = f"charged: epsilon {rounded_up(now.epsilon)}" if now.epsilon < math.inf else "not private"
@@ -203,22 +209,22 @@ def progress(quiet: bool) -> Iterator[Any]:
 
 
 def _fresh(folder: Path) -> Path:
-    """The demo may be repeated: what an earlier one left is removed, and only that."""
+    """Prepare the folder of the demo, which may be repeated: remove only what an earlier demo left."""
     path = folder / "plan.toml"
     if path.exists():
         found = read_plan(path.read_text(encoding="utf-8"))
         hint = "A run's books must not be lost: name another folder."
         mine = found.name == DEMO_NAME and found.data.clients == 4 and found.training_public
         require(mine, "--out", "name a new folder, or one that a demo left", str(folder), hint)
-        left = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json", "report.html")
-        for name in (*left, PREPARATION):
+        records = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json")
+        for name in (*records, PREPARATION, BUNDLE, "report.html"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "private", ignore_errors=True)
     return folder
 
 
 def told(quiet: bool) -> Callable[[str, str], None]:
-    """Which site was asked, has answered or has failed, on standard error."""
+    """Return a function that reports on standard error which site was asked, has answered or has failed."""
     console = Console(stderr=True)
 
     def tell(site: str, state: str) -> None:
@@ -229,12 +235,12 @@ def told(quiet: bool) -> Callable[[str, str], None]:
 
 
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:
-    """The certificate and how good the model is."""
-    certificate = result.certificate
+    """Print the certificate and the quality of the model."""
+    certificate, useless = result.certificate, no_better(result.metrics.get("test") or {})
     signer = None if result.signature is None else result.signature.signer.fingerprint
     summary = {
         **json.loads(certificate.text()),
-        "warnings": list(certificate.plan.warnings),
+        "warnings": [*certificate.plan.warnings, *([] if useless is None else [useless])],
         "metrics": result.metrics,
         "folder": str(result.folder),
         **({} if signer is None else {"signer": signer}),
@@ -246,15 +252,11 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
         plan = certificate.plan
         _plan_text(plan)
         _certificate_table(certificate)
-        test = result.metrics.get("test") or {}
-        if "accuracy" in test:
-            rest = [f"{name} {row['accuracy']:.1%}" for name, row in result.metrics.get("baselines", {}).items()]
-            out().print("accuracy on held-out records: " + ", ".join([f"this model {test['accuracy']:.1%}", *rest]))
-        elif test.get("r2") is not None:
-            out().print(f"held-out records: r2 {test['r2']:.3f}, mean absolute error {test['mean_absolute_error']:.3f}")
+        tell_quality(result.metrics)
         if signer is not None:
             out().print(f"signed by {signer}", highlight=False, soft_wrap=True)
         out().print(f"written: {result.folder} (open {result.folder / 'report.html'})")
+        out().print(f"use it: fedveil predict {result.folder} NEW.csv --out predictions.csv", soft_wrap=True)
 
     show(summary, as_json, text)
 
@@ -316,23 +318,20 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         **({} if plan.preparation is None else {"preparation": plan.preparation.table()}),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
+        "every_model_seen": _every_model_seen(plan),
     }
 
 
-def _short(row: Row) -> dict[str, Any]:
-    batch = str(row.batch) if isinstance(row.batch, int) else f"{min(row.batch)} to {max(row.batch)}"
-    return {
-        "kind": row.kind + (" *" if row.certified else ""),
-        "passes x rounds": f"{row.passes} x {row.rounds}",
-        "batch": batch,
-        "step": digits(row.step_size, 3),
-        "noise": digits(row.noise_on_average, 3),
-        "risk": digits(row.risk, 3),
-    }
+def _every_model_seen(plan: Plan) -> dict[str, float | None] | None:
+    """Return epsilon at a hidden run's noise if every model were seen, by how the records are sampled."""
+    if not plan.method.hides:
+        return None
+    found = seen_by_all(plan.hidden.run, plan.target.delta)
+    return {"as dealt": found.known, "Poisson draws": found.poisson, "independent draws": found.independent}
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands to the application."""
     app.command(epilog="Example: fedveil demo --out out/demo")(demo)
     app.command(epilog="Example: fedveil plan study.toml")(plan)
     app.command(epilog="Example: fedveil run study.toml --out results")(run)

@@ -1,4 +1,4 @@
-"""Several algorithms, or several degrees of trust, on one study and one target, side by side.
+"""Compare several algorithms, or several degrees of trust, on one study and one target.
 
 Every model that is trained here saw the private data, so each is a release and all of them are paid for. Comparisons
 are for public data, or for a rehearsal with a seed on data that stay where they are.

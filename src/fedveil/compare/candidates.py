@@ -1,4 +1,4 @@
-"""What is compared: algorithms by name, or observers of one algorithm; each planned, or refused with its reason."""
+"""The candidates of a comparison: algorithms by name, or observers of one algorithm; each planned or refused."""
 
 import math
 import tomllib
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedveil.algorithms.fedavg.design import FedAvgRequest
 from fedveil.algorithms.registry import KINDS
-from fedveil.algorithms.request import AlgorithmRequest
+from fedveil.algorithms.request import AlgorithmRequest, NoiseCanMove
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.compare.result import Entry, View
@@ -20,7 +19,7 @@ from fedveil.plan import Plan
 from fedveil.promises import promise
 from fedveil.study import Study
 
-# Who adds the noise follows from who may look: the target's observer is the one it must hold against.
+# The target's observer decides who adds the noise.
 TRUST: tuple[tuple[str, Adversary, str], ...] = (
     ("local noise", "server", "nobody is trusted: the server sees every client's own noised update"),
     ("shared noise", "server-with-secure-aggregation", "the server sees noised sums, to which all clients add"),
@@ -30,18 +29,16 @@ TRUST: tuple[tuple[str, Adversary, str], ...] = (
 
 
 def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tuple[Entry, Study]]:
-    """Every study to try, with its label."""
+    """Return every study to try, with its label."""
     mine = study.algorithm.kind
     wanted = list(algorithms) or (list(KINDS) if view == "algorithms" else [mine])
     twice = next((name for name in wanted if wanted.count(name) > 1), None)
     require(twice is None, "algorithms", "be named once each", twice)
     rows = []
     for text in wanted:
-        request, target = _wish(text, study), study.target
-        kind, schedule = (
-            request.kind,
-            study.schedule if request.kind == mine else ScheduleRequest(),
-        )  # a schedule is of its own kind
+        request, target = _requested(text, study), study.target
+        kind = request.kind
+        schedule = study.schedule if kind == mine else ScheduleRequest()  # a schedule is of its own kind
         one = replace(study, algorithm=request, schedule=schedule, baselines=False)
         if view == "algorithms":
             rows.append((Entry(label=text, algorithm=kind, adversary=target.adversary), one))
@@ -49,21 +46,16 @@ def candidates(study: Study, view: View, algorithms: Sequence[str]) -> list[tupl
         for word, adversary, explained in TRUST:
             label = word if len(wanted) == 1 else f"{text}, {word}"
             entry = Entry(label=label, algorithm=kind, adversary=adversary, explained=explained)
-            noised = _noised_by(request, adversary)
+            # Against the server itself, noise that the server would add is added by the clients.
+            noised = request
+            if adversary in ("server", "server-with-secure-aggregation") and isinstance(request, NoiseCanMove):
+                noised = request.noised_by_clients()
             rows.append((entry, replace(one, algorithm=noised, target=replace(target, adversary=adversary))))
     return rows
 
 
-def _noised_by(request: AlgorithmRequest, adversary: Adversary) -> AlgorithmRequest:
-    """Against the server itself, noise that the server would add is added by the clients."""
-    central = isinstance(request, FedAvgRequest) and request.noise == "central"
-    if central and adversary in ("server", "server-with-secure-aggregation"):
-        return replace(request, noise="shared")  # type: ignore[type-var]
-    return request
-
-
-def _wish(text: str, study: Study) -> AlgorithmRequest:
-    """``kind``, as the study states it or as it comes; or ``kind:key=value:...`` with settings of its own."""
+def _requested(text: str, study: Study) -> AlgorithmRequest:
+    """Return the request for ``kind``, as the study states it or by default, or for ``kind:key=value:...``."""
     kind, *settings = text.split(":")
     if not settings and kind == study.algorithm.kind:
         return study.algorithm
@@ -76,7 +68,7 @@ def _wish(text: str, study: Study) -> AlgorithmRequest:
 
 
 def _value(text: str) -> Any:
-    """A number, a list or true as in a study file; anything else is a word."""
+    """Return a number, a list or true as in a study file; anything else is a text."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
@@ -84,7 +76,7 @@ def _value(text: str) -> Any:
 
 
 def planned_entry(entry: Entry, study: Study, loaded: Loaded) -> tuple[Entry, Plan | None]:
-    """The plan, or the reason why there is none."""
+    """Return the entry with its plan, or with the reason why there is none."""
     held = 0 if loaded.test is None else len(loaded.test)
     try:
         plan = study.planned(loaded.train.shape, held, loaded.test_public).plan

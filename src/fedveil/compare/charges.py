@@ -1,4 +1,4 @@
-"""What a comparison costs, and the one entry in the study's ledger that pays for all of it."""
+"""What a comparison costs, and the one entry in the study's ledger that pays for it."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from fedveil.study import Study
 
 
 def charge(comparison: Comparison, loaded: Loaded, plans: Sequence[Plan]) -> str:
-    """All of it or nothing, under one name, before the first model is trained; the name."""
+    """Charge everything or nothing, under one name, before the first model is trained; return the name."""
     study, name = comparison.study, f"compare-{os.urandom(12).hex()}"
     with _books(study, loaded) as ledger:
         Transaction(ledger, name).charge_together(
@@ -27,7 +27,7 @@ def charge(comparison: Comparison, loaded: Loaded, plans: Sequence[Plan]) -> str
 
 
 def record(comparison: Comparison, loaded: Loaded, name: str) -> None:
-    """What came of it, by the hash of compare.json; the models themselves are not kept."""
+    """Record the outcome by the hash of compare.json; the models themselves are not kept."""
     with _books(comparison.study, loaded) as ledger:
         Transaction(ledger, name).release(comparison.text().encode(), also=["compare.json"])
 

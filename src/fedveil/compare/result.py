@@ -1,4 +1,4 @@
-"""A comparison as a value: what every candidate promised, how it did, and what all of them cost together."""
+"""The result of a comparison: what every candidate promised, how it did, and what all of them cost together."""
 
 import json
 import math
@@ -16,7 +16,7 @@ View = Literal["algorithms", "trust"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One algorithm against one observer: what it promises and how it did, or why it does not take the study."""
+    """One algorithm against one observer: its promise and its scores, or why it cannot run the study."""
 
     label: str
     algorithm: str
@@ -35,7 +35,7 @@ class Entry:
 
     @property
     def mean(self) -> float | None:
-        """Of the runs' scores."""
+        """Mean of the runs' scores."""
         return float(np.mean(self.scores)) if self.scores else None
 
     @property
@@ -44,7 +44,7 @@ class Entry:
         return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; what is not finite is null."""
+        """Return plain values; values that are not finite become null."""
         return {
             "label": self.label,
             "algorithm": self.algorithm,
@@ -67,7 +67,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All entries, and what they cost together. ``reference``: the score of a model trained without privacy."""
+    """All entries, and what they cost together. ``reference``: the score of a model trained without privacy.
+
+    ``baseline``: the score of the best constant answer on the held-out records, called ``constant``.
+    """
 
     study: Study
     view: View
@@ -81,26 +84,28 @@ class Comparison:
     test_public: bool
     reference: float | None = None
     charged: bool = False
+    baseline: float | None = None
+    constant: str = ""
 
     @property
     def trained(self) -> int:
-        """How many models were trained on the data; the reference is one, too."""
+        """Number of models trained on the data, including the reference."""
         return sum(self.runs for entry in self.entries if entry.refused is None) + (self.reference is not None)
 
     @property
     def private(self) -> bool:
-        """Whether all noise was secret and covers all there is, and nothing was trained without."""
+        """True if all noise was secret and covers everything, and nothing was trained without noise."""
         return self.study.seed is None and self.reference is None and not self.study.told_by_places
 
     @property
     def best(self) -> Entry | None:
-        """The entry of the highest mean score."""
+        """The entry with the highest mean score."""
         ranked = [entry for entry in self.entries if entry.mean is not None]
         return max(ranked, key=lambda entry: entry.mean or -math.inf, default=None)
 
     @property
     def warning(self) -> str:
-        """What whoever reads the numbers must know first."""
+        """The warning that a reader of the numbers must see first."""
         target = self.study.target
         spent = next(cost for cost in self.costs if cost.adversary == target.adversary)
         text = f"{self.trained} models were trained on the same records and each is a release. "
@@ -119,12 +124,20 @@ class Comparison:
             f"{target.adversary}" + ("; the ledger was charged." if self.charged else "; no ledger was charged.")
         )
 
+    @property
+    def no_better(self) -> list[str]:
+        """Which entries do no better, on average over their runs, than the best constant answer."""
+        least = self.baseline
+        if least is None or not math.isfinite(least):
+            return []
+        return [entry.label for entry in self.entries if entry.mean is not None and not entry.mean > least]
+
     def text(self) -> str:
-        """The file compare.json."""
+        """Return the content of the file compare.json."""
         return json.dumps(self.as_json(), indent=1, allow_nan=False) + "\n"
 
     def as_json(self) -> dict[str, Any]:
-        """The whole comparison as plain values."""
+        """Return the whole comparison as plain values."""
         target = self.study.target
         return {
             "format": 1,
@@ -139,6 +152,9 @@ class Comparison:
             "ledger_charged": self.charged,
             "metric": self.metric,
             "reference": finite_or_none(self.reference),
+            "baseline": finite_or_none(self.baseline),
+            "constant": self.constant,
+            "no_better": self.no_better,
             "records": self.records,
             "clients": self.clients,
             "test_records": self.test_records,

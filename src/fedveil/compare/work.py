@@ -1,4 +1,4 @@
-"""The comparison carried out: plan all, charge all, train all, measure."""
+"""Carry out a comparison: plan all, charge all, train all, measure."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +18,7 @@ from fedveil.errors import FedveilError
 from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.ledger.place import books_of
 from fedveil.ledger.transaction import costs_of
+from fedveil.model.evaluation import evaluate_numbers, majority
 from fedveil.model.metrics import scores
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
@@ -39,14 +40,14 @@ def compare(
 ) -> Comparison:
     """Train every algorithm ``runs`` times for the study's own target.
 
-    ``algorithms``: kinds, or kinds with settings as ``hidden:order=public``; none: all there are (for ``trust``, the
-    study's own). A study with books (docs/ledger.md) is charged for all of it before anything is trained. ``watch`` is
-    told what comes.
+    ``algorithms``: kinds, or kinds with settings as ``hidden:order=public``; none means all (for ``trust``, the study's
+    own). A study with books (docs/ledger.md) is charged for everything before anything is trained. ``watch`` is called
+    with what comes next.
     """
     require(view in get_args(View), "view", f"be one of {', '.join(get_args(View))}", view)
     require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
     found, loaded = open_study(study, data)
-    found = replace(found, canaries=None)  # they are for a run that is audited
+    found = replace(found, canaries=None)  # canaries are for a run that is audited
     planned: list[tuple[Entry, Plan | None]] = []
     for entry, one in candidates(found, view, algorithms):
         watch(f"planning {entry.label}")
@@ -70,7 +71,14 @@ def compare(
     for entry, plan in planned:
         watch(f"training {entry.label}")
         entries.append(entry if plan is None else _measured(entry, plan, loaded, found.seed, runs, clock))
-    comparison = replace(comparison, entries=tuple(entries), reference=_reference(found, plans, loaded))
+    baseline, constant = _constant(loaded)
+    comparison = replace(
+        comparison,
+        entries=tuple(entries),
+        reference=_reference(found, plans, loaded),
+        baseline=baseline,
+        constant=constant,
+    )
     if name is not None:
         record(comparison, loaded, name)
     return comparison
@@ -79,7 +87,7 @@ def compare(
 def _measured(
     entry: Entry, plan: Plan, loaded: Loaded, seed: int | None, runs: int, clock: Callable[[], float]
 ) -> Entry:
-    """Train and measure; a trainer that refuses the data is reported like one that refuses the plan."""
+    """Train and measure; a refusal of the data is reported like a refusal of the plan."""
     found: list[Trained] = []
     began = clock()
     try:
@@ -107,8 +115,21 @@ def _score(plan: Plan, model: Vector, held: Records) -> float:
     return found["accuracy" if plan.data.classes else "r2"]
 
 
+def _constant(loaded: Loaded) -> tuple[float | None, str]:
+    """Return the best constant answer on the held-out records, by the same metric, and what it is called."""
+    if loaded.test is None:
+        return None, ""
+    held = loaded.test.present()
+    if not held.classes:
+        return evaluate_numbers(held.targets, held.targets)["baseline"]["r2"], "always the median"
+    known = loaded.preparation
+    names = [str(k) for k in range(held.classes)] if known is None else known.labels.classes
+    found = majority(held.targets.astype(np.int64), names)
+    return found["accuracy"], f"always {found['class']!r}"
+
+
 def _reference(study: Study, plans: Sequence[Plan], loaded: Loaded) -> float | None:
-    """Pooled data, no noise; only where the study asks for baselines and says that its records are public."""
+    """Train on pooled data without noise, if the study asks for baselines and says that its records are public."""
     if not (study.baselines and study.training_public) or loaded.test is None or not plans:
         return None
     return _score(plans[0], centralised(plans[0].model, loaded.train.present()), loaded.test)

@@ -1,1 +1,1 @@
-"""Where records come from: sources, one fixed public rule for their features, the split among clients."""
+"""Data sources, the fixed public rule that turns them into bounded rows, and the split among clients."""

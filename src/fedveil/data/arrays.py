@@ -1,4 +1,4 @@
-"""Records from arrays that a Python program already has, under the same rule as files."""
+"""Make records from arrays that a Python program already has, by the same rule as for files."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +10,7 @@ from fedveil.data.features import features_of
 from fedveil.data.fingerprint import rows_read
 from fedveil.data.labels import class_indices, scaled
 from fedveil.data.missing import settle_missing
+from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
 from fedveil.data.rows import total_bound
 from fedveil.data.spec import Source, Span
@@ -28,10 +29,11 @@ def records_from_arrays(
     scale: Span | None = None,
     intercept: float = 1.0,
 ) -> Records:
-    """Cut rows of ``X``, labels ``y``, and the client of each row (without: each record is its own client).
+    """Return records from rows ``X``, labels ``y`` and the client of each row (without clients, each record is its
+    own).
 
-    ``classes``: how many when labels are 0, 1, ..., or the labels in order; or ``target_scale`` for a number to
-    predict. ``scale``: one public range for all columns, mapped to [-1, 1].
+    Rows are cut to norm ``bound``. ``classes``: how many if labels are 0, 1, ..., or the labels in order; or give
+    ``target_scale`` for a number to predict. ``scale``: one public range for all columns, mapped to [-1, 1].
 
     >>> records = records_from_arrays([[3.0, 4.0], [0.0, 0.5]], [0, 1], ["a", "b"], bound=1.0, classes=2)
     >>> records.features.round(6).tolist(), records.names
@@ -53,7 +55,8 @@ def records_from_arrays(
     numeric = target_scale is None or target.dtype.kind in "biuf"
     require(numeric, "y", "hold numbers when target_scale is given", str(target.dtype))
     table = from_block(source, "X", block, target, tuple(str(j) for j in range(block.shape[1])), "row")
-    raw = None if table.raw is None else rows_read([table.raw.digests()])  # now, since the arrays are the caller's
+    # hashed now, because the caller may change the arrays later
+    raw = None if table.raw is None else rows_read([table.raw.digests()])
     table, _ = settle_missing(table, source)
     features, _ = features_of(table, source)
     if target_scale is not None:
@@ -72,6 +75,7 @@ def records_from_arrays(
         classes=count,
         names=names,
         raw=raw,
+        preparation=Preparation.of(source, table.choice),
     )
 
 

@@ -1,8 +1,8 @@
-"""Canaries: records put among the training data to be looked for afterwards, each in a column of its own.
+"""Canaries: records put among the training data to be looked for afterwards, each in its own column.
 
-A slot holds its canary or not, by a secret fair coin. Slots are records like others: they count in the data's shape,
-belong to clients by a public rule, and are protected by the certificate; only what they hold is chosen to be easy to
-find. Real records are zero in the canaries' columns, so canaries move no parameter that a real record meets.
+A slot holds its canary or not, by a secret fair coin. Slots are records like others: they count in the shape of the
+data, belong to clients by a public rule, and are protected by the certificate; only their content is chosen to be easy
+to find. Real records are zero in the canaries' columns, so canaries move no parameter that a real record uses.
 Page: docs/audit-canaries.md.
 """
 
@@ -17,16 +17,16 @@ from fedveil.guarantee import Neighbours, Unit
 from fedveil.values import Vector, whole
 
 Coins = NDArray[np.bool_]
-FEWEST, MOST = 20, 10_000  # fewer prove nothing, whatever is guessed; more than that is a model of canaries
-_INSIDE = 1 - 2.0**-40  # of the bound: a row's computed norm must not pass it
+FEWEST, MOST = 20, 10_000  # fewer prove nothing, however good the guesses; with more, the model is mostly canaries
+_INSIDE = 1 - 2.0**-40  # just inside the bound, because the computed norm of a row must not exceed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canaries:
     """``count`` slots. Zero-out: the canary or a row of zeros; replace-one: the canary or its opposite.
 
-    Where clients are protected, or every client holds one record, each slot is a client of its own; elsewhere slot j
-    is client j's, counted round and round.
+    If clients are protected, or every client holds one record, each slot is a client of its own. Otherwise slot j
+    belongs to client j modulo the number of clients.
     """
 
     count: int
@@ -38,12 +38,12 @@ class Canaries:
         object.__setattr__(self, "count", count)
 
     def widened(self, records: Records) -> Records:
-        """The records with a column of zeros for each canary."""
+        """Return the records with a column of zeros for each canary."""
         blank = np.zeros((len(records), self.count))
         return replace(records, features=np.ascontiguousarray(np.hstack([records.features, blank])))
 
     def placed(self, records: Records, coins: Coins) -> Records:
-        """The widened records, followed by the slots as the coins have it; true: the canary is in."""
+        """Return the widened records followed by the slots, filled by the coins; true means that the canary is in."""
         right = coins.shape == (self.count,) and coins.dtype == np.bool_
         require(right, "coins", f"be {self.count} of true or false", (coins.dtype, coins.shape))
         wide = self.widened(records)
@@ -64,22 +64,22 @@ class Canaries:
         )
 
     def blank(self, records: Records) -> Records:
-        """Of the same shape as what is trained on, whatever the coins: all canaries left out."""
+        """Return records of the same shape as those trained on, for any coins, with all canaries left out."""
         return self.placed(records, np.zeros(self.count, dtype=np.bool_))
 
 
 def check_count(count: object) -> int:
-    """A number of canaries that can show anything."""
+    """Return the number of canaries; refuse a number that cannot show anything."""
     given = whole("audit.canaries", count)
     require(FEWEST <= given <= MOST, "audit.canaries", f"lie between {FEWEST} and {MOST}", given)
     return given
 
 
 def canary_rows(count: int, features: int, bound: float, classes: int) -> tuple[Vector, Vector]:
-    """The canaries themselves, known to everybody: one column each, of norm ``bound``, and their targets.
+    """Return the canaries themselves, which are public: one column each, of norm ``bound``, and their targets.
 
-    All have the first class (or the target 1): in columns where nothing else is, no margin builds up against them, so
-    their gradients stay where the zero model's are, at the clip that is usual.
+    All have the first class (or the target 1). In columns that nothing else uses, no margin builds up against them, so
+    their gradients keep the size they have at the zero model, which is the usual clip.
     """
     rows = np.zeros((count, features + count))
     rows[np.arange(count), features + np.arange(count)] = bound * _INSIDE

@@ -1,4 +1,4 @@
-"""Single cells: a text as a number, and one spelling for labels that mean the same."""
+"""Single cells: read a text as a number, and spell equal labels alike."""
 
 import math
 import re
@@ -12,18 +12,18 @@ from fedveil.limits import TEXT, check_cells
 
 WHOLE = re.compile("[+-]?[0-9]+")
 Numbers = NDArray[np.float64]
-Place = Callable[[int], str]  # where a row stands, for messages: "heart.csv, line 7"
+Place = Callable[[int], str]  # describes the place of a row in messages: "heart.csv, line 7"
 
 
 def canonical(value: object) -> str:
-    """One spelling of a label: numbers that are equal are the same label, other text stands as it is.
+    """Return one spelling of a label: equal numbers are the same label, other text stays as it is.
 
     >>> canonical("3.0"), canonical("+3"), canonical(3), canonical(" ill ")
     ('3', '3', '3', 'ill')
     """
     word = str(value).strip()
     if len(word) < 400 and WHOLE.fullmatch(word):
-        return str(int(word))  # not through a float: long identifiers must not run together
+        return str(int(word))  # not as a float, so that long identifiers stay distinct
     try:
         number = float(word)
     except ValueError:
@@ -34,14 +34,17 @@ def canonical(value: object) -> str:
 
 
 def numbers_of(texts: Sequence[str], missing: Collection[str], column: str, place: Place) -> Numbers:
-    """The texts of a column as numbers, NaN where one of ``missing`` stands; anything else is refused by its place."""
+    """Return the texts of a column as numbers, with NaN for each of ``missing``.
+
+    Any other text is refused, with its place.
+    """
     try:
         values = [math.nan if text in missing else float(text) for text in texts]
     except ValueError:
-        values = [_number_or_nan(text) for text in texts]  # NaN marks the culprit, found below
+        values = [_number_or_nan(text) for text in texts]  # NaN marks the wrong cell, which is found below
     found = np.array(values, dtype=np.float64)
     suspects = np.flatnonzero(~np.isfinite(found))
-    underscores = any("_" in text for text in texts)  # Python reads 1_000 as a number; nobody else does
+    underscores = any("_" in text for text in texts)  # Python reads 1_000 as a number, other programs do not
     for row in range(len(texts)) if underscores else suspects.tolist():
         text = texts[row]
         if text in missing:
@@ -54,7 +57,7 @@ def numbers_of(texts: Sequence[str], missing: Collection[str], column: str, plac
 
 
 def texts_of(texts: Sequence[str], column: str, file: str) -> NDArray[np.str_]:
-    """The texts of a column as an array, in which every text takes the room of the longest."""
+    """Return the texts of a column as an array, in which every text takes as much memory as the longest."""
     longest = max(map(len, texts), default=0)
     name = f"The column {column!r} of {file}"
     hint = "Leave a column of long texts out (data.ignore)."

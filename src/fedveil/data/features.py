@@ -1,6 +1,6 @@
 """The fixed, public rule from cells to rows: categories one-hot, public ranges to [-1, 1], the cut, the intercept.
 
-Nothing is learned from the data: no means, no ranges, no vocabulary. So a row depends on its own record alone.
+Nothing is learned from the data: no means, no ranges, no vocabulary. So a row depends only on its own record.
 """
 
 from collections.abc import Collection
@@ -15,23 +15,23 @@ from fedveil.data.spec import Source
 from fedveil.data.table import Table
 from fedveil.values import Matrix, Vector
 
-CHUNK = 2**17  # numbers at a time: fits in cache, and spares a second copy of everything
+CHUNK = 2**17  # numbers processed at a time: fits in the cache, and avoids a second copy of everything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout:
-    """Where each feature of a table goes: numbers to their slots, categories to a run of slots."""
+    """The position of each feature of a table: numbers have one slot, categories several in a row."""
 
-    names: tuple[str, ...]  # of all slots, the intercept's last
+    names: tuple[str, ...]  # of all slots; the intercept is last
     slots: tuple[int, ...]  # of the numeric columns
     starts: dict[str, int]  # the first slot of each categorical column
-    limit: Vector  # 1 for a column with a public range, else none
+    limit: Vector  # 1 for a column with a public range, otherwise infinite
     middle: Vector
     half: Vector
 
 
 def layout_of(table: Table, source: Source) -> Layout:
-    """The layout that the study's words fix; no row is looked at."""
+    """Return the layout that the study states, without looking at any row."""
     names: list[str] = []
     slots: list[int] = []
     starts: dict[str, int] = {}
@@ -52,7 +52,7 @@ def layout_of(table: Table, source: Source) -> Layout:
 
 
 def features_of(table: Table, source: Source) -> tuple[Matrix, tuple[str, ...]]:
-    """Bounded rows, and the names of their entries; the table has no missing values any more."""
+    """Return bounded rows and the names of their entries; the table must have no missing values."""
     layout = layout_of(table, source)
     codes = {column: _codes(table, source, column) for column in table.choice.texts}
     rows = np.zeros((len(table), len(layout.names)))
@@ -64,7 +64,7 @@ def features_of(table: Table, source: Source) -> tuple[Matrix, tuple[str, ...]]:
         part = slice(start, min(start + step, len(table)))
         scaled = table.numbers[part].astype(np.float64)
         scaled -= layout.middle
-        with np.errstate(over="ignore"):  # far outside a narrow range: cut in the next line
+        with np.errstate(over="ignore"):  # overflow far outside a narrow range is cut in the next line
             scaled /= layout.half
         np.maximum(scaled, -layout.limit, out=scaled)
         np.minimum(scaled, layout.limit, out=scaled)
@@ -78,7 +78,7 @@ def features_of(table: Table, source: Source) -> tuple[Matrix, tuple[str, ...]]:
 
 
 def _codes(table: Table, source: Source, column: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """The index of each row's category; one that is not declared is refused by its place."""
+    """Return the index of each row's category; refuse an undeclared one, with its place."""
     allowed = {word: index for index, word in enumerate(source.categories[column])}
     words, inverse = np.unique(table.texts[column], return_inverse=True)
     index = np.array([allowed.get(str(word), -1) for word in words], dtype=np.int64)[inverse]

@@ -1,9 +1,9 @@
-"""Which rows a source holds, as one keyed hash: the books of a data set belong to its rows as they were read.
+"""A keyed hash of the rows of a source: the books of a data set belong to its rows as they were read.
 
-Every row is hashed with all columns of the source, also those that a study ignores, in the order of their names. The
-keyed hashes of the rows are added up, so the order of rows does not matter and the number of equal rows does (a
-multiset hash by addition [CDDGS03]). What a study makes of the rows, their scaling, bound, columns or clients, does
-not enter. A row more or less, or one changed cell, gives another fingerprint.
+Every row is hashed with all columns of the source, including those that a study ignores, in the order of their names.
+The keyed hashes of the rows are added up, so the order of rows does not matter and the number of equal rows does (a
+multiset hash by addition [CDDGS03]). What a study makes of the rows (scaling, bound, columns, clients) does not enter.
+Adding or removing a row, or changing one cell, gives another fingerprint.
 
 A cell that reads as a number counts as that number, however it is written; an empty cell and NaN are both "missing".
 
@@ -26,22 +26,22 @@ from fedveil.checks import require
 Array = NDArray[Any]
 Cells = Array | Sequence[str]  # one column
 _MISSING, _NUMBER, _TEXT = range(3)
-_SIZE: Final = 32  # bytes of a digest
+_SIZE: Final = 32  # bytes in a digest
 _CHUNK: Final = 8192  # rows at a time
 _WRAP: Final = 2 ** (8 * _SIZE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawRows:
-    """The rows of a source by their digests, one after another, worked out when they are asked for.
+    """The digests of the rows of a source, computed when they are needed.
 
-    The digests are not keyed, so they stay in memory: whoever has one can test guesses of its row.
+    The digests are not keyed, so they stay in memory: with a digest, anyone could test guesses of its row.
     """
 
     digests: Callable[[], bytes]
 
     def fingerprint(self, key: bytes) -> str:
-        """Number and multiset of the rows under a secret key."""
+        """Return the keyed hash of the number and the multiset of the rows."""
         right = isinstance(key, bytes) and 16 <= len(key) <= 64
         require(right, "The key of a fingerprint", "be 16 to 64 secret bytes", type(key).__name__)
         found, blake = self.digests(), hashlib.blake2b
@@ -54,7 +54,7 @@ class RawRows:
 
 
 def rows_of(columns: Mapping[str, Cells]) -> RawRows:
-    """The rows of these columns, which must stay as they are; hashed when that is asked for, and once."""
+    """Return the rows of these columns, which must not change; they are hashed once, when needed."""
     kept: list[bytes] = []
 
     def digests() -> bytes:
@@ -66,18 +66,18 @@ def rows_of(columns: Mapping[str, Cells]) -> RawRows:
 
 
 def rows_read(digests: Sequence[bytes]) -> RawRows:
-    """Rows that were hashed while they were read, part by part."""
+    """Return rows that were hashed part by part while they were read."""
     whole = b"".join(digests)
     return RawRows(lambda: whole)
 
 
 def rows_together(parts: Sequence[RawRows]) -> RawRows:
-    """The rows of several files."""
+    """Return the rows of several files together."""
     return RawRows(lambda: b"".join(part.digests() for part in parts))
 
 
 def digested(columns: Mapping[str, Cells]) -> bytes:
-    """The digests of all rows; the names of the columns are part of each."""
+    """Return the digests of all rows; the names of the columns enter each digest."""
     names = sorted(columns)
     titles = hashlib.blake2b(repr(names).encode(), digest_size=_SIZE).digest()
     count = len(columns[names[0]])
@@ -89,7 +89,10 @@ def digested(columns: Mapping[str, Cells]) -> bytes:
 
 
 def _chunk(columns: Sequence[Cells], titles: bytes) -> bytes:
-    """Each row: what kind every cell is, every cell as a number (0 for others), then the texts with their lengths."""
+    """Return the bytes of each row.
+
+    They are the kind of every cell, every cell as a number (0 for others), then the texts with their lengths.
+    """
     rows, width = len(columns[0]), len(columns)
     kinds = np.full((rows, width), _NUMBER, dtype=np.uint8)
     values = np.zeros((rows, width), dtype="<f8")
@@ -102,7 +105,7 @@ def _chunk(columns: Sequence[Cells], titles: bytes) -> bytes:
             texts.append(words)
     missing = np.isnan(values)
     kinds[missing], values[missing] = _MISSING, 0.0
-    values += 0.0  # minus zero is zero
+    values += 0.0  # turns minus zero into zero
     fixed = np.concatenate([kinds, values.view(np.uint8).reshape(rows, 8 * width)], axis=1).tobytes()
     size, blake = 9 * width, hashlib.blake2b
     parts = [fixed[start : start + size] for start in range(0, rows * size, size)]
@@ -112,14 +115,16 @@ def _chunk(columns: Sequence[Cells], titles: bytes) -> bytes:
 
 
 def _settled(column: Cells) -> tuple[Array | list[float], Sequence[bytes] | None]:
-    """A column's numbers (NaN: missing, 0 for a text) and, where there are texts, each row's text or nothing."""
+    """Return a column's numbers (NaN if missing, 0 for a text) and, if there are texts, the text of each row or
+    nothing.
+    """
     if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
         return column.astype(np.float64), None
     cells = column.tolist() if isinstance(column, np.ndarray) else column
     try:
         return [float(cell) for cell in cells], None
     except ValueError:
-        known: dict[str, tuple[float, bytes]] = {}  # categories repeat
+        known: dict[str, tuple[float, bytes]] = {}  # a cache, because categories repeat
         for cell in cells:
             if cell not in known:
                 known[cell] = _cell(str(cell).strip())

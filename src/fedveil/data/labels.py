@@ -1,4 +1,4 @@
-"""Labels: declared classes, a threshold, or a number in a declared range; never learned from what occurs."""
+"""Labels: declared classes, a threshold, or a number in a declared range; never learned from the data."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ Classes = tuple[str, ...] | int
 
 
 def class_indices(target: Array, classes: Classes, name: str, place: Callable[[int], str]) -> Vector:
-    """The index of each row's class; a label that is not declared is refused by its place."""
+    """Return the index of each row's class; refuse an undeclared label, with its place."""
     allowed = tuple(str(k) for k in range(classes)) if isinstance(classes, int) else classes
     index = {word: number for number, word in enumerate(allowed)}
     words, inverse = np.unique(target, return_inverse=True)
@@ -29,13 +29,13 @@ def class_indices(target: Array, classes: Classes, name: str, place: Callable[[i
 
 
 def above(target: Array, threshold: float) -> Vector:
-    """Class 1 where the target is above the threshold, else class 0."""
+    """Return class 1 if the target is above the threshold, otherwise class 0."""
     return np.asarray(target, dtype=np.float64).__gt__(threshold).astype(np.float64)
 
 
 def scaled(target: Array, span: Span) -> Vector:
-    """A number to predict, cut to its public range and mapped to [-1, 1]."""
+    """Return a number to predict, cut to its public range and mapped to [-1, 1]."""
     low, high = span
     with np.errstate(over="ignore"):
         moved = (np.asarray(target, dtype=np.float64) - (low / 2 + high / 2)) / (high / 2 - low / 2)
-    return np.asarray(np.clip(moved, -1.0, 1.0))  # last, since dividing may round to just above 1
+    return np.asarray(np.clip(moved, -1.0, 1.0))  # last, because the division may round to slightly above 1

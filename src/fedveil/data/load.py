@@ -1,4 +1,4 @@
-"""From what a study states to records: read, settle, cut, hold out, split."""
+"""From a study's data tables to records: read, fill or drop missing values, cut, hold out, split."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from fedveil.data.features import features_of
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.labels import above, class_indices, scaled
 from fedveil.data.missing import Mask, settle_missing, without_client
+from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
 from fedveil.data.rows import total_bound
 from fedveil.data.sources import client_names, read
@@ -19,13 +20,16 @@ from fedveil.data.split import held_out_clients, held_out_rows, natural_owners, 
 from fedveil.data.table import Array, Table
 from fedveil.values import Matrix, Vector
 
-Generators = Callable[[int], np.random.Generator]  # a seed of the study to a generator
-MOST_NAMES = 10_000  # beyond this, clients that we dealt are called by their number alone
+Generators = Callable[[int], np.random.Generator]  # makes a generator from a seed of the study
+MOST_NAMES = 10_000  # with more clients than this, those that we assigned are called by their number only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loaded:
-    """Records to train on, and those held out. The number of dropped rows is for the data holder, not for release."""
+    """Records to train on, and those held out. The number of dropped rows is for the data holder, not for release.
+
+    ``preparation``: how the records became rows, where that is known; it is public.
+    """
 
     train: Records
     test: Records | None
@@ -33,17 +37,18 @@ class Loaded:
     dropped_rows: int
     feature_names: tuple[str, ...]
     raw: RawRows | None = None
+    preparation: Preparation | None = None
 
     def fingerprint(self, key: bytes) -> str:
-        """Of all rows of the source, as they were read; of the records, if that is all there is."""
+        """Return the fingerprint of all rows of the source as read, or of the records if nothing else is known."""
         return self.train.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """Bounded rows with targets, one for each row as read, before anyone owns them; a dropped row is blank.
+    """Bounded rows with targets, one for each row as read, before clients are assigned; a dropped row is blank.
 
-    ``client``: what the data says about owners; ``owned``: which rows have one (all, where the data says nothing).
+    ``client``: what the data say about owners; ``owned``: which rows have one (all, if the data say nothing).
     """
 
     features: Matrix
@@ -54,10 +59,11 @@ class Prepared:
     bound: float
     dropped_rows: int
     feature_names: tuple[str, ...]
+    preparation: Preparation | None = None
     raw: RawRows | None = None
 
     def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
-        """The records of some rows."""
+        """Return the records of some rows."""
         everything = bool(rows.all())
         return Records(
             features=self.features if everything else self.features[rows],
@@ -80,7 +86,7 @@ def load(
     whole_clients: bool = False,
     read_rows: "Callable[[Source, Split, Path], Prepared] | None" = None,
 ) -> Loaded:
-    """Everything that the data part of a study states. ``generator`` makes one from a seed: numpy's ``default_rng``.
+    """Return the records that the data tables of a study describe. ``generator``: such as numpy's ``default_rng``.
 
     Who is held out and who holds what is drawn on the rows as they were read: no value of a record, nor whether one is
     missing, moves another record or changes a size. ``whole_clients``: clients are what is protected, so those that
@@ -110,11 +116,12 @@ def load(
         dropped_rows=whole.dropped_rows,
         feature_names=whole.feature_names,
         raw=whole.raw,
+        preparation=whole.preparation,
     )
 
 
 def prepare(source: Source, split: Split, base: Path) -> Prepared:
-    """Read a source and apply its public rule to every row by itself."""
+    """Read a source and apply its public rule to every row separately."""
     whole, source = read(source, base)
     raw = whole.raw  # before anything is filled in or dropped
     client = client_of(whole, source, split, base)
@@ -133,19 +140,20 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         bound=total_bound(source.feature_bound, source.intercept),
         dropped_rows=int(dropped.sum()),
         feature_names=names,
+        preparation=Preparation.of(source, whole.choice),
         raw=raw,
     )
 
 
 def _with_blanks(features: Matrix, targets: Vector, dropped: Mask) -> tuple[Matrix, Vector]:
-    """Blank records in the places of the dropped rows."""
+    """Put blank records in the places of the dropped rows."""
     rows, wanted = np.zeros((dropped.size, features.shape[1])), np.full(dropped.size, np.nan)
     rows[~dropped], wanted[~dropped] = features, targets
     return rows, wanted
 
 
 def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators, whole_clients: bool) -> Mask:
-    """Rows kept from training: by their numbers, or by their clients' names where whole clients are protected."""
+    """Return the rows kept from training, chosen by row number, or by client name if whole clients are protected."""
     if whole.client is None or not whole_clients:
         return held_out_rows(whole.targets.size, fraction, generator(seed))
     chosen = np.zeros(whole.targets.size, dtype=np.bool_)
@@ -154,7 +162,7 @@ def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators
 
 
 def _trained(whole: Prepared, rows: Mask, split: Split, generator: Generators) -> Records:
-    """The records to train on, with their owners."""
+    """Return the training records with their owners."""
     if whole.client is not None:
         owner, names = natural_owners(whole.client[rows])
         return whole.records(rows, owner, names, len(names))
@@ -196,7 +204,7 @@ def client_of(table: Table, source: Source, split: Split, base: Path) -> Array |
 
 
 def _measured(prepared: Prepared, rows: Mask) -> Records:
-    """Held-out records; the clients that the data names keep their names, so that each can be measured."""
+    """Return held-out records; clients that the data name keep their names, so that each can be measured."""
     usable = bool(np.any(rows & ~np.isnan(prepared.targets)))
     require(usable, "[data.held_out]", "have at least one row without a missing value", "none")
     if prepared.client is not None:

@@ -1,4 +1,4 @@
-"""Missing values, settled by the rule the study states: refuse, drop the row, or put a stated value in."""
+"""Handle missing values by the study's rule: refuse, drop the row, or fill in a stated value."""
 
 import re
 
@@ -10,12 +10,12 @@ from fedveil.data.cells import canonical
 from fedveil.data.spec import Fill, Source
 from fedveil.data.table import Array, Table
 
-NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")  # as canonical() spells them
+NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")  # numbers as canonical() spells them
 Mask = NDArray[np.bool_]
 
 
 def settle_missing(table: Table, source: Source) -> tuple[Table, Mask]:
-    """The rows without missing values, and which of the given rows were dropped for them."""
+    """Return the rows without missing values, and which of the given rows were dropped."""
     dropped = np.zeros(len(table), dtype=np.bool_)
     numbers = _settle_numbers(table, source, dropped)
     texts = {name: _settle_text(table, source, name, dropped) for name in table.choice.texts}
@@ -38,7 +38,7 @@ def settle_missing(table: Table, source: Source) -> tuple[Table, Mask]:
 
 
 def without_client(table: Table, source: Source) -> Mask:
-    """Which rows name no client: a question about the client column alone, which is public."""
+    """Return which rows name no client; this depends only on the client column, which is public."""
     if table.client is None:
         return np.zeros(len(table), dtype=np.bool_)
     return _absent(table.client, source, ())
@@ -71,7 +71,7 @@ def number_marks(source: Source) -> list[float]:
 
 
 def _settle_text(table: Table, source: Source, column: str, dropped: Mask) -> Array:
-    """Categories in their one spelling; a declared category is never missing, even if it is written "?"."""
+    """Return categories in canonical spelling; a declared category is never missing, even if it is written "?"."""
     words, inverse = np.unique(table.texts[column], return_inverse=True)
     allowed = source.categories[column]
     spelt = [canonical(word) for word in words]
@@ -103,7 +103,7 @@ def settle_labels(table: Table, source: Source, dropped: Mask) -> None:
 
 
 def _absent(values: Array, source: Source, declared: tuple[str, ...]) -> Mask:
-    """Where a label is missing; a declared one never is."""
+    """Return where a label is missing; a declared label never is."""
     if values.dtype.kind == "U":
         return np.isin(values, [word for word in source.missing if word not in declared])
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.size, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Opening files: gzip by its suffix, and one sentence for every way in which that fails."""
+"""Open files, with gzip by suffix, and turn every kind of failure into one sentence."""
 
 import gzip
 import io
@@ -15,7 +15,7 @@ from fedveil.limits import LINE, check_unpacked
 
 @contextmanager
 def failing_clearly(file: str) -> Iterator[None]:
-    """Turn what the operating system and the decoders raise into one sentence about the file."""
+    """Turn errors of the operating system and of decoders into one sentence about the file."""
     try:
         yield
     except FileNotFoundError as error:
@@ -34,7 +34,7 @@ def failing_clearly(file: str) -> Iterator[None]:
 
 @contextmanager
 def damage_told(file: str, kind: str) -> Iterator[None]:
-    """Turn whatever a decoder of binary files raises over damaged bytes into one sentence."""
+    """Turn any error of a binary decoder on damaged bytes into one sentence."""
     try:
         yield
     except BadValue:
@@ -46,7 +46,7 @@ def damage_told(file: str, kind: str) -> Iterator[None]:
 
 @contextmanager
 def bytes_of(path: Path) -> Iterator[IO[bytes]]:
-    """A file's bytes, unpacked when its name ends in .gz."""
+    """Open a file's bytes, unpacked if its name ends in .gz."""
     with failing_clearly(path.name):
         if path.suffix == ".gz":
             with gzip.open(path, "rb") as unpacked:
@@ -57,7 +57,7 @@ def bytes_of(path: Path) -> Iterator[IO[bytes]]:
 
 
 class _Capped(io.RawIOBase):
-    """What a gzip file unpacks to, up to what a file of its size may; a bomb is refused where it passes that."""
+    """The unpacked content of a gzip file, limited by the file's size, so that a decompression bomb is refused."""
 
     def __init__(self, unpacked: gzip.GzipFile, file: str, packed: int) -> None:
         self._unpacked, self._file, self._packed, self._read = unpacked, file, packed, 0
@@ -74,7 +74,7 @@ class _Capped(io.RawIOBase):
 
 
 def lines_of(text: IO[str], file: str) -> Iterator[str]:
-    """Lines of bounded length: one that never ends is refused before it is in memory."""
+    """Yield lines of bounded length; a line that never ends is refused before it fills the memory."""
     number = 0
     while line := text.readline(LINE):
         number += 1
@@ -84,6 +84,6 @@ def lines_of(text: IO[str], file: str) -> Iterator[str]:
 
 @contextmanager
 def text_of(path: Path) -> Iterator[IO[str]]:
-    """A file's text; a byte-order mark is skipped."""
+    """Open a file's text; a byte-order mark is skipped."""
     with bytes_of(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
         yield text

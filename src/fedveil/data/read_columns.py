@@ -1,4 +1,4 @@
-"""A table from named arrays of numbers or texts."""
+"""Make a table from named arrays of numbers or texts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,9 @@ from fedveil.data.table import Array, Table, choose, whole_file
 
 
 def from_columns(source: Source, file: str, columns: Mapping[str, Array], raw: RawRows | None = None) -> Table:
-    """The features, target and client that the study names, numbers where numbers are meant.
+    """Return the features, target and client that the study names.
 
-    ``raw``: the rows with all that the file holds, where ``columns`` leaves some of it out.
+    ``raw``: the rows with everything the file holds, if ``columns`` leaves some of it out.
     """
     choice = choose(source, tuple(columns), file)
     lengths = {name: len(values) for name, values in columns.items()}

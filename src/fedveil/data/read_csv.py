@@ -1,4 +1,4 @@
-"""Comma-separated text: header or not, quotes, missing values; a wrong cell is named by line and column."""
+"""Read comma-separated text, with or without a header; a wrong cell is reported by line and column."""
 
 import csv
 from collections.abc import Iterator
@@ -17,26 +17,20 @@ from fedveil.data.table import Array, Choice, Table, choose
 from fedveil.errors import BadValue
 from fedveil.limits import check_cells, check_columns
 
-CHUNK = 2_000_000  # cells turned into arrays at a time: Python texts are large
-MOST_ROWS = 20_000  # of a chunk
+CHUNK = 2_000_000  # cells converted to arrays at a time, because Python texts are large
+MOST_ROWS = 20_000  # largest number of rows in a chunk
 Row = tuple[int, list[str]]
 
 
 def read_csv(source: Source, path: Path) -> Table:
-    """The rows of one file."""
-    delimiter = source.delimiter or ("\t" if path.name.removesuffix(".gz").endswith(".tsv") else ",")
+    """Return the rows of one file."""
     with text_of(path) as text:
-        lines = _narrow(text, delimiter, path.name)
-        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
-        rows = _rows(reader, path.name)
-        first = next(rows, None)
-        require(first is not None, path.name, "hold at least one row", "an empty file")
-        names, ahead = _names(source, first or (0, []), path.name)
+        names, ahead, rows = csv_rows(source, path, text)
         choice = choose(source, names, path.name)
         size, count = max(1, min(MOST_ROWS, CHUNK // len(names))), 0
         parts = [_chunk(source, path.name, names, choice, ahead + list(islice(rows, size)))]
         while chunk := list(islice(rows, size)):
-            count += size  # those before this chunk
+            count += size  # rows before this chunk
             check_cells(path.name, count + len(chunk), len(names))
             parts.append(_chunk(source, path.name, names, choice, chunk))
     where, numbers, texts, target, client, raw = (list(part) for part in zip(*parts, strict=True))
@@ -54,15 +48,31 @@ def read_csv(source: Source, path: Path) -> Table:
     )
 
 
+def delimiter_of(source: Source, path: Path) -> str:
+    """Return the delimiter that the study states, or the usual one for the suffix."""
+    return source.delimiter or ("\t" if path.name.removesuffix(".gz").endswith(".tsv") else ",")
+
+
+def csv_rows(source: Source, path: Path, text: IO[str]) -> tuple[tuple[str, ...], list[Row], Iterator[Row]]:
+    """The columns' names; the first row, if it had to be read to learn them; and all rows after."""
+    delimiter = delimiter_of(source, path)
+    lines = _narrow(text, delimiter, path.name)
+    rows = _rows(csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True), path.name)
+    first = next(rows, None)
+    require(first is not None, path.name, "hold at least one row", "an empty file")
+    names, ahead = _names(source, first or (0, []), path.name)
+    return names, ahead, rows
+
+
 def _narrow(text: IO[str], delimiter: str, file: str) -> Iterator[str]:
-    """Lines, unless one has more columns than a file may have."""
+    """Yield lines; refuse one with more columns than a file may have."""
     for line in lines_of(text, file):
         check_columns(file, 1 + line.count(delimiter))
         yield line
 
 
 def _rows(reader: Iterator[list[str]], file: str) -> Iterator[Row]:
-    """Lines with their numbers, blank ones left out."""
+    """Yield lines with their numbers, without blank lines."""
     line = 0
     try:
         for cells in reader:
@@ -74,7 +84,7 @@ def _rows(reader: Iterator[list[str]], file: str) -> Iterator[Row]:
 
 
 def _names(source: Source, first: Row, file: str) -> tuple[tuple[str, ...], list[Row]]:
-    """The columns' names, and the row that was read to learn them when it is no header."""
+    """Return the names of the columns, and the first row if it is not a header."""
     if source.header:
         return tuple(first[1]), []
     count = len(first[1])
@@ -105,6 +115,7 @@ def _chunk(
     label = str(choice.target)
     target = text(label) if choice.target_is_text else number(label)
     client = text(choice.client) if choice.client is not None else lines
-    held = columns if source.header else dict(enumerate(columns.values()))  # without a header the study gives names
+    # without a header the names come from the study
+    held = columns if source.header else dict(enumerate(columns.values()))
     raw = digested({str(name): cells for name, cells in held.items()}) if rows else b""
     return lines, numbers, {name: text(name) for name in choice.texts}, target, client, raw

@@ -1,4 +1,4 @@
-"""The IDX format of MNIST: an array of images in one file, their labels in another."""
+"""Read the IDX format of MNIST: an array of images in one file, their labels in another."""
 
 import math
 from pathlib import Path
@@ -15,7 +15,7 @@ KINDS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def read_idx(source: Source, path: Path, labels: Path) -> Table:
-    """Images as flat rows, columns named by their position from 0."""
+    """Return images as flat rows, with columns named by their position from 0."""
     images, marks = idx_array(path), idx_array(labels)
     require(images.ndim >= 2, path.name, "hold an array of rows or images", f"{images.ndim} dimensions")
     require(marks.ndim == 1, labels.name, "hold one label for each row", f"{marks.ndim} dimensions")
@@ -27,7 +27,7 @@ def read_idx(source: Source, path: Path, labels: Path) -> Table:
 
 
 def idx_array(path: Path) -> Array:
-    """The array in one file: two zero bytes, a kind, the number of dimensions, their sizes, the values."""
+    """Return the array in a file: two zero bytes, a type, the number of dimensions, their sizes, the values."""
     with bytes_of(path) as stream:
         head = stream.read(4)
         right = len(head) == 4 and head[:2] == b"\0\0" and head[2] in KINDS and head[3] >= 1

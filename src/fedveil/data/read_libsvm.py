@@ -1,4 +1,4 @@
-"""Sparse text, one record a line: ``label index:value ...``; the number of features is stated, never learned."""
+"""Read sparse text, one record a line: ``label index:value ...``; the number of features is stated, never learned."""
 
 import math
 from functools import lru_cache
@@ -15,7 +15,7 @@ from fedveil.limits import check_cells
 
 
 def read_libsvm(source: Source, path: Path) -> Table:
-    """The rows of one file, dense; columns are named 1 to ``features``."""
+    """Return the rows of one file, dense; columns are named 1 to ``features``."""
     count = source.features
     hint = "The largest index that occurs would be learned from the data."
     require(count is not None, "data.features", "state how many features a libsvm file has", count, hint)
@@ -38,14 +38,14 @@ def read_libsvm(source: Source, path: Path) -> Table:
             check_cells(path.name, len(labels), width)
     block = np.zeros((len(labels), width))
     block[rows, columns] = values
-    used = 1 + max(columns, default=-1)  # data.features may state more: that is the study's, not the file's
+    used = 1 + max(columns, default=-1)  # data.features may state more, but that is not part of the file
     missing = frozenset(source.missing)
     target = numbers_of(labels, missing, "label", lambda row: f"{path.name}, record {row + 1}")
     return from_block(source, path.name, block, target, tuple(str(j) for j in range(1, width + 1)), "record", used=used)
 
 
 def _pairs(words: list[str], width: int, where: str) -> tuple[list[int], list[float]]:
-    """The columns (from 0) and values of one line."""
+    """Return the columns (from 0) and values of one line."""
     columns, values, last = [], [], 0
     for word in words:
         column, value = _pair(word)
@@ -58,9 +58,9 @@ def _pairs(words: list[str], width: int, where: str) -> tuple[list[int], list[fl
     return columns, values
 
 
-@lru_cache(maxsize=65536)  # binary features repeat the same few words on every line
+@lru_cache(maxsize=65536)  # cached, because binary features repeat a few words on every line
 def _pair(word: str) -> tuple[int, float]:
-    """Index and value; index 0, which no line may have, for what is not a pair."""
+    """Return index and value; index 0, which is not allowed, if the word is not a pair."""
     index, _, value = word.partition(":")
     try:
         return (int(index), float(value)) if index.isdecimal() and "_" not in value else (0, 0.0)

@@ -1,4 +1,7 @@
-"""NumPy archives: a matrix ``X`` whose columns are named 0, 1, ..., and one-dimensional arrays named by themselves."""
+"""Read NumPy archives.
+
+A matrix ``X`` with columns named 0, 1, ..., and one-dimensional arrays under their own names.
+"""
 
 import math
 import zipfile
@@ -16,7 +19,12 @@ from fedveil.limits import check_cells, check_columns, check_unpacked
 
 
 def read_npz(source: Source, path: Path) -> Table:
-    """The rows of one archive; objects are refused, since unpickling them runs code."""
+    """Return the rows of an archive; refuse objects, because unpickling them runs code."""
+    return from_columns(source, path.name, npz_columns(path))
+
+
+def npz_columns(path: Path) -> dict[str, Array]:
+    """Return the columns of an archive by name."""
     columns: dict[str, Array] = {}
     for name, values in _arrays(path).items():
         whole = f"The array {name!r} of {path.name}"
@@ -30,7 +38,7 @@ def read_npz(source: Source, path: Path) -> Table:
         taken = sorted(columns.keys() & new.keys())
         require(not taken, f"The arrays of {path.name}", "not be named as a column of X", taken[:5])
         columns |= new
-    return from_columns(source, path.name, columns)
+    return columns
 
 
 def _arrays(path: Path) -> dict[str, Array]:
@@ -43,14 +51,14 @@ def _arrays(path: Path) -> dict[str, Array]:
 
 
 def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
-    """What the archive's directory and the arrays' heads say, before an array is made."""
+    """Check the sizes stated in the archive's directory and the arrays' headers, before an array is created."""
     total = 0
     for member in archive.infolist():
         with archive.open(member) as part:
             version = format_of.read_magic(part)
             read = format_of.read_array_header_1_0 if version == (1, 0) else format_of.read_array_header_2_0
             shape, _, kind = read(part)
-            if kind.hasobject:  # refused when it is loaded: what is packed there could run code
+            if kind.hasobject:  # refused when it is loaded, because its content could run code
                 continue
             stated = part.tell() + math.prod(shape) * kind.itemsize
         whole = f"The array {member.filename!r} of {path.name}"

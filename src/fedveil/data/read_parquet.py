@@ -1,4 +1,4 @@
-"""Parquet files, through pyarrow (the extra ``fedveil[parquet]``); columns that are not needed are hashed, not kept."""
+"""Read Parquet files with pyarrow (the extra ``fedveil[parquet]``); unused columns are hashed but not kept."""
 
 import importlib
 from pathlib import Path
@@ -18,8 +18,8 @@ from fedveil.limits import check_cells, check_columns, check_unpacked
 
 
 def read_parquet(source: Source, path: Path) -> Table:
-    """The rows of one file; nulls are missing values."""
-    arrow, parquet = _pyarrow()
+    """Return the rows of one file; nulls are missing values."""
+    arrow, parquet = pyarrow()
     with bytes_of(path) as stream, damage_told(path.name, "a Parquet file"):
         file = parquet.ParquetFile(stream)
         check_columns(path.name, file.metadata.num_columns)
@@ -30,37 +30,39 @@ def read_parquet(source: Source, path: Path) -> Table:
         check_cells(path.name, rows, len(wanted))
         check_unpacked(path.name, path.stat().st_size, max(8 * rows * len(wanted), _stated_bytes(file.metadata)))
         table = file.read(columns=wanted)
-        columns = {name: _array(arrow, table.column(name), name, path.name) for name in wanted}
+        columns = {name: arrow_array(arrow, table.column(name), name, path.name) for name in wanted}
         raw = None if len(wanted) == len(names) else rows_read([_hashed(arrow, part) for part in file.iter_batches()])
-    unread = np.zeros(table.num_rows, dtype=np.int8)  # columns that the study ignores
+    unread = np.zeros(table.num_rows, dtype=np.int8)  # for columns that the study ignores
     return from_columns(source, path.name, {name: columns.get(name, unread) for name in names}, raw)
 
 
 def _hashed(arrow: Any, batch: Any) -> bytes:
-    """Digests of some rows with all their columns; what is neither number nor text counts as it is written."""
+    """Return digests of some rows with all their columns; values that are neither number nor text count as written."""
     table, held = arrow.Table.from_batches([batch]), {}
     for name in table.schema.names:
         column = table.column(name)
         try:
-            held[str(name)] = _array(arrow, column, str(name), "")
+            held[str(name)] = arrow_array(arrow, column, str(name), "")
         except ValueError:
             held[str(name)] = np.array(["" if value is None else str(value) for value in column.to_pylist()])
     return digested(held)
 
 
 def _stated_bytes(metadata: Any) -> int:
-    """What all columns unpack to, as the footer says."""
+    """Return the unpacked size of all columns, as stated in the footer."""
     return sum(int(metadata.row_group(index).total_byte_size) for index in range(metadata.num_row_groups))
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def pyarrow() -> tuple[Any, Any]:
+    """Return the library and its reader of Parquet files."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise BadValue("Parquet files need pyarrow: install the extra fedveil[parquet].") from error
 
 
-def _array(arrow: Any, column: Any, name: str, file: str) -> Array:
+def arrow_array(arrow: Any, column: Any, name: str, file: str) -> Array:
+    """One column as numbers (NaN for null) or texts (empty for null)."""
     kinds = arrow.types
     if kinds.is_dictionary(column.type):
         column = column.cast(column.type.value_type)

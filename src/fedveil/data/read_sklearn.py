@@ -1,6 +1,6 @@
-"""Data sets that come with scikit-learn, with what their descriptions publish: classes and ranges.
+"""Data sets that come with scikit-learn, with the classes and ranges that their descriptions publish.
 
-The ranges are constants taken from the data sets' published descriptions, not computed from the rows.
+The ranges are constants from the published descriptions of the data sets, not computed from the rows.
 """
 
 import importlib
@@ -29,15 +29,15 @@ WINE: tuple[Span, ...] = (
 RANGES: dict[str, tuple[Span, ...]] = {
     "breast_cancer": CANCER,
     "wine": WINE,
-    "digits": ((-16.0, 16.0),) * 64,  # counts of 0 to 16 pixels: no ink stays 0
-    "diabetes": ((-0.2, 0.2),) * 10,  # shipped centred, with columns of length one
+    "digits": ((-16.0, 16.0),) * 64,  # counts of 0 to 16 pixels, so no ink stays 0
+    "diabetes": ((-0.2, 0.2),) * 10,  # shipped centred, with columns of norm one
 }
 CLASSES = {"breast_cancer": 2, "wine": 3, "digits": 10}
-PROGRESSION: Span = (25.0, 346.0)  # of diabetes, as described
+PROGRESSION: Span = (25.0, 346.0)  # range of the target of diabetes, as described
 
 
 def read_shipped(source: Source, name: str) -> tuple[Table, Source]:
-    """The rows, and the source completed by what is published about them and the study left open."""
+    """Return the rows, and the source completed by published facts where the study left them open."""
     try:
         datasets: Any = importlib.import_module("sklearn.datasets")
     except ImportError as error:

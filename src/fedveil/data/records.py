@@ -1,4 +1,4 @@
-"""Records ready for training: bounded rows, targets, and the client that owns each; checked at birth."""
+"""Records ready for training: bounded rows, targets, and the client that owns each; checked when created."""
 
 import hashlib
 import math
@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
+from fedveil.data.preparation import Preparation
 from fedveil.data.rows import row_norms
 from fedveil.values import Indices, Matrix, Vector, number, whole
 
-_MOST = 2**53  # counts stay exact as floats
+_MOST = 2**53  # so that counts are exact as floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Records:
     ``classes`` is 0 for regression. ``names`` may be empty: clients are then called by their number.
 
     A record whose row is zero and whose target is NaN is *blank*: it stands for a row that was dropped. It counts in
-    every size and is dealt like any other, and every loss leaves it out of its sums, so it contributes exactly zero.
+    every size and is dealt like any other, but every loss leaves it out of its sums, so it contributes exactly zero.
     """
 
     features: Matrix
@@ -54,6 +55,7 @@ class Records:
     classes: int
     names: tuple[str, ...] = ()
     raw: RawRows | None = field(default=None, repr=False)  # the rows they were made from, where that is known
+    preparation: Preparation | None = field(default=None, repr=False)  # how they were made from them, likewise
     sizes: Indices = field(init=False, repr=False)  # records of each client
 
     def __post_init__(self) -> None:
@@ -65,7 +67,7 @@ class Records:
             require(False, "Records.owner", "give every client a record", f"none for {self.name(int(empty[0]))}")
         object.__setattr__(self, "sizes", sizes)
         for name in ("features", "targets", "owner", "sizes"):
-            view = getattr(self, name).view()  # the caller's own array stays as it was
+            view = getattr(self, name).view()  # a view, so that the caller's own array stays writable
             view.setflags(write=False)
             object.__setattr__(self, name, view)
 
@@ -73,17 +75,17 @@ class Records:
         return int(self.targets.size)
 
     def name(self, client: int) -> str:
-        """What a client is called."""
+        """Return the name of a client."""
         return self.names[client] if self.names else f"client {client + 1}"
 
     @property
     def blank(self) -> NDArray[np.bool_]:
-        """Which records stand for rows that were dropped. It depends on values: never publish it, nor its count."""
+        """Which records stand for dropped rows. It depends on values, so never publish it, nor its count."""
         return np.isnan(self.targets)
 
     @property
     def shape(self) -> DataShape:
-        """The public quantities."""
+        """The public quantities of these records: counts and the bound."""
         return DataShape(
             records=len(self),
             features=int(self.features.shape[1]),
@@ -95,7 +97,7 @@ class Records:
         )
 
     def present(self) -> "Records":
-        """The records that are not blank, for measuring; a client that has no other is left out."""
+        """Return the records that are not blank, for measuring; a client without any is left out."""
         blank = self.blank
         if not blank.any():
             return self
@@ -111,12 +113,18 @@ class Records:
         )
 
     def by_client(self) -> tuple[Indices, Indices]:
-        """An order that puts each client's records together, and where each client begins in it (and the end)."""
+        """Return an order that puts the records of each client together, and where each client starts in it.
+
+        The last entry of the starts is the number of records.
+        """
         order = np.argsort(self.owner, kind="stable")
         return order, np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
 
     def fingerprint(self, key: bytes) -> str:
-        """A keyed hash of everything here; keyed, because a plain one would let anyone test guesses of the data."""
+        """Return a keyed hash of everything here.
+
+        It is keyed, because a plain hash would let anyone test guesses of the data.
+        """
         right = isinstance(key, bytes) and 16 <= len(key) <= 64
         require(right, "The key of a fingerprint", "be 16 to 64 secret bytes", type(key).__name__)
         digest = hashlib.blake2b(key=key, digest_size=32)

@@ -1,4 +1,4 @@
-"""A source becomes a table: the format by its suffix, a folder as one file a client."""
+"""Read a source into a table; the format follows from the suffix, and a folder holds one file per client."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,10 @@ READERS: dict[str, Callable[[Source, Path], Table]] = {
 
 
 def read(source: Source, base: Path) -> tuple[Table, Source]:
-    """The rows of a source, paths taken from ``base``; and the source, completed where published facts complete it."""
+    """Return the rows of a source, and the source completed by published facts where there are any.
+
+    Relative paths start from ``base``.
+    """
     if source.shipped is not None:
         return read_shipped(source, source.shipped)
     path = base / source.source
@@ -47,7 +50,7 @@ def read(source: Source, base: Path) -> tuple[Table, Source]:
 
 
 def client_names(table: Table) -> tuple[str, ...]:
-    """The names of files as clients: without their suffixes, and whole where that would make two the same."""
+    """Return file names as client names, without suffixes unless that would make two names equal."""
     short = tuple(_stem(file) for file in table.files)
     return short if len(set(short)) == len(short) else table.files
 
@@ -58,12 +61,17 @@ def _stem(file: str) -> str:
 
 
 def _file(source: Source, path: Path, base: Path) -> Table:
-    form = source.format if source.format not in (None, "folder") else _by_suffix(path)
+    form = format_of(source, path)
     if form != "idx":
         require(source.labels is None, "data.labels", "go with a file of images (format idx) only", source.labels)
         return READERS[form](source, path)
     require(source.labels is not None, "data.labels", f"name the file with the labels of {path.name}", None)
     return read_idx(source, path, base / str(source.labels))
+
+
+def format_of(source: Source, path: Path) -> str:
+    """Return the format that the study states, or the one of the file's suffix."""
+    return source.format if source.format is not None and source.format != "folder" else _by_suffix(path)
 
 
 def _by_suffix(path: Path) -> str:
@@ -79,8 +87,13 @@ def _by_suffix(path: Path) -> str:
 
 
 def _folder(source: Source, path: Path) -> Table:
+    return joined([_file(source, file, path) for file in files_of(source, path)])
+
+
+def files_of(source: Source, path: Path) -> list[Path]:
+    """Return the files of a folder that a study means, in the order of their names."""
     require(source.format != "idx", "data.source", "be a file when data.format is idx", source.source)
     require("/" not in source.files, "data.files", "be a pattern of names in the folder, such as *.csv", source.files)
     files = sorted(file for file in path.glob(source.files) if file.is_file() and not file.name.startswith("."))
     require(files, f"The folder {source.source}", f"hold files that match data.files, {source.files!r}", "none")
-    return joined([_file(source, file, path) for file in files])
+    return files

@@ -1,4 +1,4 @@
-"""What a study states about its data, as frozen values: where it is, the public rule for features, who owns what."""
+"""What a study states about its data: where they are, the public rule for features, and who owns which record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from fedveil.data.tables import (
 
 Format = Literal["csv", "parquet", "npz", "libsvm", "idx", "folder"]
 Kind = Literal["column", "file", "equal", "uneven", "dirichlet", "record"]
-Places = Literal["row numbers", "client column", "file names", "labels"]  # what says who holds which record
+Places = Literal["row numbers", "client column", "file names", "labels"]  # what decides who holds which record
 Span = tuple[float, float]
 Fill = float | str
 Learned = Literal["nothing", "unstated", "all"]
@@ -35,7 +35,7 @@ PLACES: dict[str, Places] = {"column": "client column", "file": "file names", "d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where records are, and the fixed public rule that turns them into bounded rows; nothing is learned from them.
+    """Where records are, and the fixed public rule that turns them into bounded rows; nothing is learned from the data.
 
     ``source``: a path, or ``sklearn:NAME``. ``scale``: public ranges, mapped to [-1, 1] after cutting what lies
     outside. Labels: ``classes`` (in order, or how many when they are 0, 1, ...), or ``label_above`` (1 where the target
@@ -79,12 +79,12 @@ class Source:
 
     @property
     def shipped(self) -> str | None:
-        """The name of a data set that comes with scikit-learn."""
+        """The name of a data set that comes with scikit-learn, or None."""
         return self.source.removeprefix("sklearn:") if self.source.startswith("sklearn:") else None
 
     @property
     def drops_rows(self) -> bool:
-        """Whether a row with a missing value may be dropped."""
+        """True if a row with a missing value may be dropped."""
         return "drop-row" in (self.default_fill, *self.fill.values())
 
     @classmethod
@@ -101,7 +101,7 @@ class Source:
 
 
 def _settle_source(source: Source) -> None:
-    """Entries as they were given become plain tuples, floats and texts, or are refused."""
+    """Convert given entries to plain tuples, floats and texts; refuse what cannot be converted."""
 
     def settle(key: str, value: Any) -> None:
         object.__setattr__(source, key, value)
@@ -216,15 +216,15 @@ def _check_labels(source: Source) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Who owns which record: as the data says (``column``, ``file``), or dealt by us, which is a choice of the study.
+    """Who owns which record: as the data say (``column``, ``file``), or as assigned by a rule of the study.
 
     ``equal``: sizes differ by at most one. ``uneven``: after one record each, client i gets a share of the rest
     proportional to i**-alpha.
     ``dirichlet``: each class is spread by its own Dirichlet(alpha) draw; small alpha, more skew. ``record``: each
-    record is its own client. Nobody is left without a record.
+    record is its own client. Every client has at least one record.
 
-    Who holds what is seen by every other client, so a split must not tell anything about private values: ``places``
-    says what it depends on.
+    Every other client sees who holds what, so a split must not reveal private values: ``places`` says what it depends
+    on.
     """
 
     kind: Kind
@@ -253,31 +253,31 @@ class Split:
 
     @property
     def natural(self) -> bool:
-        """Whether the data itself says who owns what."""
+        """True if the data themselves say who owns what."""
         return self.kind in ("column", "file")
 
     @property
     def places(self) -> Places:
-        """What decides who holds which record; all but the labels are public (the column by declaration)."""
+        """What decides who holds which record; everything but the labels is public (the column by declaration)."""
         return PLACES.get(self.kind, "row numbers")
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str = "[clients]") -> Self:
-        """The split of a TOML table."""
+        """Return the split of a TOML table."""
         values = known_keys(table, field_names(cls), where)
         require("kind" in values, f"{where}: kind", "be given", None)
         return cls(**values)
 
     def table(self) -> dict[str, Any]:
-        """The TOML table that parses to this."""
+        """Return the TOML table that parses to this."""
         return stated(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Records kept from training, for measuring: a source of their own, or a fraction of the rows.
+    """Records kept from training, for measuring: another source, or a fraction of the rows.
 
-    Unless they are ``public``, whatever is measured on them is itself a release about them; a fraction of records that
+    Unless they are ``public``, whatever is measured on them is itself a release about them. A fraction of records that
     ``data.public`` declares public is public without saying so again.
     """
 
@@ -299,7 +299,10 @@ class HeldOut:
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], train: Source, where: str = "[data.held_out]") -> Self:
-        """The held-out rows of a TOML table; a source there says only what differs from the training one's."""
+        """Return the held-out rows of a TOML table.
+
+        A source there states only how it differs from the training source.
+        """
         own = ["fraction", "public", "seed"]
         theirs = [key for key in field_names(Source) if key not in ("feature_bound", "intercept", "public", "learned")]
         values = known_keys(table, own + theirs, where)
@@ -310,12 +313,12 @@ class HeldOut:
         return cls(source=source, **{key: values[key] for key in own if key in values})
 
     def table(self, train: Source) -> dict[str, Any]:
-        """The TOML table that parses to this beside ``train``."""
+        """Return the TOML table that parses to this, next to ``train``."""
         table = {key: value for key, value in stated(self).items() if key != "source"}
         if self.source is None:
             return table
         kept, base = _read_alike(self.source), _read_alike(train)
-        for key in base.keys() - kept.keys():  # what is left out would be inherited, so defaults are written too
+        for key in base.keys() - kept.keys():  # a missing key would be inherited, so defaults are written too
             default = getattr(self.source, key)
             require(default is not None, f"data.held_out.{key}", "be given when data states it", default)
             kept[key] = plain(default)
@@ -323,12 +326,12 @@ class HeldOut:
 
 
 def _read_alike(source: Source) -> dict[str, Any]:
-    """What a held-out source takes over: how to read it, and not whether it is public."""
+    """Return what a held-out source inherits: how to read it, but not whether it is public."""
     return {key: value for key, value in source.table().items() if key != "public"}
 
 
 def parse_data(table: Mapping[str, Any]) -> tuple[Source, HeldOut | None]:
-    """The [data] table of a study, with [data.held_out] when it is there."""
+    """Return the [data] table of a study, with [data.held_out] if it is there."""
     require(isinstance(table, Mapping), "[data]", "be a table", table)
     source = Source.parse({key: value for key, value in table.items() if key != "held_out"})
     return source, HeldOut.parse(table["held_out"], source) if "held_out" in table else None

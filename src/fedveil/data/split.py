@@ -1,8 +1,8 @@
-"""Who owns which record, and which records are held out. Every split is a partition in which nobody is left empty.
+"""Who owns which record, and which records are held out. In every split, each client has at least one record.
 
-Other people see who holds what, and how much: so all of this may depend on row numbers and on what the study declares
-public (the client column, the files' names), and on nothing else. The one exception is ``dirichlet``, which looks at
-labels; a run that uses it is not private unless its records are public (fedveil.plan).
+Others see who holds what, and how much. So a split may depend on row numbers and on what the study declares public (the
+client column, the names of files), and on nothing else. The one exception is ``dirichlet``, which looks at labels; a
+run that uses it is not private unless its records are public (fedveil.plan).
 """
 
 from hashlib import blake2b
@@ -20,9 +20,9 @@ Generator = np.random.Generator
 
 
 def owners(split: Split, targets: Vector, generator: Generator) -> tuple[Indices, int]:
-    """The owner of each record, dealt as a split of our own says, and the number of clients.
+    """Return the owner of each record by the study's rule, and the number of clients.
 
-    Only the number of ``targets`` counts, except for ``dirichlet``.
+    Only the number of ``targets`` matters, except for ``dirichlet``.
     """
     require(not split.natural, "clients.kind", "be one that deals records", split.kind)
     rows, count = targets.size, split.count or targets.size
@@ -41,14 +41,14 @@ def owners(split: Split, targets: Vector, generator: Generator) -> tuple[Indices
 
 
 def natural_owners(labels: Array) -> tuple[Indices, tuple[str, ...]]:
-    """Clients as the data names them, in the order of their names."""
+    """Return the clients that the data name, in the order of their names."""
     values, owner = np.unique(labels, return_inverse=True)
     spell = canonical if values.dtype.kind == "f" else str
     return owner.astype(np.int64).reshape(-1), tuple(spell(value) for value in values.tolist())
 
 
 def uneven_sizes(rows: int, count: int, alpha: float) -> Indices:
-    """One record for each client, and the rest in proportion to i**-alpha (equally for alpha 0).
+    """Return sizes: one record for each client, and the rest in proportion to i**-alpha (equally for alpha 0).
 
     >>> uneven_sizes(10, 3, 0.0).tolist(), uneven_sizes(14, 3, 1.0).tolist()
     ([4, 3, 3], [7, 4, 3])
@@ -64,14 +64,14 @@ def uneven_sizes(rows: int, count: int, alpha: float) -> Indices:
 
 
 def dirichlet(targets: Vector, count: int, alpha: float, generator: Generator) -> Indices:
-    """Each class spread over the clients in proportions of its own, drawn from Dirichlet(alpha)."""
+    """Spread each class over the clients in its own proportions, drawn from Dirichlet(alpha)."""
     owner = np.empty(targets.size, dtype=np.int64)
     kinds, kind_of = np.unique(targets, return_inverse=True)  # blank records (NaN) are a class of their own
     for kind in range(kinds.size):
         members = generator.permutation(np.flatnonzero(kind_of == kind))
         weights = generator.standard_gamma(alpha, size=count)
         total = np.cumsum(weights)
-        if not total[-1] > 0:  # all underflowed: so much skew that one client has it all
+        if not total[-1] > 0:  # all underflowed: extreme skew, so one client gets everything
             owner[members] = generator.integers(count)
             continue
         points = (np.arange(members.size) + generator.random()) / members.size * total[-1]
@@ -92,7 +92,7 @@ def nobody_empty(owner: Indices, count: int, generator: Generator) -> Indices:
 
 
 def held_out_rows(rows: int, fraction: float, generator: Generator) -> NDArray[np.bool_]:
-    """A random choice among so many rows to keep from training, whatever they hold and whoever owns them."""
+    """Return a random choice of rows to keep from training, regardless of their content and owners."""
     wanted = round(fraction * rows)
     hint = "Take another fraction, or a source of its own."
     require(1 <= wanted < rows, "data.held_out.fraction", f"leave records on both sides of {rows}", fraction, hint)
@@ -102,10 +102,10 @@ def held_out_rows(rows: int, fraction: float, generator: Generator) -> NDArray[n
 
 
 def held_out_clients(labels: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """The rows of whole clients to keep from training, each chosen by its own name.
+    """Return the rows of whole clients to keep from training, each chosen by its own name.
 
-    A client is held out when a hash of the seed and its name falls below the fraction. So the choice of one client
-    depends on no other client and on no record: a row that names another client moves itself alone.
+    A client is held out if a hash of the seed and its name falls below the fraction. So the choice of one client
+    depends on no other client and no record: changing the client of a row moves only that row.
     """
     owner, names = natural_owners(labels)
     chosen = _drawn(names, fraction, seed)
@@ -121,7 +121,7 @@ def _drawn(names: tuple[str, ...], fraction: float, seed: int) -> NDArray[np.boo
 
 
 def _other_seed(names: tuple[str, ...], fraction: float) -> str:
-    """A hint: the first seed that holds out about as many clients as wished."""
+    """Return a hint: the first seed that holds out about as many clients as requested."""
     wanted = min(max(1, round(fraction * len(names))), len(names) - 1)
     found = next((seed for seed in range(100) if _drawn(names, fraction, seed).sum() == wanted), None)
     if wanted < 1 or found is None:
@@ -130,7 +130,7 @@ def _other_seed(names: tuple[str, ...], fraction: float) -> str:
 
 
 def _spare(owner: Indices) -> Indices:
-    """All positions but the first of each owner."""
+    """Return all positions except the first of each owner."""
     order = np.argsort(owner, kind="stable")
     ranked = owner[order]
     first = np.ones(owner.size, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""What a file holds, before any rule: numbers with NaN for missing, texts, a target, and where each row stands."""
+"""The content of a file before any rule: numbers (NaN if missing), texts, a target, and the place of each row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ class Table:
     file_of: NDArray[np.int32]
     lines: NDArray[np.int64]
     line: str = "row"  # what a line number counts: "line" of a text file, "row" of an array
-    raw: RawRows | None = None  # all that the source holds, also what a study leaves out
+    raw: RawRows | None = None  # everything that the source holds, including what a study leaves out
 
     def __post_init__(self) -> None:
         require(len(self) >= 1, " and ".join(self.files[:3]), "hold at least one row", "none")
@@ -58,11 +58,11 @@ class Table:
         return int(self.lines.size)
 
     def place(self, row: int) -> str:
-        """Where a row stands, for messages."""
+        """Return the place of a row, for messages."""
         return f"{self.files[self.file_of[row]]}, {self.line} {self.lines[row]}"
 
     def rows(self, kept: NDArray[np.bool_]) -> "Table":
-        """Only some of the rows."""
+        """Return only some of the rows."""
         return replace(
             self,
             numbers=self.numbers[kept],
@@ -75,7 +75,7 @@ class Table:
 
 
 def choose(source: Source, names: tuple[str, ...], file: str, *, own_target: bool = False) -> Choice:
-    """Sort a file's columns by their role; every name that the study states must be there.
+    """Sort a file's columns by their role; every name that the study states must exist.
 
     ``own_target``: the format keeps the labels apart from the columns.
     """
@@ -140,7 +140,7 @@ def _present(source: Source, names: tuple[str, ...], file: str) -> None:
 
 
 def whole_file(file: str, rows: int, line: str = "row", first: int = 1) -> dict[str, Any]:
-    """The places of all rows of one file, in order."""
+    """Return the places of all rows of one file, in order."""
     lines = np.arange(first, first + rows, dtype=np.int64)
     return {"files": (file,), "file_of": np.zeros(rows, dtype=np.int32), "lines": lines, "line": line}
 
@@ -155,7 +155,7 @@ def from_block(
     *,
     used: int | None = None,
 ) -> Table:
-    """A table from an array of numbers with labels apart; ``used``: columns that the file itself knows of."""
+    """Return a table from an array of numbers with separate labels; ``used``: number of columns in the file itself."""
     choice = choose(source, names, file, own_target=True)
     require(block.shape[0] == target.shape[0], file, f"have as many labels as rows, {len(block)}", len(target))
     place = {name: index for index, name in enumerate(names)}
@@ -163,13 +163,14 @@ def from_block(
     texts = {name: block[:, place[name]].copy() for name in choice.texts}
     client = None if choice.client is None else block[:, place[choice.client]].copy()
     where = whole_file(file, len(block), line)
-    held = dict(zip(names[:used], block.T, strict=False)) | {"label": target}  # a column has a number or its own name
+    # a column is named by its number or its own name
+    held = dict(zip(names[:used], block.T, strict=False)) | {"label": target}
     raw = rows_of(held)
     return Table(choice=choice, numbers=numbers, texts=texts, target=target, client=client, raw=raw, **where)
 
 
 def joined(tables: list[Table]) -> Table:
-    """Several files as one table; they must have the same columns."""
+    """Return several files as one table; they must have the same columns."""
     first = tables[0]
     check_cells(first.files[0], sum(len(table) for table in tables), len(first.choice.numbers))
     for other in tables[1:]:

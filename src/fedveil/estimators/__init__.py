@@ -1,4 +1,4 @@
-"""Estimators in the manner of scikit-learn: fit, predict, score, and a certificate of what the fit gave away.
+"""Estimators in the style of scikit-learn: fit, predict, score, and a certificate of what the fit revealed.
 
 >>> import numpy as np
 >>> from fedveil.estimators import PrivateLogisticRegression

@@ -1,4 +1,4 @@
-"""Logistic regression with a certificate: two classes by one score, more classes by softmax."""
+"""Logistic regression with a certificate: one score for two classes, softmax for more."""
 
 from typing import Any
 
@@ -88,24 +88,24 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         return self
 
     def decision_function(self, X: Any) -> Vector:
-        """The score of the second of two classes, or one score a class."""
+        """Return the score of the second of two classes, or one score a class."""
         return self._scores(X)
 
     def predict_proba(self, X: Any) -> Vector:
-        """One column a class, in the order of ``classes_``."""
+        """Return the probability of each class, one column per class in the order of ``classes_``."""
         scores = self._scores(X)
         if scores.ndim == 2:
             return np.asarray(softmax(scores, axis=1))
         return np.column_stack([expit(-scores), expit(scores)])
 
     def predict(self, X: Any) -> Array:
-        """The likeliest class."""
+        """Return the most probable class of each row."""
         scores = self._scores(X)
         best = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.intp)
         return np.asarray(self.classes_[best])
 
     def _labelled(self, y: Array) -> tuple[Array, Vector]:
-        """All labels in order, and the place of each row's label among them."""
+        """Return all labels in order, and the index of each row's label among them."""
         labels = np.unique(y if self.classes is None else np.asarray(self.classes))
         if labels.size < 2:
             raise BadValue(f"The labels must be of at least 2 classes, got {labels.size} class: name all in classes.")

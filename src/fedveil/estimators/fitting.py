@@ -47,7 +47,7 @@ class Fitted:
     rule: LearnedRule | None = None
 
     def certificate(self) -> Certificate:
-        """What this fit promises to each observer."""
+        """Return what this fit promises to each observer."""
         guarantees = tuple(
             Guarantee(
                 adversary=adversary,
@@ -103,7 +103,10 @@ def fit(
 
 @lru_cache(maxsize=128)
 def plan_of(request: AlgorithmRequest, task: Task, seeded: bool) -> Plan:
-    """Designing takes most of a fit's time and depends on public quantities alone, so folds of one size share it."""
+    """Return the plan of a fit; cached.
+
+    Designing takes most of a fit's time and depends only on public quantities, so folds of the same size share a plan.
+    """
     return make_plan("estimator", request, task, seeded=seeded).plan
 
 

@@ -1,4 +1,4 @@
-"""What the private estimators share: from their parameters to one fit, and from the fitted weights to scores."""
+"""What the private estimators share: from their parameters to a fit, and from the fitted weights to scores."""
 
 import warnings
 from collections.abc import Mapping
@@ -87,13 +87,13 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
 
     @property
     def certificate_(self) -> Certificate:
-        """What the fit promises to each observer, by which bound and on which assumptions."""
+        """The certificate: what the fit promises to each observer, by which bound and on which assumptions."""
         check_is_fitted(self, "fit_")
         found: Fitted = self.fit_
         return found.certificate()
 
     def _scores(self, X: Any) -> Vector:
-        """Rows by the same rule as in fitting, times the weights."""
+        """Return rows, prepared by the same rule as in fitting, times the weights."""
         check_is_fitted(self, "fit_")
         rows = self.rule_.rows(validate_data(self, X, dtype=np.float64, reset=False))
         weights: Vector = self.fit_.model
@@ -101,7 +101,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         return np.asarray(rows @ (weights.reshape(-1, outputs) if outputs > 1 else weights))
 
     def _seed(self) -> int | None:
-        """None: the operating system's entropy. A seed makes the noise known, and the fit not private."""
+        """Return the seed, or None for the operating system's entropy. With a seed the fit is not private."""
         if self.random_state is None:
             return None
         if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
@@ -131,7 +131,7 @@ def _table(name: str, given: Any) -> Mapping[str, Any]:
 
 
 def _owners(clients: Any, rows: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Without names each record is its own client."""
+    """Return the owner of each row and their names; without names each record is its own client."""
     if clients is None:
         return np.arange(rows, dtype=np.int64), ()
     labels = np.asarray(clients)

@@ -78,7 +78,7 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         return self
 
     def predict(self, X: Any) -> Vector:
-        """Numbers in the scale of ``y``; not cut to the range."""
+        """Return numbers in the scale of ``y``, not cut to the range."""
         scores = self._scores(X)
         low, high = _span(self.target_range)
         return np.asarray(low / 2 + high / 2 + (high / 2 - low / 2) * scores)

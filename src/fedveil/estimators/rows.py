@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRule:
-    """``middle`` and ``half`` of each column's public range (None: as it is); rows are cut to norm ``bound``."""
+    """``middle`` and ``half`` of each column's public range (None: not scaled); rows are cut to norm ``bound``."""
 
     bound: float
     intercept: float
@@ -24,7 +24,7 @@ class RowRule:
 
     @classmethod
     def of(cls, bound: Any, span: Any, intercept: bool, columns: int) -> "RowRule":
-        """From an estimator's parameters; ``span``: (low, high), each a number or one a column."""
+        """Return the rule for an estimator's parameters; ``span``: (low, high), each a number or one per column."""
         bound = number("feature_bound", bound)
         require(1e-6 <= bound <= 1e6, "feature_bound", "lie in [1e-6, 1e6]", bound)
         constant = 1.0 if intercept else 0.0
@@ -42,13 +42,13 @@ class RowRule:
         return total_bound(self.bound, self.intercept)
 
     def rows(self, X: Array) -> Matrix:
-        """Each row by itself: scaled, cut, and with the intercept as its last entry."""
+        """Return each row scaled, cut, and with the intercept as its last entry."""
         width = X.shape[1]
         rows = np.empty((X.shape[0], width + (self.intercept > 0)))
         part = rows[:, :width]
         part[:] = X
         if self.middle is not None and self.half is not None:
-            with np.errstate(over="ignore"):  # far outside a narrow range: cut in the next line
+            with np.errstate(over="ignore"):  # overflow far outside a narrow range is cut in the next line
                 part[:] = (part - self.middle) / self.half
             np.clip(part, -1.0, 1.0, out=part)
         cut_rows(part, self.bound, self.intercept)
@@ -58,7 +58,7 @@ class RowRule:
 
 
 def _column(name: str, value: Any, columns: int) -> Array:
-    """One finite number a column."""
+    """Return one finite number per column."""
     try:
         given = np.broadcast_to(np.asarray(value, dtype=np.float64), (columns,))
     except (ValueError, TypeError):

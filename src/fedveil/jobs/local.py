@@ -13,9 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from fedveil.bundle.bundle import FILE as BUNDLE
+from fedveil.bundle.bundle import Bundle
+from fedveil.bundle.model import ReleasedModel
 from fedveil.certificate.certify import Certificate, certify
 from fedveil.checks import require
 from fedveil.data.load import Loaded, load
+from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
 from fedveil.design import Planned
 from fedveil.errors import BadValue
@@ -36,12 +40,17 @@ Given = Records | tuple[Records, Records] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a finished run left in its folder; ``signature``: of its certificate, if there is one."""
+    """The files of a finished run, read back; ``signature``: of its certificate, or None."""
 
     folder: Path
     certificate: Certificate
     metrics: dict[str, Any]
     signature: Signature | None = None
+
+    @property
+    def model(self) -> ReleasedModel:
+        """The released model, ready to predict."""
+        return ReleasedModel(Bundle.read(self.folder), self.certificate.plan.model.module)
 
 
 def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
@@ -68,7 +77,16 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
         found = study_of(study, base=Path(), data_given=data is not None)
     if data is not None:
         train, test = data if isinstance(data, tuple) else (data, None)
-        return found, Loaded(train=train, test=test, test_public=False, dropped_rows=0, feature_names=(), raw=train.raw)
+        known = train.preparation
+        return found, Loaded(
+            train=train,
+            test=test,
+            test_public=False,
+            dropped_rows=0,
+            feature_names=() if known is None else known.features,
+            raw=train.raw,
+            preparation=known,
+        )
     require(found.source is not None, "data", "be given when the study names no source", None)
     assert found.source is not None  # noqa: S101  for the type checker
     whole = found.target.unit == "client"
@@ -106,34 +124,38 @@ def run_study(
     system: System | None = None,
     sign: Sign = None,
 ) -> Result:
-    """Train, certify and report into the folder ``out``; ``resume`` goes on with a run that was interrupted there.
+    """Train, certify and report into the folder ``out``; ``resume`` continues a run that was interrupted there.
 
     ``study``: the path of a study file, or its tables as a dictionary. ``data``: records made from arrays, or a pair of
-    those to train on and those to measure on (which then count as not public). ``sign``: a key (or the path of its
-    file) that signs the certificate.
+    training and test records (the test records then count as not public). ``sign``: a key, or the path of its file,
+    that signs the certificate.
     """
     key = signing_key(sign)  # first: a key that cannot be used is found before anything is charged
     found, loaded = open_any_study(study, data)
     folder = Path(out)
     metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
-    return concluded(folder, metrics, key)
+    rule = None if isinstance(loaded, Unprepared) else loaded.preparation
+    return concluded(folder, metrics, key, rule)
 
 
 def signing_key(sign: Sign) -> SigningKey | None:
-    """The key itself, from its file where a path was given."""
+    """Return the signing key; read it if a path was given."""
     return read_key(Path(sign)) if isinstance(sign, str | Path) else sign
 
 
-def concluded(folder: Path, metrics: dict[str, Any], key: SigningKey | None = None) -> Result:
-    """Certificate, its signature if there is a key, and report of a run that has released its model."""
+def concluded(
+    folder: Path, metrics: dict[str, Any], key: SigningKey | None = None, preparation: Preparation | None = None
+) -> Result:
+    """Write certificate, signature (if there is a key), bundle and report of a run that has released its model."""
     certificate = certify(folder, __version__)
     data = certificate.text().encode()
     if key is None:
-        check_signature(folder, data)  # one that was made before an interruption stays, and must still fit
+        check_signature(folder, data)  # a signature made before an interruption is kept, and must still fit
     write_atomically(folder / "certificate.json", data, mode=PUBLIC)
     if key is not None:
         write_atomically(folder / SIGNATURE, Signature.of(data, key).text(), mode=PUBLIC)
-    from fedveil.report.page import write_report  # drawing is slow to import, and only needed here
+    write_atomically(folder / BUNDLE, Bundle.of_run(folder, preparation).write(), mode=PUBLIC)
+    from fedveil.report.page import write_report  # imported here because drawing is slow to import
 
     write_report(folder)
     return Result(folder=folder, certificate=certificate, metrics=metrics, signature=signature_in(folder))

@@ -1,4 +1,4 @@
-"""The main job across machines: the same study, carried by Flower, in a deployment or on this machine for trial."""
+"""The main job across machines: the same study, carried by Flower, in a deployment or as a trial on this machine."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedveil.data.load import Loaded
+from fedveil.data.preparation import Preparation
 from fedveil.federation.aggregator.federate import Federation, Held, begin, check_carried, check_folder
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
@@ -29,7 +30,7 @@ Tell = Callable[[str, str], None]
 
 
 def _silent(site: str, state: str) -> None:
-    """Nobody listens."""
+    """Ignore the news of a site."""
 
 
 def federated(
@@ -44,13 +45,17 @@ def federated(
     tell: Tell = _silent,
     system: System | None = None,
     key: SigningKey | None = None,
+    preparation: Preparation | None = None,
 ) -> Result:
-    """Train across the sites that the carrier reaches; certify and report."""
+    """Train across the sites that the carrier reaches; certify and report.
+
+    ``preparation``: how records became rows, where this process knows it.
+    """
     system = system or System()
     begun = begin(folder, resume, system.random)
     post = Post(
         identity=deployment.identity,
-        cards=deployment.everybody,
+        cards=deployment.parties,
         run=begun.run,
         number=begun.number,
         carrier=carrier,
@@ -69,7 +74,7 @@ def federated(
         watch=watch,
         holder=deployment.holder,
     ).conduct()
-    return concluded(folder, metrics, key)
+    return concluded(folder, metrics, key, preparation)
 
 
 def run_on(
@@ -82,7 +87,7 @@ def run_on(
     tell: Tell = _silent,
     sign: Sign = None,
 ) -> Result:
-    """Submit a study to a deployment, ``on`` being the aggregator's folder; this process is the aggregator.
+    """Run a study on a deployment, with this process as the aggregator; ``on`` is the aggregator's folder.
 
     ``sign``: as in :func:`fedveil.run_study`.
     """
@@ -96,14 +101,14 @@ def run_on(
 
 @contextmanager
 def _deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
-    """The deployment's relay, which this process shares a socket with; the link's commands are for this machine."""
+    """Open the deployment's relay through a socket on this machine, where the link's commands are run as well."""
     link = Link(name="fedveil", host=INSIDE, port=deployment.inside, authority=deployment.authority)
     home = private_folder(folder / "private") / "flower"
     write_connection(home, link)
     app = write_app(home / "app")
 
     def start() -> None:
-        """A link that was restarted has forgotten its sites, so they are registered before every run of Flower's."""
+        """Register the sites before every Flower run, because a restarted link has forgotten them."""
         submit(home, link, app, deployment.node_keys)
 
     carrier = RelayCarrier(deployment.relay, start)
@@ -123,11 +128,15 @@ def run_local(
     tell: Tell = _silent,
     system: System | None = None,
 ) -> Result:
-    """The study on real processes of this machine; its sites' own records are left in ``out``/sites."""
+    """Run the study on real processes of this machine; the records of its sites are left in ``out``/sites."""
     found, loaded = open_study(study)
     found, folder, system = replace(found, baselines=False), Path(out), system or System()
-    held = Held(records=loaded.test, public=loaded.test_public if loaded.test is not None else True)
-    # Before a process is started: whatever can be refused now leaves nothing behind.
+    held = Held(
+        records=loaded.test,
+        public=loaded.test_public if loaded.test is not None else True,
+        preparation=loaded.preparation,
+    )
+    # Refuse what can be refused before any process starts, so that nothing is left behind.
     check_folder(folder, resume)
     check_carried(found.planned(loaded.train.shape, held.count, held.public).plan)
     deal_clients(loaded.train.clients, site_names(sites))
@@ -143,16 +152,16 @@ def run_local(
             watch=watch,
             tell=tell,
             system=system,
+            preparation=loaded.preparation,
         )
 
 
 @contextmanager
 def trial(loaded: Loaded, folder: Path, sites: int, system: System, holder: bool = False) -> Iterator[LocalNetwork]:
-    """The processes of a trial; its guards accept any plan, since one person is all the operators.
+    """Start the processes of a trial; ``holder``: with a key holder.
 
-    ``holder``: with a key holder.
-
-    The sites' keys and data lie in the private folder until the run has ended.
+    The guards accept any plan, since one person plays all operators. The keys and data of the sites lie in the private
+    folder until the run has ended.
     """
     records = (folder / "sites").absolute()
     owners_folder(records)

@@ -1,4 +1,7 @@
-"""What happened to one data set and what privacy it cost: append-only, shared by all runs, crash-safe."""
+"""The ledger of a data set: what was run on it and what privacy it cost.
+
+Append-only, shared by all runs, crash-safe.
+"""
 
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap, CapExceeded, Cost

@@ -1,8 +1,8 @@
 """The ledger of one data set: charge before anything is computed, record before anything is released.
 
 Order of a run: ``charge`` (committed), rounds with ``progress``, ``release`` (committed), only then the model's file. A
-crash anywhere leaves a charge without an output, never an output without a charge. Payloads are published with the
-run's export: nothing that was computed from records may enter them, except what the charge covers.
+crash at any point leaves a charge without an output, never an output without a charge. Payloads are published with the
+run's export, so they may hold nothing that was computed from records, except what the charge covers.
 """
 
 import os
@@ -24,20 +24,20 @@ from fedveil.ledger.export import Export, write_export
 from fedveil.ledger.filter import check, question_of, settled
 from fedveil.ledger.head import Head, head_file, keep_head, read_head
 
-Fingerprint = Callable[[bytes], str]  # of the data, under the books' own key
-Reason = Literal["stopped", "error"]  # a closed list: an error's text could carry values of records
+Fingerprint = Callable[[bytes], str]  # fingerprint of the data, under the books' own key
+Reason = Literal["stopped", "error"]  # a closed list, because the text of an error could contain values of records
 
 
 @final
 class Ledger:
-    """Books of one data set, open; shared by any number of processes, each with its own ``Ledger.open``."""
+    """The open books of one data set; any number of processes can share them, each with its own ``Ledger.open``."""
 
     def __init__(self, path: Path, fingerprints: Sequence[Fingerprint], patience: float, *, accept: bool) -> None:
         """Open existing books; use :meth:`open` or :meth:`look`."""
         self.path = path
         self._process = os.getpid()
         with store.plainly(path):
-            kept = read_head(path)  # before the entries, of which there can only be more by then
+            kept = read_head(path)  # read before the entries, of which there can only be more later
             self._connection = store.connect(path, patience)
         try:
             with store.plainly(path):
@@ -74,7 +74,7 @@ class Ledger:
         with store.plainly(path):
             new = not path.exists() and not path.is_symlink()
             left = read_head(path) if new else None
-        if left is not None and left.sequence > 0 and not path.exists():  # nobody has just made it
+        if left is not None and left.sequence > 0 and not path.exists():  # and no other process has just created it
             why = f"the file {path} is gone, and {head_file(path).name} tells of {left.sequence} entries; bring it back"
             raise LedgerBroken(0, why)
         if new:
@@ -83,24 +83,26 @@ class Ledger:
 
     @classmethod
     def look(cls, path: Path, *, accept_head: bool = False, patience: float = 60.0) -> Self:
-        """Open books that exist without their data: to read what was spent, or to set a cap.
+        """Open existing books without their data: to read what was spent, or to set a cap.
 
-        ``accept_head``: go on without a head that is missing beside the books, after the whole chain was checked.
+        ``accept_head``: continue if the head beside the books is missing, after checking the whole chain.
         """
         path = Path(path)
         require(path.is_file(), "The ledger", "be a file", str(path))
         return cls(path, (), patience, accept=accept_head)
 
     def _check_head(self, kept: Head | None, *, known: bool) -> None:
-        """Refuse books without the entry that was their last when it was kept; keep the first head of new or old books.
+        """Refuse books that lack the entry recorded as last in the head file.
 
-        ``known``: these books have had a head from their first moment.
+        Write the first head of books without one.
+
+        ``known``: these books have had a head from the beginning.
         """
         with self._reading():
             last = Head(*store.head(self._connection))
             found = GENESIS if kept is None or kept.sequence == 0 else store.hash_at(self._connection, kept.sequence)
         with store.plainly(self.path):
-            # Whoever makes books keeps a head before the first entry, so entries come with one: perhaps it is new.
+            # A head is written before the first entry, so books with entries have one; it may just have been created.
             again = kept if kept is not None or last.sequence == 0 else read_head(self.path)
         if kept is not None and found != kept.hash:
             raise LedgerBroken(
@@ -117,7 +119,7 @@ class Ledger:
                     "entries were lost. Bring it back; or, if you know that none were, run: fedveil ledger "
                     f"{self.path} --accept-head",
                 )
-            self.entries()  # the whole chain
+            self.entries()  # checks the whole chain
             self._keep_head(last)
 
     def _keep_head(self, head: Head) -> None:
@@ -125,7 +127,7 @@ class Ledger:
             keep_head(self.path, head)
 
     def close(self) -> None:
-        """Let go of the file; a forked child leaves its parent's connection alone."""
+        """Close the file; a forked child leaves its parent's connection open."""
         if os.getpid() == self._process:
             self._connection.close()
 
@@ -149,11 +151,12 @@ class Ledger:
         caps: Sequence[Cap] = (),
         at: str | None = None,
     ) -> Entry:
-        """Take a run's whole cost out of the budget; it is on the disk when this returns.
+        """Charge the whole cost of a run to the budget; the charge is on the disk when this returns.
 
-        ``plan`` is the plan's hash, ``mechanism`` the text from which the costs can be recomputed. The same run and
-        plan again (a resumed run) give the entry that exists and cost nothing; another plan is refused. New or lower
-        ``caps`` are recorded first. Raises :class:`CapExceeded` with nothing written if a cap would break.
+        ``plan`` is the hash of the plan, ``mechanism`` the text from which the costs can be recomputed. Charging the
+        same run and plan again (a resumed run) returns the existing entry and costs nothing; another plan is refused.
+        New or lower ``caps`` are recorded first. Raises :class:`CapExceeded`, with nothing written, if a cap would be
+        exceeded.
         """
         check_run(run)
         require(isinstance(plan, str) and plan != "", "plan", "be the plan's hash", plan)
@@ -171,7 +174,7 @@ class Ledger:
         if caps or self.caps():
             self._warm(asked, caps)
         with self._writing():
-            entries = store.everything(self._connection)  # broken books take no more charges
+            entries = store.everything(self._connection)  # checks the chain: broken books accept no more charges
             story = [entry for entry in entries if entry.run == run]
             if story:
                 return _charged(story, plan)
@@ -183,7 +186,7 @@ class Ledger:
             return self._append(run, 0, "charge", payload, at)
 
     def _warm(self, asked: Charged, caps: Sequence[Cap]) -> None:
-        """Work out the curves that the caps will ask for (they are kept) before others have to wait for this writer."""
+        """Compute and cache the curves that the caps need, before other processes have to wait for this writer."""
         entries = self.entries()
         for cap in {*caps, *_caps(entries).values()}:
             for one in (*charged(entries), asked):
@@ -192,7 +195,7 @@ class Ledger:
     def progress(
         self, run: str, reached: int, payload: Mapping[str, Any] | None = None, *, at: str | None = None
     ) -> Entry:
-        """Record that a run has reached a round; recording the same again changes nothing."""
+        """Record that a run has reached a round; recording it again has no effect."""
         with self._writing():
             last = self._rounds(run)
             right = type(reached) is int and 1 <= reached <= last
@@ -200,9 +203,11 @@ class Ledger:
             return self._once(run, reached, "progress", payload or {}, at)
 
     def release(self, run: str, model: str, *, also: Sequence[str] = (), at: str | None = None) -> Entry:
-        """Record what is about to be released: ``model``, the SHA-256 of the model's file, and what else goes out.
+        """Record what is about to be released.
 
-        One charge, one output: the same model again changes nothing, another is refused.
+        ``model`` is the SHA-256 of the model's file, ``also`` what else is published.
+
+        One charge pays for one output: recording the same model again has no effect, another model is refused.
         """
         require(isinstance(model, str) and HASH.fullmatch(model), "model", "be a SHA-256 in hexadecimal", model)
         with self._writing():
@@ -215,9 +220,9 @@ class Ledger:
             return self._once(run, self._rounds(run) + 1, "failed", {"reason": reason}, at)
 
     def set_cap(self, cap: Cap, reason: str, *, at: str | None = None) -> Entry:
-        """Set a cap on purpose, also a higher one, and say why: both stay in the books for all to see.
+        """Set a cap on purpose, even a higher one, and state the reason; both stay visible in the books.
 
-        A cap that was there keeps its rule of adding up; a new one has the rule that it states.
+        An existing cap keeps its rule of adding up; a new one has the rule that it states.
         """
         require(isinstance(reason, str) and reason.strip() != "", "reason", "say why the cap changes", reason)
         with self._writing():
@@ -225,34 +230,37 @@ class Ledger:
             return self._record_cap(cap if old is None else replace(cap, order=old.order), reason, at)
 
     def spent(self, adversary: Adversary, unit: Unit = "record", neighbours: Neighbours = "replace-one") -> Cost:
-        """What all charged runs cost together against this observer, epsilons and deltas added up and rounded up."""
+        """Return the total cost of all charged runs against this observer: epsilons and deltas added, rounded up."""
         return total([run.costs for run in charged(self.entries())], adversary, unit, neighbours)
 
     def caps(self) -> tuple[Cap, ...]:
-        """The caps that hold now."""
+        """Return the caps that are in force."""
         return tuple(_caps(self.entries()).values())
 
     def entries(self, run: str | None = None) -> list[Entry]:
-        """All entries (the whole chain checked), or one run's."""
+        """Return all entries, after checking the whole chain, or the entries of one run."""
         with self._reading():
             return store.everything(self._connection) if run is None else store.of_run(self._connection, run)
 
     def verify(self) -> int:
-        """How many entries there are, all in order; :class:`LedgerBroken` names the first that is not."""
+        """Return the number of entries, all checked; :class:`LedgerBroken` names the first wrong one."""
         return len(self.entries())
 
     def remembers(self, export: Export) -> bool:
-        """Whether the books still hold all that an export showed: false after a roll-back to an older copy."""
+        """Return whether the books still hold everything that an export showed; false after restoring an older copy."""
         entries = self.entries()
         return export.length <= len(entries) and entries[export.length - 1].hash == export.head
 
     def export(self, run: str) -> bytes:
-        """The publishable record of one run; never the key or the fingerprint. The caller writes it to a file."""
+        """Return the publishable record of one run, without the key and the fingerprint.
+
+        The caller writes it to a file.
+        """
         check_run(run)
         return write_export(run, self.entries())
 
     def _once(self, run: str, round_: int, kind: Kind, payload: Mapping[str, Any], at: str | None) -> Entry:
-        """Append, unless this very thing is recorded already."""
+        """Append an entry, unless the same one is already recorded."""
         old = store.at_round(self._connection, run, round_)
         if old is not None and (old.kind, dict(old.payload)) == (kind, plain("payload", payload)):
             return old
@@ -265,7 +273,7 @@ class Ledger:
         return self._append(run, round_, kind, payload, at)
 
     def _rounds(self, run: str) -> int:
-        """How many rounds were charged."""
+        """Return how many rounds were charged."""
         check_run(run)
         charge = store.at_round(self._connection, run, 0)
         if charge is None:
@@ -282,7 +290,7 @@ class Ledger:
             "delta": cap.delta,
             "reason": reason,
         }
-        if cap.order is not None:  # caps that add epsilons are written as they always were
+        if cap.order is not None:  # caps that add epsilons keep their original form
             payload["order"] = cap.order
         return self._append(ALL_RUNS, count, "cap", payload, at)
 
@@ -307,11 +315,14 @@ class Ledger:
             before = store.head(self._connection)
             yield
             after = store.head(self._connection)
-        if after != before:  # it is committed
+        if after != before:  # the transaction was committed
             self._keep_head(Head(*after))
 
     def _check_process(self) -> None:
-        """SQLite's locks are lost across a fork, and with them the guarantee that one writer is alone."""
+        """Refuse to work in a forked process.
+
+        SQLite's locks do not survive a fork, so two writers could run at once.
+        """
         if os.getpid() != self._process:
             raise FedveilError(f"The ledger {self.path} was opened by another process; open it again in this one.")
 
@@ -326,7 +337,7 @@ def _charged(story: Sequence[Entry], plan: str) -> Entry:
 
 
 def _caps(entries: Sequence[Entry]) -> dict[Adversary, Cap]:
-    """The last cap of every observer."""
+    """Return the latest cap of every observer."""
     found: dict[Adversary, Cap] = {}
     for entry in entries:
         if entry.kind == "cap":

@@ -1,8 +1,8 @@
-"""What a run costs, what all may cost together, and how costs add up.
+"""What a run costs, what all runs together may cost, and how costs add up.
 
-Here epsilons and deltas are added (basic composition), which stays valid when later runs are chosen after seeing
-earlier results [RRUV16]; ``filter.py`` has the rule that charges less. A number counts as the decimal it is written as
-and sums are exact, so three runs of 0.1 fit a cap of 0.3; what is reported is rounded up. What is not known counts as
+Here epsilons and deltas are added (basic composition), which stays valid if later runs are chosen after seeing earlier
+results [RRUV16]; ``filter.py`` has the rule that charges less. Each number is taken as the decimal it is written as,
+and sums are exact, so three runs of 0.1 fit a cap of 0.3; reported sums are rounded up. What is unknown counts as
 infinite.
 
 References:
@@ -47,32 +47,32 @@ class Cost:
         require(self.epsilon >= 0, "Cost.epsilon", "be non-negative", self.epsilon)
 
     def covers(self, unit: Unit, neighbours: Neighbours) -> bool:
-        """Whether this guarantee holds for that unit and relation too.
+        """Return whether this guarantee also holds for that unit and relation.
 
-        A record belongs to one client, and a record that contributes nothing is a record. Nothing follows from
-        a client's being left out: a client with one record less is another client, not an absent one.
+        A record belongs to one client, and a record that contributes nothing is a record. A guarantee for leaving out a
+        client implies nothing else, since a client with one record less is another client, not an absent one.
         """
         if (self.unit, self.neighbours) == (unit, neighbours):
             return True
         return self.neighbours == "replace-one" and (self.unit == "client" or unit == "record")
 
     def written(self) -> dict[str, Any]:
-        """For an entry: JSON has no infinity, so an infinite epsilon is null."""
+        """Return the cost in the form of an entry; JSON has no infinity, so an infinite epsilon is null."""
         return asdict(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> Self:
-        """From an entry."""
+        """Read a cost from an entry."""
         infinite = written["epsilon"] is None
         return cls(**{**written, "epsilon": math.inf if infinite else written["epsilon"]})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
-    """What one observer may at most learn about one unit from all runs together.
+    """The most that one observer may learn about one unit from all runs together.
 
     ``order``: runs are added up by their Renyi divergence of this order; None: by their epsilons and deltas. It is
-    settled when the cap is first stated, and stays (``filter.py``).
+    fixed when the cap is first stated (``filter.py``).
     """
 
     adversary: Adversary
@@ -90,7 +90,7 @@ class Cap:
         require(real, "Cap.order", "be absent, or a finite number above 1", self.order)
 
     def within(self, other: "Cap") -> bool:
-        """Whether this cap allows no more than the other."""
+        """Return whether this cap allows no more than the other."""
         same = (self.adversary, self.unit, self.neighbours) == (other.adversary, other.unit, other.neighbours)
         return same and self.epsilon <= other.epsilon and self.delta <= other.delta
 
@@ -99,7 +99,7 @@ class CapExceeded(FedveilError):
     """A run would cost more than is left; nothing was charged."""
 
     def __init__(self, cap: Cap, spent: Cost, asked: Cost, after: float | None = None) -> None:
-        """``after``: the epsilon of all runs with this one, at the cap's delta, where it is not simply the sum."""
+        """``after``: the epsilon of all runs including this one, at the cap's delta, if it is not simply the sum."""
         hint = (
             "" if math.isfinite(asked.epsilon) else f" (no finite cost for one {cap.unit}, {cap.neighbours}, is stated)"
         )
@@ -118,14 +118,14 @@ def _exact(value: float) -> Fraction:
 
 
 def _up(value: Fraction) -> float:
-    """The least float whose decimal is not below."""
+    """Return the least float whose decimal is not below the value."""
     near = float(value)
     return near if _exact(near) >= value else math.nextafter(near, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    epsilon: Fraction | None  # None: infinite
+    epsilon: Fraction | None  # None for infinity
     delta: Fraction
 
     def __add__(self, other: "_Sum") -> "_Sum":
@@ -138,7 +138,10 @@ class _Sum:
 
 
 def _of_run(costs: Iterable[Cost], adversary: Adversary, unit: Unit, neighbours: Neighbours) -> _Sum:
-    """The least cost of a run that holds for this question; a run that says nothing about it costs everything."""
+    """Return the least cost of a run that holds for this question.
+
+    A run that says nothing about it has infinite cost.
+    """
     found = [c for c in costs if c.adversary == adversary and c.covers(unit, neighbours)]
     least = min(found, key=lambda cost: (cost.epsilon, cost.delta), default=None)
     if least is None or math.isinf(least.epsilon):
@@ -147,7 +150,7 @@ def _of_run(costs: Iterable[Cost], adversary: Adversary, unit: Unit, neighbours:
 
 
 def total(runs: Iterable[Sequence[Cost]], adversary: Adversary, unit: Unit, neighbours: Neighbours) -> Cost:
-    """All runs together, rounded up.
+    """Return the cost of all runs together, rounded up.
 
     >>> once = Cost(adversary="server", unit="record", neighbours="replace-one", epsilon=0.1, delta=1e-6)
     >>> total([[once]] * 3, "server", "record", "zero-out").epsilon
@@ -169,7 +172,7 @@ def check_caps(caps: Iterable[Cap], before: Sequence[Sequence[Cost]], asked: Seq
 
 
 def tightened(current: Mapping[Adversary, Cap], given: Iterable[Cap]) -> list[Cap]:
-    """The given caps that are new or lower; others are refused, so that no study raises a cap by itself."""
+    """Return the given caps that are new or lower; refuse others, so that no study raises a cap by itself."""
     known, news = dict(current), []
     for cap in given:
         old = known.get(cap.adversary)
@@ -179,7 +182,7 @@ def tightened(current: Mapping[Adversary, Cap], given: Iterable[Cap]) -> list[Ca
                 f"{old.delta} ({old.unit}, {old.neighbours}), got epsilon {cap.epsilon} and delta {cap.delta} "
                 f"({cap.unit}, {cap.neighbours}). Raise the ledger's cap on purpose first."
             )
-        kept = cap if old is None else replace(cap, order=old.order)  # the rule of adding up stays
+        kept = cap if old is None else replace(cap, order=old.order)  # the rule of adding up does not change
         if kept != old:
             known[cap.adversary] = kept
             news.append(kept)

@@ -1,11 +1,11 @@
-"""What several charged runs tell one observer together: by exact composition of what each is certified for.
+"""What several charged runs reveal to one observer together, by exact composition of their certified curves.
 
-A charge holds its plan, so the whole certified curve of every run, delta as a function of epsilon, is known to whoever
-reads the books, with all that the grid, missing clients and masks may cost. A curve is a pair of laws that dominates
-the run; pairs compose exactly, which gives less than adding epsilons. A charge without a plan (of an older version,
-say) is known by its epsilon and delta alone, and enters as the worst mechanism that has them.
+A charge holds its plan. So the whole certified curve of every run, delta as a function of epsilon, is known to whoever
+reads the books, including what the grid, missing clients and masks may cost. A curve is a pair of laws that dominates
+the run; pairs compose exactly, which gives less than adding epsilons. A charge without a plan (of an older version, for
+example) is known only by its epsilon and delta, and enters as the worst mechanism that has them.
 
-This holds for runs that were fixed in advance. What may be said when later runs are chosen by earlier results is in
+This holds for runs that were fixed in advance. The rule for later runs that are chosen by earlier results is in
 ``filter.py``. Theory page: adding-up-runs.md.
 """
 
@@ -36,17 +36,17 @@ Question = tuple[Adversary, Unit, Neighbours]
 
 _SMALL = tuple(10.0**-power for power in np.arange(2.0, 13.01, 1 / 3).tolist())
 _DELTAS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.025, 0.015, *_SMALL)
-_EPSILONS = 32  # points of a hidden run's curve
-_LAST = 1e-9  # the delta at which it ends, or the plan's own if that is less
-_APART = 1e-6  # between two epsilons of a curve
-_WIDEST = 500.0  # the largest epsilon of a curve; its exponential must be a number
+_EPSILONS = 32  # number of points of a hidden run's curve
+_LAST = 1e-9  # the curve ends at this delta, or at the plan's own if that is less
+_APART = 1e-6  # least distance between two epsilons of a curve
+_WIDEST = 500.0  # the largest epsilon of a curve; exp of it must be finite
 
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """One charge: its costs as stated, and what ran, if the entry tells: plans and how often each.
+    """One charge: its stated costs, and the plans that ran and how often, if the entry says so.
 
-    A plan of which nothing is promised costs everything, also where an older version wrote down less.
+    A plan that promises nothing has infinite cost, even if an older version wrote down less.
     """
 
     costs: tuple[Cost, ...]
@@ -54,7 +54,7 @@ class Charged:
 
     @classmethod
     def read(cls, payload: Mapping[str, Any]) -> Self:
-        """From the payload of a charge; a text that is not the plan that was charged is not taken for it."""
+        """Read the payload of a charge; a text that is not the charged plan is ignored."""
         costs = tuple(Cost.read(cost) for cost in payload["costs"])
         plans = _plans_of(payload)
         if any(_exposed(text) for text, _ in plans):  # nothing is promised, whatever was written down
@@ -62,11 +62,11 @@ class Charged:
         return cls(costs, plans)
 
     def stated(self, question: Question) -> Cost:
-        """The least stated cost that holds for this question; infinite if none does."""
+        """Return the least stated cost that holds for this question; infinite if none does."""
         return total([self.costs], *question)
 
     def uses(self, question: Question) -> Uses | None:
-        """Laws that dominate what this observer learns; None if nothing finite is known."""
+        """Return laws that dominate what this observer learns; None if nothing finite is known."""
         cost = self.stated(question)
         if not math.isfinite(cost.epsilon):
             return None
@@ -83,7 +83,10 @@ class Charged:
 
 
 def _plans_of(payload: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    """The texts of the plans that were charged, and how often each; none unless they are what the charge names."""
+    """Return the texts of the charged plans, and how often each ran.
+
+    Return none unless their hashes are those that the charge names.
+    """
     text, several = payload.get("mechanism", ""), payload.get("extra", {}).get("plans")
     if isinstance(text, str) and _hash(text) == payload.get("plan"):
         return ((text, 1),)
@@ -97,22 +100,24 @@ def _plans_of(payload: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 
 @lru_cache(maxsize=1024)
 def _exposed(text: str) -> bool:
-    """Whether this is a plan whose promises do not hold: its noise is known, say."""
+    """Return whether this is a plan whose promises do not hold, for example because its noise is known."""
     try:
         return not covered(read_plan(text))
-    except (ValueError, FedveilError):  # of another version: its charge says what it costs
+    except (ValueError, FedveilError):  # a plan of another version, whose charge states its cost
         return False
 
 
 def charged(entries: Iterable[Entry]) -> list[Charged]:
-    """All charges of the books."""
+    """Return all charges in the books."""
     return [Charged.read(entry.payload) for entry in entries if entry.kind == "charge"]
 
 
 def together(runs: Sequence[Charged], question: Question, delta: float) -> float:
-    """The epsilon of all runs together at ``delta``, if they were fixed in advance; infinite if nothing is proved.
+    """Return the epsilon of all runs together at ``delta``, if they were fixed in advance.
 
-    Adding up epsilons and deltas is one way to prove it, so it is never more than their sum where deltas fit.
+    Infinite if nothing is proved.
+
+    Adding epsilons and deltas is one way to prove it, so the result is never more than their sum if the deltas fit.
     """
     if not runs:
         return 0.0
@@ -138,7 +143,7 @@ def _hash(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _law(text: str, question: Question) -> LossLaw | None:
-    """The law of a plan's certified curve; None if this version cannot read the plan, or it does not answer."""
+    """Return the law of a plan's certified curve; None if this version cannot read the plan or answer the question."""
     adversary, unit, neighbours = question
     try:
         plan = read_plan(text)
@@ -150,17 +155,17 @@ def _law(text: str, question: Question) -> LossLaw | None:
 
 
 def _certified(plan: Plan, adversary: Adversary) -> LossLaw | None:
-    """From epsilons at many deltas; the curve's start follows from its first points."""
+    """Build a law from certified epsilons at many deltas; the start of the curve follows from its first points."""
     if not covered(plan):
         return None
     points = _points(plan, adversary)
     points = [(epsilon, delta) for epsilon, delta in points if epsilon < _WIDEST]
     if not points:
         return None
-    # Of an (epsilon, delta) private pair of laws no event's chance differs by more than this, both ways considered.
+    # For an (epsilon, delta) private pair of laws, no event's probability differs by more than this.
     start = min(1.0, *((math.expm1(epsilon) + 2 * delta) / (math.exp(epsilon) + 1) for epsilon, delta in points))
     curve = [(0.0, start)]
-    for epsilon, delta in points:  # towards larger epsilons; of points that nearly coincide, the first will do
+    for epsilon, delta in points:  # in order of epsilon; of points that nearly coincide, the first is kept
         if epsilon >= curve[-1][0] + _APART:
             curve.append((epsilon, delta))
     if len(curve) < 2:
@@ -170,7 +175,10 @@ def _certified(plan: Plan, adversary: Adversary) -> LossLaw | None:
 
 
 def _points(plan: Plan, adversary: Adversary) -> list[tuple[float, float]]:
-    """Certified (epsilon, delta), deltas falling; of hidden runs delta is several times cheaper than its inverse."""
+    """Return certified (epsilon, delta) pairs, with falling delta.
+
+    For hidden runs delta at an epsilon is several times cheaper to compute than the inverse.
+    """
     own = promise(plan, adversary)
     if not plan.method.hides:
         deltas = sorted({*_DELTAS, own.delta}, reverse=True)
@@ -180,14 +188,14 @@ def _points(plan: Plan, adversary: Adversary) -> list[tuple[float, float]]:
         return [(own.epsilon, own.delta)]
     first, *epsilons = np.linspace(far.epsilon / _EPSILONS, far.epsilon, _EPSILONS).tolist()
     near = promise_at(plan, adversary, first)
-    # The bounds that are least here and there will do for the rest: each holds alone, whichever is the least.
+    # The bounds that are least at these points are used for the rest: each bound holds alone.
     names = {answer.certified_by for answer in (near, own, far) if answer.certified_by is not None}
     found = [(epsilon, promise_at(plan, adversary, epsilon, names).delta) for epsilon in epsilons]
     return sorted([(first, near.delta), (own.epsilon, own.delta), *found])
 
 
 def _worst(cost: Cost) -> Uses | None:
-    """The worst mechanism of this epsilon and delta."""
+    """Return the worst mechanism with this epsilon and delta."""
     if not (cost.epsilon < _WIDEST and cost.delta < 1):
         return None
     pair = LossDistributionAccountant().primitive(ApproximateDP(epsilon=cost.epsilon, delta=cost.delta))

@@ -1,4 +1,4 @@
-"""What one run of a plan costs each observer, and whether its promises hold at all: the one place that decides it."""
+"""What one run of a plan costs each observer, and whether its promises hold at all; decided only here."""
 
 import math
 
@@ -9,12 +9,12 @@ from fedveil.promises import promise
 
 
 def covered(plan: Plan) -> bool:
-    """Whether the guarantees hold for what a run of this plan releases."""
+    """Return whether the guarantees hold for what a run of this plan releases."""
     return not plan.unprotected
 
 
 def cost_of(plan: Plan, adversary: Adversary) -> Cost:
-    """What one run of this plan costs against this observer; infinite if something leaves that no noise covers."""
+    """Return the cost of one run against this observer; infinite if something leaves without noise."""
     answer, target = promise(plan, adversary), plan.target
     return Cost(
         adversary=adversary,

@@ -1,7 +1,7 @@
-"""One line of the books, and the chain of hashes that holds the lines together.
+"""One entry of the books, and the chain of hashes that links the entries.
 
-The hash of an entry covers its place, the hash before it, and a digest of its content. The digest stands apart so that
-an export can show the digest of another run's entry without its content, and every link can still be recomputed.
+The hash of an entry covers its place, the hash before it, and a digest of its content. With the separate digest, an
+export can show another run's entry without its content, and every link can still be recomputed.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ from fedveil.errors import BadValue, FedveilError
 from fedveil.strict_json import read_json
 
 Kind = Literal["cap", "charge", "progress", "release", "failed"]
-GENESIS = "0" * 64  # what the first entry follows
-ALL_RUNS = "*"  # whose entries the caps are; no run can have this name
+GENESIS = "0" * 64  # the hash before the first entry
+ALL_RUNS = "*"  # the name under which caps are recorded; no run can have it
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class LedgerBroken(FedveilError):
-    """The books, or an export of them, are not as they were written; ``entry`` is the first wrong one, 0 the whole."""
+    """The books, or an export, were altered or damaged; ``entry`` is the first wrong entry, 0 for the whole."""
 
     def __init__(self, entry: int, why: str) -> None:
         what = f"Entry {entry} of the ledger" if entry else "The ledger"
@@ -36,7 +36,7 @@ class LedgerBroken(FedveilError):
 
 
 def plain(name: str, value: Any) -> Any:
-    """A copy made of JSON's own types only; what JSON would bend silently (NaN, number keys) is refused."""
+    """Return a copy made of JSON's own types; refuse what JSON would change silently (NaN, keys that are numbers)."""
     match value:
         case None | bool() | str():
             return value
@@ -55,7 +55,9 @@ def plain(name: str, value: Any) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """The one way to write a plain value: sorted keys, no spaces, ASCII, shortest numbers that read back the same.
+    """Return a plain value in canonical form.
+
+    Keys are sorted; there are no spaces; text is ASCII; numbers are the shortest that read back the same.
 
     >>> canonical({"b": [1, 0.1], "a": None})
     '{"a":null,"b":[1,0.1]}'
@@ -64,7 +66,7 @@ def canonical(value: Any) -> str:
 
 
 def parse(text: str) -> Any:
-    """Read JSON that must be in canonical form: one value, one text, so nothing hides beside the hash."""
+    """Read JSON that must be in canonical form, so that each value has one text and one hash."""
     try:
         value = read_json(text, "it")
         same = canonical(value) == text
@@ -76,18 +78,18 @@ def parse(text: str) -> Any:
 
 
 def sha256(text: str) -> str:
-    """Hex SHA-256 of ASCII text."""
+    """Return the hexadecimal SHA-256 of ASCII text."""
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def link(sequence: int, previous: str, digest: str) -> str:
-    """The hash of the entry at this place, after that hash, with this content."""
+    """Return the hash of the entry at this place, after the previous hash, with this content digest."""
     return sha256(canonical([sequence, previous, digest]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Round 0 of a run is its charge, rounds 1 to T its progress, round T + 1 its release or failure."""
+    """One entry: round 0 of a run is its charge, rounds 1 to T its progress, round T + 1 its release or failure."""
 
     sequence: int
     previous: str
@@ -114,7 +116,7 @@ class Entry:
 
     @property
     def content(self) -> dict[str, Any]:
-        """What happened, without its place in the chain."""
+        """Return what happened, without the place in the chain."""
         return {
             "run": self.run,
             "round": self.round,
@@ -135,13 +137,13 @@ class Entry:
 
 
 def check_run(run: str) -> None:
-    """A run's name is a word that fits in a file name and a message."""
+    """Refuse a run's name that does not fit in a file name and a message."""
     rule = "be up to 100 letters, digits, dots, dashes or underscores, starting with a letter or digit"
     require(isinstance(run, str) and RUN.fullmatch(run), "run", rule, run)
 
 
 def check_stories(entries: Iterable[Entry]) -> None:
-    """Every run is charged first, goes forward, and ends once; ``LedgerBroken`` names the first entry that does not."""
+    """Check that every run is charged first, goes forward and ends once; ``LedgerBroken`` names the first violation."""
     rounds: dict[str, int] = {}
     latest: dict[str, Entry] = {}
     for entry in entries:

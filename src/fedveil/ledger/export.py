@@ -1,4 +1,4 @@
-"""A run's part of the books, for everyone: its entries and the caps in full, of other runs only digests.
+"""The publishable part of the books for one run: its entries and the caps in full, of other runs only digests.
 
 One JSON object a line: a head line, then every entry from the first of the books to the run's last. A digest is enough
 to recompute the hash of a hidden entry, so every link of the chain can be checked without knowing what others did.
@@ -20,7 +20,7 @@ _HIDDEN = {"sequence", "digest", "hash"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """What :func:`parse_export` found in order: the run's own entries, the caps before its end, the chain's end."""
+    """The checked content of an export: the run's own entries, the caps before its end, and the end of the chain."""
 
     run: str
     entries: tuple[Entry, ...]
@@ -30,7 +30,7 @@ class Export:
 
 
 def write_export(run: str, entries: Sequence[Entry]) -> bytes:
-    """The lines for one run, out of all entries of the books."""
+    """Return the lines of the export for one run, given all entries of the books."""
     own = [entry.sequence for entry in entries if entry.run == run]
     require(own, "run", "be in the ledger", run)
     shown = entries[: own[-1]]
@@ -45,7 +45,7 @@ def write_export(run: str, entries: Sequence[Entry]) -> bytes:
 
 
 def read_export(path: Path) -> list[Entry]:
-    """The run's own entries, after the whole chain was checked."""
+    """Return the run's own entries, after checking the whole chain."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -54,7 +54,7 @@ def read_export(path: Path) -> list[Entry]:
 
 
 def parse_export(data: bytes) -> Export:
-    """Read and check everything: form, links, order of the run; :class:`LedgerBroken` names the first wrong entry."""
+    """Read and check an export: form, links, order of the run; :class:`LedgerBroken` names the first wrong entry."""
     try:
         lines = [parse(line) for line in data.decode("ascii").removesuffix("\n").split("\n")]
         head = lines[0]
@@ -79,7 +79,7 @@ def parse_export(data: bytes) -> Export:
 
 
 def _follow(sequence: int, previous: str, line: Any, run: str) -> tuple[str, Entry | None]:
-    """The hash of the next line, and its entry if it is shown."""
+    """Return the hash of the next line, and its entry if it is shown."""
     keys = set(line) if isinstance(line, dict) else set()
     if keys not in (_SHOWN, _HIDDEN) or type(line["sequence"]) is not int or line["sequence"] != sequence:
         raise LedgerBroken(sequence, "it is not the line that should follow")
@@ -102,7 +102,7 @@ def _follow(sequence: int, previous: str, line: Any, run: str) -> tuple[str, Ent
 
 
 def _place(data: bytes) -> str:
-    """Which line cannot be read."""
+    """Return which line cannot be read."""
     for number, line in enumerate(data.split(b"\n"), start=1):
         try:
             parse(line.decode("ascii"))

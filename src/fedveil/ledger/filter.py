@@ -30,13 +30,13 @@ from fedveil.ledger.composition import Charged, Question
 from fedveil.theory.loss import FiniteLaw, LossLaw
 
 ORDERS: Final = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0)
-OUTSIDE: Final = 0.1  # the share of a cap's delta that is kept for the chances of being outside
-_UP: Final = 1 + 1e-9  # sums are rounded up
+OUTSIDE: Final = 0.1  # the share of a cap's delta that is reserved for the chances of being outside
+_UP: Final = 1 + 1e-9  # relative amount by which sums are rounded up
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Renyi divergence of the cap's order, and the chance of being outside of it."""
+    """The Renyi divergence of the cap's order, and the chance of being outside of it."""
 
     divergence: float
     outside: float
@@ -46,12 +46,12 @@ class Spent:
 
 
 def question_of(cap: Cap) -> Question:
-    """Whom and what the cap is about."""
+    """Return the observer, unit and relation that the cap is about."""
     return cap.adversary, cap.unit, cap.neighbours
 
 
 def spent_by(run: Charged, cap: Cap, order: float) -> Spent:
-    """What one charge takes of a cap with this order; infinite if nothing finite is known of it."""
+    """Return what one charge takes of a cap with this order; infinite if nothing finite is known."""
     uses = run.uses(question_of(cap))
     if uses is None:
         return Spent(math.inf, 0.0)
@@ -63,11 +63,14 @@ def spent_by(run: Charged, cap: Cap, order: float) -> Spent:
 
 
 def _divergence(law: LossLaw, order: float) -> Spent:
-    """Of the law without its infinite losses, whose mass is the chance of being outside."""
+    """Return the divergence of a law without its infinite losses.
+
+    The mass of the infinite losses is the chance of being outside.
+    """
     if not isinstance(law, FiniteLaw):
         return Spent(math.inf, 0.0)
     losses, p = np.array(law.losses), np.array(law.p)
-    outside = max(0.0, 1.0 - math.fsum(law.p)) + 1e-15  # the sum of floats may hide as much
+    outside = max(0.0, 1.0 - math.fsum(law.p)) + 1e-15  # a sum of floats may be off by this much
     seen = p > 0
     moment = float(logsumexp(np.log(p[seen]) + (order - 1) * losses[seen]))
     inside = order * math.log1p(-outside) if outside < 1 else -math.inf
@@ -79,7 +82,7 @@ def _log_conversion(order: float) -> float:
 
 
 def budget_of(cap: Cap, order: float) -> Spent:
-    """What all runs together may take of a cap with this order."""
+    """Return what all runs together may take of a cap with this order."""
     if cap.delta <= 0:
         return Spent(-math.inf, 0.0)
     room = math.log((1 - OUTSIDE) * cap.delta) - _log_conversion(order)
@@ -87,7 +90,10 @@ def budget_of(cap: Cap, order: float) -> Spent:
 
 
 def epsilon_of(spent: Spent, cap: Cap, order: float) -> float:
-    """The epsilon, at the cap's delta, of all that was taken so far; infinite if the rest of delta does not pay."""
+    """Return the epsilon, at the cap's delta, of everything taken so far.
+
+    Infinite if the chances of being outside leave no delta.
+    """
     budget = budget_of(cap, order)
     if not (spent.divergence < math.inf and spent.outside <= budget.outside):
         return math.inf
@@ -95,7 +101,7 @@ def epsilon_of(spent: Spent, cap: Cap, order: float) -> float:
 
 
 def total_spent(runs: Iterable[Charged], cap: Cap, order: float) -> Spent:
-    """All charges together."""
+    """Return the sum of what all charges take."""
     found = Spent(0.0, 0.0)
     for run in runs:
         found += spent_by(run, cap, order)
@@ -108,9 +114,9 @@ def _fits(spent: Spent, cap: Cap, order: float) -> bool:
 
 
 def settled(cap: Cap, before: Sequence[Charged], asked: Charged) -> Cap:
-    """A cap that is stated for the first time, with the rule that lets more runs like this one pass.
+    """Return a cap that is stated for the first time, with the rule that admits more runs like this one.
 
-    The choice depends on the first run alone, so it is made before anything was learned under the cap.
+    The choice depends on the first run only, so it is made before anything is learned under the cap.
     """
     cost = asked.stated(question_of(cap))
     if not (0 < cost.epsilon < math.inf) or cap.delta <= 0 or not asked.plans:

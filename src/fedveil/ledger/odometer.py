@@ -1,4 +1,4 @@
-"""What was spent on a data set, by whom, and what is left under its caps, for every observer."""
+"""What was spent on a data set, by which runs, and what is left under its caps, for every observer."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from fedveil.promises import ADVERSARIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One charge: the run's name, when, the study's name if the entry tells it, how it ended, what it cost."""
+    """One charge: the run, its time, the study's name if known, how the run ended, and its cost."""
 
     run: str
     at: str | None
@@ -27,9 +27,9 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a cap has left: the share of it, and how many more runs like the last would pass.
+    """What a cap has left: the remaining share, and how many more runs like the last would fit.
 
-    ``spent``: the epsilon of all runs at the cap's delta, by the rule of the cap.
+    ``spent``: the epsilon of all runs at the cap's delta, by the cap's own rule.
     """
 
     cap: Cap
@@ -54,7 +54,7 @@ class ObserverRow:
 
 
 def runs_of(entries: Sequence[Entry]) -> list[RunRow]:
-    """All charges in the order they were made."""
+    """Return all charges in the order in which they were made."""
     ends = {entry.run: entry.kind for entry in entries if entry.kind in ("release", "failed")}
     words = {"release": "released", "failed": "failed"}
     return [
@@ -72,9 +72,9 @@ def runs_of(entries: Sequence[Entry]) -> list[RunRow]:
 
 
 def observers(runs: Sequence[Charged], caps: Sequence[Cap], delta: float | None = None) -> list[ObserverRow]:
-    """One row for each observer and each unit and relation that a charge or its cap is about.
+    """Return one row for each observer, and for each unit and relation of a charge or of its cap.
 
-    ``delta``: where exact composition is evaluated; without it at the cap's delta, or at the sum of the runs' deltas.
+    ``delta``: where exact composition is evaluated; by default the cap's delta, or the sum of the runs' deltas.
     """
     known = {cap.adversary: cap for cap in caps}
     asked = {(cost.unit, cost.neighbours) for run in runs for cost in run.costs}
@@ -100,7 +100,7 @@ def observers(runs: Sequence[Charged], caps: Sequence[Cap], delta: float | None 
 
 
 def left_under(cap: Cap, runs: Sequence[Charged]) -> Left:
-    """What the cap's own rule says."""
+    """Return what is left under a cap, by its own rule."""
     question = question_of(cap)
     if cap.order is None:
         added = total([run.costs for run in runs], *question)
@@ -127,14 +127,14 @@ def _share(spent: float, whole: float) -> float:
 
 
 def _times(rest: float, once: float) -> int:
-    """How often it fits; a little less than that, never more."""
+    """Return how often ``once`` fits into ``rest``, rounded down with a safety margin."""
     if not (0 <= rest < math.inf and 0 <= once < math.inf):
         return 0
     return 10**9 if once == 0 else min(10**9, math.floor(rest / once * (1 - 1e-9) + 2e-9))
 
 
 def _study(run: Charged) -> str | None:
-    """The name that the plan carries."""
+    """Return the study's name from the plan, if there is one."""
     try:
         names = {read_plan(text).name for text, _ in run.plans}
     except (ValueError, FedveilError):

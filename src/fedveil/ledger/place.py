@@ -1,10 +1,10 @@
-"""Where the books of a data set lie: where the study says, else in one place beside the source.
+"""Where the books of a data set lie: where the study says, otherwise in one place beside the source.
 
 A source that is a file or a folder has its books in ``.fedveil/NAME.sqlite`` beside it, whatever study runs on it and
-wherever its results go, so every run on the source is charged in the same books. Where a study names another place,
-that file is a link to it, so a study that names none is charged there too; and rows that have books in that folder
-under another name (the source was renamed or copied) keep them. Built-in data and arrays lie nowhere: without a place
-of their own, each run has its books in its private folder.
+wherever its results go, so every run on the source is charged in the same books. If a study names another place, that
+file is a link to it, so a study that names none is charged there too. Rows that already have books in that folder under
+another name (the source was renamed or copied) keep them. Built-in data and arrays have no place: unless a study names
+one, each run has its books in its private folder.
 """
 
 import fcntl
@@ -26,22 +26,22 @@ POINTER = "books"  # in a run's private folder: the path of the books that were 
 
 
 def beside(source: Path) -> Path:
-    """The default place of the books of a file or folder; links to it have the same."""
+    """Return the default place of the books of a file or folder; a link to it has the same place."""
     real = source.resolve()
     return real.parent / FOLDER / f"{real.name}.sqlite"
 
 
 def default_place(study: Study) -> Path | None:
-    """Beside the study's source; None for data that lie nowhere."""
+    """Return the place beside the study's source; None for data without a place."""
     if study.source is None or study.source.shipped is not None:
         return None
     return beside(study.base / study.source.source)
 
 
 def books_of(study: Study, own: Path | None, *, begun: bool = False) -> Path | None:
-    """The books that a run of this study is charged in; ``own``: a run's own, where nothing else is known.
+    """Return the books in which a run of this study is charged; ``own``: the run's own books, if there are no others.
 
-    ``begun``: the run goes on, so where it has books of its own it goes on in them.
+    ``begun``: the run is resumed, so if it has books of its own it continues in them.
     """
     if study.books.ledger is not None:
         return study.books.ledger
@@ -65,17 +65,17 @@ def settled_place(
     begun: bool = False,
     urandom: Callable[[int], bytes] = os.urandom,
 ) -> Path | None:
-    """The books of this study's rows, which exist then and are the only ones that the folder beside the source knows.
+    """Return the books of this study's rows; create them if necessary.
 
-    Rows that have books there under another name keep them. A study that names other books than those is refused:
-    neither would know what was spent in the other.
+    They are the only books of these rows in the folder beside the source. Rows that have books there under another name
+    keep them. A study that names other books is refused, since neither would know what was spent in the other.
     """
     place, usual = books_of(study, own, begun=begun), default_place(study)
     if place is None or usual is None or place == own:
         return place
     try:
         _make_room(usual)
-    except BadValue:  # no room beside the source, so the place that the study names is the only one
+    except BadValue:  # the place beside the source is not writable, so the place that the study names is the only one
         return place
     fingerprint, older = cache(fingerprint), cache(older)
     with _alone(usual.parent):
@@ -101,9 +101,9 @@ def settled_place(
 
 
 def _known(usual: Path, fingerprint: Fingerprint, older: Fingerprint) -> Path | None:
-    """The books in this folder that were opened with these rows, those of the usual name first; links are followed.
+    """Return the books in this folder that were opened with these rows, preferring the usual name; links are followed.
 
-    Books that cannot be read might be these, so they are an error.
+    Books that cannot be read might be these, so they raise an error.
     """
     others = sorted(path for path in usual.parent.glob("*.sqlite") if path != usual)
     for path in (usual, *others):
@@ -116,7 +116,7 @@ def _known(usual: Path, fingerprint: Fingerprint, older: Fingerprint) -> Path | 
 
 
 def _link(usual: Path, place: Path) -> None:
-    """Let the usual place lead to the books; where there can be no links, each study has to name them."""
+    """Make the usual place a link to the books; without support for links, each study has to name them."""
     with suppress(OSError):
         usual.unlink(missing_ok=True)
         usual.symlink_to(place)
@@ -124,17 +124,17 @@ def _link(usual: Path, place: Path) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time looks for books in this folder and makes them."""
+    """Let one process at a time look for books in this folder and create them."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # until the handle is closed
+        fcntl.flock(handle, fcntl.LOCK_EX)  # held until the handle is closed
         yield
     finally:
         os.close(handle)
 
 
 def _make_room(place: Path) -> None:
-    """The folder of the books, closed to others."""
+    """Create the folder of the books, accessible to its owner only."""
     if place.exists():
         return
     try:
@@ -150,7 +150,10 @@ def _make_room(place: Path) -> None:
 
 
 def find(given: Path) -> Path:
-    """The books that a path means: a ledger, the folder of a run or a site, or a data set with books beside it."""
+    """Return the books that a path means.
+
+    The path may be a ledger, the folder of a run or a site, or a data set with books beside it.
+    """
     require(given.exists(), "The ledger", "be a ledger, the folder of a run, or a data set", str(given))
     if given.is_file() and _database(given):
         return given
@@ -164,14 +167,14 @@ def find(given: Path) -> Path:
     place = beside(given)
     known = sorted((given / FOLDER).glob("*.sqlite")) if given.is_dir() else []
     hint = "No run was charged there, or its books lie where a study says: [books] ledger."
-    if known:  # a folder with data sets in it: which one is meant?
+    if known:  # a folder with several data sets: it is not clear which one is meant
         hint = f"There are books of what lies in it: name {' or '.join(str(given / path.stem) for path in known)}."
     require(place.is_file(), "The ledger", f"be found at {given}, or at {place}", "nothing there", hint)
     return place
 
 
 def _database(path: Path) -> bool:
-    """Whether this is meant as a ledger: an SQLite file, or a damaged one that has a head."""
+    """Return whether this is meant as a ledger: an SQLite file, or a damaged one that has a head."""
     with path.open("rb") as file:
         if file.read(16) == b"SQLite format 3\0":
             return True

@@ -1,7 +1,7 @@
-"""The SQLite file under the books: made whole or not at all, private, and append-only down to the SQL.
+"""The SQLite file of the books: created completely or not at all, private, and append-only by SQL triggers.
 
-A commit reaches the disk before it returns (write-ahead log, synchronous FULL). Triggers refuse whatever is not the
-next entry, so a mistake in the code above, or a hand at a prompt, cannot change, remove or skip one.
+A commit is on the disk before it returns (write-ahead log, synchronous FULL). Triggers refuse everything but the next
+entry, so neither a mistake in the code above nor a person at a prompt can change, remove or skip one.
 """
 
 import os
@@ -17,10 +17,10 @@ from fedveil.files import link_new
 from fedveil.ledger.entry import GENESIS, Entry, LedgerBroken, check_stories, parse
 from fedveil.ledger.head import head_file
 
-FORMAT = 2  # of new books: fingerprint of the rows as they were read, head kept beside them
-FIRST = 1  # fingerprint of the prepared records, no head
-APPLICATION = 0x66765F31  # "fv_1": tells our file from any other SQLite file
-_WRITE_AHEAD = bytes([2, 2])  # versions of writing and reading, bytes 18 and 19 of every SQLite file
+FORMAT = 2  # of new books: fingerprint of the rows as read, head beside them
+FIRST = 1  # the older format: fingerprint of the prepared records, no head
+APPLICATION = 0x66765F31  # "fv_1": marks our files among SQLite files
+_WRITE_AHEAD = bytes([2, 2])  # write and read versions, bytes 18 and 19 of every SQLite file
 
 _OUTSIDE = {
     sqlite3.SQLITE_PERM,
@@ -79,17 +79,17 @@ END;
 
 
 class LedgerUnusable(FedveilError):
-    """The file cannot be read or written now: a full disk, a lock that is not given up, a file of another kind."""
+    """The file cannot be read or written now: a full disk, a lock that is not released, a file of another kind."""
 
 
 def create(path: Path, fingerprint: Callable[[bytes], str], urandom: Callable[[int], bytes]) -> None:
-    """Make new books at ``path``, unless another process is quicker.
+    """Create new books at ``path``, unless another process is faster.
 
-    They are made and checked in memory, written to a file without a name, read back, and linked to their name: so
-    nobody meets half a ledger, also when the disk is full or the process is killed.
+    They are built and checked in memory, written to a file without a name, read back, and then linked to their name. So
+    nobody ever sees half a ledger, even if the disk is full or the process is killed.
     """
     for remains in (path.with_name(path.name + extra) for extra in ("-wal", "-shm", "-journal")):
-        if remains.exists() and not path.exists():  # SQLite would apply another ledger's log to the new one
+        if remains.exists() and not path.exists():  # SQLite would apply the log of another ledger to the new one
             raise BadValue(f"{remains} must not lie alone: bring back its ledger {path.name}, or remove both.")
     try:
         link_new(path, _empty_books(urandom(32), fingerprint))
@@ -100,7 +100,7 @@ def create(path: Path, fingerprint: Callable[[bytes], str], urandom: Callable[[i
 
 
 def _empty_books(key: bytes, fingerprint: Callable[[bytes], str]) -> bytes:
-    """The file of books without an entry."""
+    """Return the bytes of books without entries."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA}")
@@ -110,23 +110,23 @@ def _empty_books(key: bytes, fingerprint: Callable[[bytes], str]) -> bytes:
         if found != "ok" or identity(connection) != (FORMAT, key, fingerprint(key)):
             raise LedgerBroken(0, f"new books are not in order: {found}")
         image = bytearray(connection.serialize())
-    image[18:20] = _WRITE_AHEAD  # a database in memory cannot have a write-ahead log; the file is to have one
+    image[18:20] = _WRITE_AHEAD  # a database in memory cannot have a write-ahead log, but the file shall have one
     return bytes(image)
 
 
 def connect(path: Path, patience: float) -> sqlite3.Connection:
-    """A connection to books that exist, set so that what is committed is on the disk."""
+    """Return a connection to existing books, configured so that a commit is on the disk."""
     if sqlite3.sqlite_version_info < (3, 37):
         raise LedgerUnusable(f"A ledger needs SQLite 3.37 or later, this is {sqlite3.sqlite_version}.")
     loose = stat.S_IMODE(path.stat().st_mode) & 0o077
     if loose:
         raise BadValue(f"The ledger {path} must be closed to other users; close it with: chmod 600 {path}")
-    uri = f"{path.resolve().as_uri()}?mode=rw"  # never makes an empty file
+    uri = f"{path.resolve().as_uri()}?mode=rw"  # mode rw never creates an empty file
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=patience)
     try:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION:
-            if head_file(path).exists():  # it was a ledger of ours
+            if head_file(path).exists():  # it was one of our ledgers
                 raise LedgerBroken(0, f"the file {path} is damaged (its mark is gone); bring back a copy of it")
             raise BadValue(f"{path} must be a ledger of this program, and it is another database.")
         for pragma in ("synchronous = FULL", "fullfsync = ON", "trusted_schema = OFF"):
@@ -141,13 +141,13 @@ def connect(path: Path, patience: float) -> sqlite3.Connection:
 
 
 def settle(path: Path) -> None:
-    """Bring what a process that was killed left in the log beside the books into the books themselves."""
+    """Move what a killed process left in the log beside the books into the books."""
     with plainly(path):
         connect(path, patience=60.0).close()
 
 
 def identity(connection: sqlite3.Connection) -> tuple[int, bytes, str]:
-    """Format, key and keyed fingerprint."""
+    """Return the format, the key and the keyed fingerprint."""
     found = connection.execute("SELECT format, key, fingerprint FROM books").fetchone()
     if found is None:
         raise LedgerBroken(0, "the books' own line is missing")
@@ -158,17 +158,17 @@ def identity(connection: sqlite3.Connection) -> tuple[int, bytes, str]:
 
 
 def hash_at(connection: sqlite3.Connection, sequence: int) -> str | None:
-    """The hash of the entry at this place; None if there is none."""
+    """Return the hash of the entry at this place; None if there is none."""
     found = connection.execute("SELECT hash FROM entries WHERE sequence = ?", (sequence,)).fetchone()
     return None if found is None else str(found[0])
 
 
 @contextmanager
 def plainly(path: Path) -> Iterator[None]:
-    """SQLite's and the disk's complaints as one sentence.
+    """Turn errors of SQLite and of the disk into one sentence.
 
-    :class:`LedgerUnusable` where the world outside is in the way (locks, rights, a full disk), and
-    :class:`LedgerBroken` for whatever else SQLite says of a file: it is damaged.
+    :class:`LedgerUnusable` for causes outside the file (locks, permissions, a full disk), and :class:`LedgerBroken` for
+    everything else that SQLite reports, which means a damaged file.
     """
     try:
         yield
@@ -181,9 +181,9 @@ def plainly(path: Path) -> Iterator[None]:
 
 
 def _outside(error: sqlite3.Error, path: Path) -> bool:
-    """Whether the fault lies with the world and not with the file.
+    """Return whether the cause of an error lies outside the file.
 
-    A file that ends too early is damaged, and so is one that calls itself read-only while we may write to it.
+    A file that ends too early is damaged, and so is one that calls itself read-only although we may write to it.
     """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     if code & 0xFF == sqlite3.SQLITE_READONLY:
@@ -193,7 +193,7 @@ def _outside(error: sqlite3.Error, path: Path) -> bool:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, *, writing: bool) -> Iterator[None]:
-    """One view of the books; for a writer alone, from the first look to the commit, and all of it or nothing."""
+    """Hold one view of the books; a writer is alone from the first read to the commit, and writes all or nothing."""
     connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
     try:
         yield
@@ -211,13 +211,13 @@ def append(connection: sqlite3.Connection, entry: Entry, payload: str) -> None:
 
 
 def head(connection: sqlite3.Connection) -> tuple[int, str]:
-    """Sequence and hash of the last entry."""
+    """Return the sequence number and the hash of the last entry."""
     found = connection.execute("SELECT sequence, hash FROM entries ORDER BY sequence DESC LIMIT 1").fetchone()
     return (0, GENESIS) if found is None else (int(found[0]), str(found[1]))
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
-    """An entry as it is stored; ``LedgerBroken`` if it is not what its hash was made of."""
+    """Return an entry as it is stored; raise ``LedgerBroken`` if it does not match its hash."""
     sequence, previous, run, round_, kind, payload, at, stored = row
     try:
         content = parse(payload)
@@ -230,26 +230,26 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
 
 
 def of_run(connection: sqlite3.Connection, run: str) -> list[Entry]:
-    """A run's entries, each checked against its own hash."""
+    """Return a run's entries, each checked against its own hash."""
     query = "SELECT * FROM entries WHERE run = ? ORDER BY sequence"
     return [entry_of(row) for row in connection.execute(query, (run,))]
 
 
 def at_round(connection: sqlite3.Connection, run: str, number: int) -> Entry | None:
-    """A run's entry of this round; 0 is its charge."""
+    """Return a run's entry of this round; round 0 is its charge."""
     found = connection.execute("SELECT * FROM entries WHERE run = ? AND round = ?", (run, number)).fetchone()
     return None if found is None else entry_of(found)
 
 
 def last_of(connection: sqlite3.Connection, run: str) -> Entry | None:
-    """A run's latest entry."""
+    """Return a run's latest entry."""
     query = "SELECT * FROM entries WHERE run = ? ORDER BY round DESC LIMIT 1"
     found = connection.execute(query, (run,)).fetchone()
     return None if found is None else entry_of(found)
 
 
 def everything(connection: sqlite3.Connection) -> list[Entry]:
-    """All entries, the whole chain checked."""
+    """Return all entries, after checking the whole chain."""
     entries: list[Entry] = []
     previous = GENESIS
     for place, row in enumerate(connection.execute("SELECT * FROM entries ORDER BY sequence"), start=1):

@@ -1,8 +1,8 @@
-"""One transaction for everyone who trains: charge what a plan costs, then record what comes out of it.
+"""The transaction of every training run: charge what a plan costs, then record what it releases.
 
-A run in this process, an aggregator, a site, a comparison and an estimator all go through here, so there is one answer
-to what a plan costs each observer. Of an unprotected plan nothing is promised: every observer is charged with an
-infinite epsilon, and what is released counts as not covered (``costs.py``).
+A run in this process, an aggregator, a site, a comparison and an estimator all use it, so there is one answer to what a
+plan costs each observer. An unprotected plan promises nothing: every observer is charged with an infinite epsilon, and
+what is released counts as not covered (``costs.py``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ Planned = tuple[Plan, int]  # a plan, and how often it runs
 
 
 def costs_of(planned: Sequence[Planned], target: Target) -> tuple[Cost, ...]:
-    """What all these runs cost together, against each observer, for the target's unit and neighbours."""
+    """Return what these runs together cost against each observer, for the target's unit and neighbours."""
     runs = [(plan, times) for plan, times in planned if times > 0]
 
     def row(adversary: Adversary) -> Cost:
@@ -37,7 +37,7 @@ def costs_of(planned: Sequence[Planned], target: Target) -> tuple[Cost, ...]:
 
 
 def caps_of(books: Books, target: Target) -> list[Cap]:
-    """The caps that a study states, for the unit and the neighbours of its target."""
+    """Return the caps that a study states, for the unit and the neighbours of its target."""
     return [
         Cap(adversary=who, unit=target.unit, neighbours=target.neighbours, epsilon=epsilon, delta=delta)
         for who, epsilon, delta in books.caps
@@ -45,7 +45,7 @@ def caps_of(books: Books, target: Target) -> list[Cap]:
 
 
 def moment(plan: Plan, now: datetime) -> str | None:
-    """When something happened, as entries state it; nothing for a run that must repeat to the byte."""
+    """Return the time in the form of the entries; None for a run that must repeat byte for byte."""
     return None if plan.seeded else now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -58,7 +58,7 @@ class Transaction:
     at: str | None = None
 
     def charge(self, plan: Plan, *, caps: Sequence[Cap] = (), extra: Mapping[str, Any] | None = None) -> Entry:
-        """Take one run of this plan out of the budget; the entry holds the plan, from which its cost follows."""
+        """Charge one run of this plan to the budget; the entry holds the plan, from which its cost follows."""
         return self.ledger.charge(
             self.run,
             plan.hash,
@@ -73,7 +73,7 @@ class Transaction:
     def charge_together(
         self, planned: Sequence[Planned], target: Target, *, caps: Sequence[Cap] = (), extra: Mapping[str, Any]
     ) -> Entry:
-        """Take several runs out of the budget, all of them or none; their plans are kept under ``extra.plans``."""
+        """Charge several runs to the budget, all or none; their plans are kept under ``extra.plans``."""
         require(len(planned) >= 1, "A charge", "be for at least one plan", len(planned))
         least = min(times for _, times in planned)
         require(least >= 1, "A charge", "be for plans that run at least once each", least)
@@ -89,10 +89,10 @@ class Transaction:
         )
 
     def release(self, output: bytes, *, also: Sequence[str] = ()) -> Self:
-        """Record what is about to leave, by its SHA-256; only then may it leave."""
+        """Record what is about to be released, by its SHA-256; only after this may it leave."""
         self.ledger.release(self.run, sha256(output).hexdigest(), also=also, at=self.at)
         return self
 
     def export(self) -> bytes:
-        """The publishable record of this run."""
+        """Return the publishable record of this run."""
         return self.ledger.export(self.run)

@@ -1,4 +1,4 @@
-"""What a loss must know: its constants, and the clipped gradient of a whole batch."""
+"""The interface of a loss: its constants, and the clipped gradient of a whole batch."""
 
 import math
 from dataclasses import dataclass
@@ -6,16 +6,18 @@ from typing import Protocol
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.values import Vector, number
+from fedveil.values import Matrix, Vector, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What holds for every record and every pair of parameters; derived in docs/theory/losses.md, never estimated.
+    """Constants that hold for every record and every pair of parameters.
 
-    ``lipschitz`` bounds a record's gradient. The gradient map is ``smoothness``-Lipschitz (None: nobody knows); it is
-    the gradient of a function whose curvature is at least ``strong_convexity`` where ``convex``, and perhaps of none
-    where not.
+    Derived in docs/theory/losses.md, never estimated.
+
+    ``lipschitz`` bounds a record's gradient. The gradient map is ``smoothness``-Lipschitz (None: unknown). If
+    ``convex``, it is the gradient of a function whose curvature is at least ``strong_convexity``; otherwise it may be
+    no gradient at all.
     """
 
     lipschitz: float
@@ -34,36 +36,42 @@ class Constants:
 
     @property
     def known_smoothness(self) -> float:
-        """For rules that take steps from it; where it is unknown the user has to give the step."""
+        """The smoothness, for rules that choose step sizes from it.
+
+        If it is unknown, the user has to give the step size.
+        """
         if self.smoothness is None:
             raise BadValue("schedule.step_size must be given for a model of unknown smoothness: no rule finds it.")
         return self.smoothness
 
 
 class Loss(Protocol):
-    """A loss of linear scores, bound by the laws in tests/property/test_model_laws.py.
+    """A loss of linear scores, which must satisfy the laws in tests/property/test_model_laws.py.
 
-    Parameters are one flat vector; a row holds its constant feature too, if there is one. Targets are class numbers
-    from 0, or real numbers.
+    Parameters are one flat vector; a row includes its constant feature, if there is one. Targets are class numbers from
+    0, or real numbers.
     """
 
     @property
     def kind(self) -> str:
-        """The name a study file uses."""
+        """The name in a study file."""
 
     @property
     def classes(self) -> int:
-        """How many there are to tell apart; 0 for regression."""
+        """Number of classes; 0 for regression."""
 
     @property
     def outputs(self) -> int:
-        """How many linear scores a row has."""
+        """Number of linear scores of a row."""
 
     def size(self, features: int) -> int:
-        """How many parameters there are."""
+        """Return the number of parameters."""
 
     def constants(self, bound: float, clip: float | None) -> Constants:
-        """Those of the clipped loss, for rows of norm at most ``bound``; ``None`` clips at the natural bound."""
+        """Return the constants of the clipped loss, for rows of norm at most ``bound``.
+
+        None clips at the natural bound.
+        """
 
     def gradient(
         self,
@@ -74,22 +82,28 @@ class Loss(Protocol):
         clip: float,
         weights: Vector | None = None,
         norms: Vector | None = None,
+        grain: float | None = None,
     ) -> tuple[Vector, int]:
-        """The weighted sum of the clipped gradients, and how many records were left out of it.
+        """Return the weighted sum of the clipped gradients, and how many records were left out of it.
 
         Left out: a row, target or gradient that is no finite number, a target that is no class. That count depends on
-        the data: it must not be published. ``norms``: the rows' norms, if known; clipping trusts them.
+        the data: it must not be published. ``norms``: the rows' norms, if known; clipping trusts them. With ``grain``,
+        a power of two as :func:`fedveil.model.rows.grain_of` gives it, every record's gradient is rounded to multiples
+        of it and the sum is exact: what a record adds is the same to the bit, whoever else is in the batch.
         """
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
-        """The mean loss, not clipped."""
+        """Return the mean loss, not clipped."""
 
     def predict(self, w: Vector, X: Vector) -> Vector:
-        """A class number or a real number for each row."""
+        """Return a class number or a real number for each row."""
+
+    def scores(self, w: Vector, X: Vector) -> Matrix:
+        """What a prediction is made from: a row of numbers for each row, one or one per class."""
 
 
 def with_l2(constants: Constants, l2: float) -> Constants:
-    """The constants of a round that adds ``l2 * w`` to the averaged gradient.
+    """Return the constants of a round that adds ``l2 * w`` to the averaged gradient.
 
     ``lipschitz`` stays: that term is the same on neighbouring data sets.
 
@@ -107,7 +121,7 @@ def with_l2(constants: Constants, l2: float) -> Constants:
 
 
 def clipped_lipschitz(natural: float, clip: float | None) -> float:
-    """The bound that clipping enforces: no larger than what holds without it."""
+    """Return the bound that clipping enforces: no larger than what holds without it."""
     if clip is None:
         return natural
     check_clip(clip)
@@ -115,17 +129,17 @@ def clipped_lipschitz(natural: float, clip: float | None) -> float:
 
 
 def check_bound(bound: float) -> None:
-    """Refuse a bound on the rows' norms that bounds nothing."""
+    """Refuse a bound on the rows' norms that is not positive and finite."""
     require(0 < bound < math.inf, "bound", "be finite and positive", bound, "It bounds the norm of every row.")
 
 
 def check_clip(clip: float) -> None:
-    """Refuse a clipping norm that bounds nothing."""
+    """Refuse a clipping norm that is not positive and finite."""
     require(1e-100 <= clip <= 1e100, "clip", "lie in [1e-100, 1e100]", clip, "It bounds each record's gradient.")
 
 
 def check_batch(size: int, w: Vector, X: Vector, y: Vector, weights: Vector | None, norms: Vector | None) -> None:
-    """Refuse arrays that do not belong together; broadcasting would hide it."""
+    """Refuse arrays whose shapes do not fit; broadcasting would hide the mistake."""
     require(w.shape == (size,), "w", f"be a flat vector of {size} parameters", w.shape)
     rows = (X.shape[0],)
     for name, given in (("y", y), ("weights", weights), ("norms", norms)):

@@ -1,7 +1,8 @@
 """Losses of one linear score z = <w, x>: logistic, smoothed hinge, Huber.
 
 The gradient of a record is slope(z) * x, so clipping it to norm c clips the slope to [-c/|x|, c/|x|]. The slope stays
-nondecreasing and no steeper: it is the slope of another convex loss, as smooth as the first (docs/theory/losses.md).
+nondecreasing and no steeper, so it is the slope of another convex loss with the same smoothness
+(docs/theory/losses.md).
 """
 
 from abc import ABC, abstractmethod
@@ -13,12 +14,12 @@ from scipy.special import expit
 
 from fedveil.checks import require
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
-from fedveil.model.rows import row_norms, weighted_sum
-from fedveil.values import Vector, number
+from fedveil.model.rows import row_norms, scores, weighted_sum
+from fedveil.values import Matrix, Vector, number
 
 
 class MarginLoss(ABC):
-    """All that the three share; each adds its own slope, height and limits of both."""
+    """What the three losses share; each adds its own slope and height, and the limits of its slope."""
 
     __slots__ = ()
     outputs = 1
@@ -30,22 +31,25 @@ class MarginLoss(ABC):
 
     @abstractmethod
     def _limits(self) -> tuple[float, float]:
-        """The largest slope, and how steep the slope itself can be."""
+        """Return the largest slope, and the largest derivative of the slope."""
 
     @abstractmethod
     def _slope(self, z: Vector, y: Vector) -> Vector:
-        """The derivative in z, a new array, to a few units in the last place; NaN where the target is no class."""
+        """Return the derivative in z as a new array, accurate to a few units in the last place.
+
+        It is NaN if the target is not a class.
+        """
 
     @abstractmethod
     def _height(self, z: Vector, y: Vector) -> Vector:
-        """The loss itself."""
+        """Return the loss of each record."""
 
     def size(self, features: int) -> int:
-        """One parameter per feature."""
+        """Return the number of parameters: one per feature."""
         return features
 
     def constants(self, bound: float, clip: float | None) -> Constants:
-        """Slope times row norm; steepness times its square."""
+        """Return the constants: slope times row norm, and steepness times its square."""
         check_bound(bound)
         slope, steepness = self._limits()
         return Constants(lipschitz=clipped_lipschitz(slope * bound, clip), smoothness=steepness * bound * bound)
@@ -59,33 +63,39 @@ class MarginLoss(ABC):
         clip: float,
         weights: Vector | None = None,
         norms: Vector | None = None,
+        grain: float | None = None,
     ) -> tuple[Vector, int]:
-        """The weighted sum of the clipped gradients, and how many records were left out of it."""
+        """Return the weighted sum of the clipped gradients, and how many records were left out of it."""
         check_clip(clip)
         check_batch(X.shape[1], w, X, y, weights, norms)
         norms = row_norms(X) if norms is None else norms
         with np.errstate(all="ignore"):
-            limits = clip / norms  # infinite for a row of zeros: nothing to clip
-            slopes = self._slope(X @ w, y)
+            limits = clip / norms  # infinite for a row of zeros, which needs no clipping
+            slopes = self._slope(scores(X, w, grain), y)
             np.minimum(slopes, limits, out=slopes)
             np.maximum(slopes, np.negative(limits, out=limits), out=slopes)
             usable = np.isfinite(slopes) & np.isfinite(norms) & np.isfinite(y)
-            return weighted_sum(X, slopes, usable, weights), X.shape[0] - int(np.count_nonzero(usable))
+            return weighted_sum(X, slopes, usable, weights, grain), X.shape[0] - int(np.count_nonzero(usable))
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
-        """The mean loss, not clipped."""
+        """Return the mean loss, not clipped."""
         check_batch(X.shape[1], w, X, y, None, None)
         with np.errstate(all="ignore"):
             return float(np.mean(self._height(X @ w, y)))
 
     def predict(self, w: Vector, X: Vector) -> Vector:
-        """The sign of the score as class 0 or 1; for regression the score."""
+        """Return the sign of the score as class 0 or 1; for regression the score itself."""
         z: Vector = X @ w
         return (z > 0).astype(np.float64) if self.classes else z
 
+    def scores(self, w: Vector, X: Vector) -> Matrix:
+        """Return the score, as a column."""
+        z: Vector = X @ w
+        return z[:, None]
+
 
 def _signs(y: Vector) -> Vector:
-    """-1 for class 0, +1 for class 1, NaN for anything else."""
+    """Return -1 for class 0, +1 for class 1, NaN for anything else."""
     signs = 2.0 * y - 1.0
     stray = np.abs(signs) != 1.0
     if stray.any():
@@ -117,7 +127,7 @@ class Logistic(MarginLoss):
 @final
 @dataclass(frozen=True, slots=True)
 class SmoothedHinge(MarginLoss):
-    """max(0, 1 - margin), its corner replaced by a parabola over the last ``smoothing`` before margin 1."""
+    """max(0, 1 - margin), with the corner replaced by a parabola over the last ``smoothing`` before margin 1."""
 
     smoothing: float = 1.0
 

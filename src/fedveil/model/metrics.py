@@ -1,4 +1,4 @@
-"""How well a model does. On private data each of these is a release of its own."""
+"""Measures of how well a model does. On private data, each of them is itself a release."""
 
 import numpy as np
 
@@ -8,26 +8,26 @@ from fedveil.values import Vector
 
 
 def accuracy(loss: Loss, w: Vector, X: Vector, y: Vector) -> float:
-    """The share of rows whose class is predicted rightly."""
+    """Return the share of rows whose class is predicted correctly."""
     require(loss.classes > 0, "loss", "be one for classes", loss.kind, "Use r2 or mean_absolute_error.")
     require(X.shape[0] > 0, "X", "have at least one row", X.shape)
     return float(np.mean(loss.predict(w, X) == y))
 
 
 def mean_absolute_error(loss: Loss, w: Vector, X: Vector, y: Vector) -> float:
-    """How far predictions are from the targets, on average."""
+    """Return the mean absolute difference between predictions and targets."""
     return float(np.mean(np.abs(_errors(loss, w, X, y))))
 
 
 def r2(loss: Loss, w: Vector, X: Vector, y: Vector) -> float:
-    """One less the share of the targets' variance that is left unexplained; NaN where all targets are equal."""
+    """Return one minus the unexplained share of the targets' variance; NaN if all targets are equal."""
     left = float(np.sum(_errors(loss, w, X, y) ** 2))
     whole = float(np.sum((y - y.mean()) ** 2))
     return 1.0 - left / whole if whole > 0 else float("nan")
 
 
 def scores(loss: Loss, w: Vector, X: Vector, y: Vector) -> dict[str, float]:
-    """All that apply to this loss, by name."""
+    """Return all measures that apply to this loss, by name."""
     found = {"loss": loss.value(w, X, y)}
     if loss.classes:
         return found | {"accuracy": accuracy(loss, w, X, y)}

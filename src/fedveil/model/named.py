@@ -14,7 +14,7 @@ KINDS = ("logistic", "softmax", "smoothed-hinge", "huber")
 def loss_named(
     kind: str, *, classes: int | None = None, smoothing: float | None = None, threshold: float | None = None
 ) -> Loss:
-    """The loss of this name. ``classes``: how many the data have (0 for regression), checked if given.
+    """Return the loss of this name. ``classes``: how many the data have (0 for regression), checked if given.
 
     >>> loss_named("softmax", classes=10)
     Softmax(classes=10)
@@ -43,10 +43,10 @@ def loss_named(
 
 
 def usual_clip(loss: Loss, bound: float) -> float | None:
-    """The norm that gradients of classes have at the zero model, whatever the data; None keeps the natural bound.
+    """Return the gradient norm at the zero model, which is the same for all data; None keeps the natural bound.
 
-    What a record can move falls, and so does the noise. Only records that the model gets badly wrong are clipped, and
-    the loss stays convex (docs/theory/losses.md).
+    Clipping there lowers the influence of a record, and so the noise. Only records that the model gets badly wrong are
+    clipped, and the loss stays convex (docs/theory/losses.md).
 
     >>> usual_clip(loss_named("logistic"), 2.0), usual_clip(loss_named("huber"), 2.0)
     (1.0, None)
@@ -58,3 +58,21 @@ def usual_clip(loss: Loss, bound: float) -> float | None:
             return bound * math.sqrt(1 - 1 / classes)
         case _:
             return None
+
+
+def usual_reach(loss: Loss) -> float:
+    """The spread of the best model's scores that a design assumes: a public guess, the same for all data.
+
+    Classes that can be told apart nine times in ten need logits that spread by about four; a hinge has done its work
+    at a margin of one, and a target of a regression, scaled to [-1, 1], spreads by about a half (theory: schedules.md).
+
+    >>> usual_reach(loss_named("logistic")), usual_reach(loss_named("huber"))
+    (4.0, 0.5)
+    """
+    match loss:
+        case Logistic() | Softmax():
+            return 4.0
+        case SmoothedHinge():
+            return 1.0
+        case _:
+            return 0.5

@@ -1,8 +1,8 @@
 """Softmax regression, clipped so that it stays convex.
 
-Cutting a softmax gradient to a norm does *not* give the gradient of a convex loss when there are three classes or
-more, and a step along it can drive two models apart. Here the missing probability 1 - p[target] is cut instead, which
-bounds the norm as well and is the gradient of a convex loss, as smooth as the first (docs/theory/losses.md).
+Cutting a softmax gradient to a norm does *not* give the gradient of a convex loss if there are three classes or more,
+and a step along it can drive two models apart. Here the missing probability 1 - p[target] is cut instead. This bounds
+the norm as well, and gives the gradient of a convex loss with the same smoothness (docs/theory/losses.md).
 """
 
 import math
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
-from fedveil.model.rows import row_norms, weighted_sum
-from fedveil.values import Vector, whole
+from fedveil.model.rows import row_norms, scores, weighted_sum
+from fedveil.values import Matrix, Vector, whole
 
 
 @final
@@ -34,15 +34,15 @@ class Softmax:
 
     @property
     def outputs(self) -> int:
-        """One score per class."""
+        """Number of scores: one per class."""
         return self.classes
 
     def size(self, features: int) -> int:
-        """One parameter per feature and class."""
+        """Return the number of parameters: one per feature and class."""
         return features * self.classes
 
     def constants(self, bound: float, clip: float | None) -> Constants:
-        """|p - e_target| is at most sqrt(2); diag(p) - p p' at most 1/2."""
+        """Return the constants, from |p - e_target| <= sqrt(2) and diag(p) - p p' <= 1/2."""
         check_bound(bound)
         return Constants(lipschitz=clipped_lipschitz(math.sqrt(2.0) * bound, clip), smoothness=0.5 * bound * bound)
 
@@ -55,8 +55,9 @@ class Softmax:
         clip: float,
         weights: Vector | None = None,
         norms: Vector | None = None,
+        grain: float | None = None,
     ) -> tuple[Vector, int]:
-        """The weighted sum of the clipped gradients, and how many records were left out of it.
+        """Return the weighted sum of the clipped gradients, and how many records were left out of it.
 
         A record's gradient is scaled by min(1, clip / (sqrt(2) (1 - p[target]) |x|)), so its norm is at most ``clip``.
         """
@@ -65,19 +66,19 @@ class Softmax:
         norms = row_norms(X) if norms is None else norms
         with np.errstate(all="ignore"):
             target, known = self._targets(y)
-            powers = self._powers(w, X)
+            powers = self._powers(w, X, grain)
             here = np.arange(X.shape[0])
             right = powers[here, target]
             powers[here, target] = 0.0
-            wrong = powers.sum(axis=1)  # not total - right, nor 1 - p: both cancel
+            wrong = powers.sum(axis=1)  # not total - right, nor 1 - p, which both lose digits by cancellation
             scale = 1.0 / np.maximum(wrong + right, wrong * (norms * (math.sqrt(2.0) / clip)))
             powers *= scale[:, None]
             powers[here, target] = -wrong * scale
             usable = known & np.isfinite(scale) & np.isfinite(norms)
-            return weighted_sum(X, powers, usable, weights), X.shape[0] - int(np.count_nonzero(usable))
+            return weighted_sum(X, powers, usable, weights, grain), X.shape[0] - int(np.count_nonzero(usable))
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
-        """The mean loss, not clipped; NaN if a target is no class."""
+        """Return the mean loss, not clipped; NaN if a target is not a class."""
         check_batch(self.size(X.shape[1]), w, X, y, None, None)
         with np.errstate(all="ignore"):
             target, known = self._targets(y)
@@ -87,18 +88,23 @@ class Softmax:
             return float(np.mean(np.where(known, logs, np.nan)))
 
     def predict(self, w: Vector, X: Vector) -> Vector:
-        """The class of the largest score."""
+        """Return the class of the largest score."""
         z: Vector = X @ w.reshape(X.shape[1], self.classes)
         return np.asarray(z.argmax(axis=1), dtype=np.float64)
 
+    def scores(self, w: Vector, X: Vector) -> Matrix:
+        """Return the score of each class."""
+        z: Matrix = X @ w.reshape(X.shape[1], self.classes)
+        return z
+
     def _targets(self, y: Vector) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Class numbers that are safe to index with, and where they are meant."""
+        """Return class numbers that are safe as indices, and a mask of the valid ones."""
         known = (y >= 0) & (y < self.classes) & (y == np.floor(y))
         return np.where(known, y, 0.0).astype(np.intp), known
 
-    def _powers(self, w: Vector, X: Vector) -> Vector:
-        """exp(score), each row scaled so that its largest entry is 1."""
-        z: Vector = X @ w.reshape(X.shape[1], self.classes)
+    def _powers(self, w: Vector, X: Vector, grain: float | None) -> Vector:
+        """Return exp(score), with each row scaled so that its largest entry is 1."""
+        z = scores(X, w.reshape(X.shape[1], self.classes), grain)
         z -= z.max(axis=1, keepdims=True)
         np.exp(z, out=z)
         return z

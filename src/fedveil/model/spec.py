@@ -1,4 +1,4 @@
-"""A loss as a plan states it: by name, with what is enforced around it."""
+"""A loss as a plan states it: by name, with clipping, l2 and radius."""
 
 from dataclasses import dataclass, replace
 
@@ -10,15 +10,15 @@ from fedveil.model.torch import TorchLoss
 from fedveil.values import number, whole
 
 KINDS = (*NAMED, "torch")
-_NORM_ROUNDING = 1e-9  # a computed norm of up to a million numbers is that exact
+_NORM_ROUNDING = 1e-9  # relative error of a computed norm of up to a million numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlan:
     """The loss and what is enforced around it: clipping, l2, and the ball the model is kept in.
 
-    ``classes`` is what the data have (0 for regression); None until the data are known. ``module``, ``criterion``,
-    ``precision`` and ``parameters`` are a torch model's: see :class:`fedveil.model.torch.TorchLoss`.
+    ``classes`` is the number of classes in the data (0 for regression); None until the data are known. ``module``,
+    ``criterion``, ``precision`` and ``parameters`` belong to a torch model: see :class:`fedveil.model.torch.TorchLoss`.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class ModelPlan:
         self._check_torch()
         if self.classes is not None:
             object.__setattr__(self, "classes", whole("model.classes", self.classes))
-            _ = self.loss  # refuses a loss that does not go with so many classes
+            _ = self.loss  # refuses a loss that does not fit the number of classes
         for name in ("smoothing", "threshold", "clip", "radius"):
             given = getattr(self, name)
             if given is not None:
@@ -49,7 +49,7 @@ class ModelPlan:
 
     @property
     def loss(self) -> Loss:
-        """The loss by its name."""
+        """The loss of this name."""
         if self.kind == "torch":
             return TorchLoss(
                 module=self.module or "",
@@ -74,17 +74,20 @@ class ModelPlan:
                 require(getattr(self, name) is None, f"model.{name}", "be left out of a torch model", name)
 
     def settled(self, classes: int, features: int) -> "ModelPlan":
-        """With what the data's shape decides: classes, and a torch module's number of parameters."""
+        """Return the model with what the shape of the data decides.
+
+        Classes, and a torch module's number of parameters.
+        """
         model = replace(self, classes=classes)
         return replace(model, parameters=_counted(model, features)) if self.kind == "torch" else model
 
     def constants(self, bound: float) -> Constants:
-        """Lipschitz, smoothness and strong convexity on rows of norm at most ``bound``, as far as floats can tell."""
+        """Return Lipschitz constant, smoothness and strong convexity on rows of norm at most ``bound``."""
         return with_l2(self.loss.constants(bound * (1 + _NORM_ROUNDING), self.clip), self.l2)
 
 
 def _counted(model: ModelPlan, features: int) -> int:
-    """In the module itself; a number that a study states must be that."""
+    """Count the parameters of the module; refuse another number in the study."""
     count = replace(model, parameters=None).loss.size(features)
     require(model.parameters in (None, count), "model.parameters", f"be the module's, {count}", model.parameters)
     return count

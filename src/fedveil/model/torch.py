@@ -1,6 +1,6 @@
-"""Any torch module behind the protocol of losses: clipped per-record gradients, and nothing assumed but the clip.
+"""A torch module as a loss: clipped per-record gradients, and no assumption but the clip.
 
-Neither convexity nor smoothness is known, so only bounds that do without them apply (docs/torch.md). PyTorch is loaded
+Neither convexity nor smoothness is known, so only bounds that need neither apply (docs/torch.md). PyTorch is loaded
 when the module is first needed: to plan and to train, not to read or certify a plan.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip
-from fedveil.values import Vector, whole
+from fedveil.values import Matrix, Vector, whole
 
 if TYPE_CHECKING:
     from fedveil.model.torch_engine import Engine
@@ -25,7 +25,7 @@ CRITERIA = ("cross-entropy", "logistic", "mse", "huber")
 class TorchLoss:
     """``module``: package.file:function that makes it; ``parameters``: how many it has, None until it is first made.
 
-    The flat vector is the way from the module's starting parameters, so zero is where training begins.
+    The flat vector is the difference from the module's starting parameters, so training begins at zero.
     """
 
     module: str
@@ -51,23 +51,23 @@ class TorchLoss:
 
     @property
     def outputs(self) -> int:
-        """One per class, or one number."""
+        """Number of outputs: one per class, or one number."""
         return max(1, self.classes)
 
     def size(self, features: int) -> int:
-        """As stated, or as counted in the module."""
+        """Return the number of parameters, as stated or as counted in the module."""
         return self.parameters if self.parameters is not None else int(self._engine(features).start.size)
 
     def start(self, features: int) -> Vector:
-        """The parameters that the flat vector 0 stands for: public, and added to what was learned."""
+        """Return the starting parameters, to which the flat vector 0 corresponds; they are public."""
         return self._engine(features).start.copy()
 
     def module_at(self, w: Vector, features: int) -> Any:
-        """The torch module with the parameters that ``w`` stands for."""
+        """Return the torch module with the parameters that ``w`` stands for."""
         return self._engine(features).module_at(w)
 
     def constants(self, bound: float, clip: float | None) -> Constants:
-        """The clip, and nothing else."""
+        """Return constants that hold the clip and nothing else."""
         check_bound(bound)
         hint = "Without it nothing bounds what a record can do to a torch model."
         require(clip is not None, "model.clip", "be given for a torch model", clip, hint)
@@ -83,29 +83,36 @@ class TorchLoss:
         clip: float,
         weights: Vector | None = None,
         norms: Vector | None = None,
+        grain: float | None = None,
     ) -> tuple[Vector, int]:
-        """The weighted sum of the clipped gradients, and how many records were left out of it."""
+        """Return the weighted sum of the clipped gradients, and how many records were left out of it."""
         check_clip(clip)
+        hint = "Its last bits depend on the batch that a record is in (docs/torch.md)."
+        require(grain is None, "grain", "be left out for a torch model", grain, hint)
         engine = self._engine(X.shape[1])
         check_batch(engine.start.size, w, X, y, weights, norms)
         return engine.gradient(w, X, y, clip, weights)
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
-        """The mean loss, not clipped; NaN if a target is no class."""
+        """Return the mean loss, not clipped; NaN if a target is not a class."""
         engine = self._engine(X.shape[1])
         check_batch(engine.start.size, w, X, y, None, None)
         return float(np.mean(engine.losses(w, X, y)))
 
     def predict(self, w: Vector, X: Vector) -> Vector:
-        """The class of the largest output (of one output: whether it is positive), or the number itself."""
+        """Return the class of the largest output (of one output: whether it is positive), or the number itself."""
         found = self._engine(X.shape[1]).outputs(w, X)
         if not self.classes:
             return found[:, 0]
         best = found.argmax(axis=1) if found.shape[1] > 1 else found[:, 0] > 0
         return np.asarray(best, dtype=np.float64)
 
+    def scores(self, w: Vector, X: Vector) -> Matrix:
+        """Return the module's outputs."""
+        return self._engine(X.shape[1]).outputs(w, X)
+
     def _engine(self, features: int) -> "Engine":
-        from fedveil.model.torch_engine import engine  # loads PyTorch
+        from fedveil.model.torch_engine import engine  # imports PyTorch
 
         found = engine(self.module, self.criterion, self.classes, self.precision, features)
         same = self.parameters in (None, found.start.size)

@@ -1,4 +1,4 @@
-"""The loss of one record: functions of (outputs, targets) that give one number for each row."""
+"""The loss of one record: functions of (outputs, targets) that return one number for each row."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from fedveil.model.torch_module import named
 
 
 def outputs_of(criterion: str, classes: int) -> int | None:
-    """How many outputs the module must have; None where the user's own criterion decides."""
+    """Return how many outputs the module must have; None if the user's own criterion decides."""
     if ":" in criterion:
         return None
     return classes if criterion == "cross-entropy" else 1
 
 
 def criterion_of(name: str) -> Any:
-    """The function of this name."""
+    """Return the function of this name."""
     functional = torch.nn.functional
 
     def cross_entropy(outputs: Any, targets: Any) -> Any:

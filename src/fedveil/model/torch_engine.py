@@ -1,4 +1,4 @@
-"""A checked module and its criterion, behind flat float64 vectors."""
+"""A checked module and its criterion, used through flat float64 vectors."""
 
 from copy import deepcopy
 from functools import lru_cache
@@ -14,11 +14,11 @@ from fedveil.model.torch_records import Records, parts
 from fedveil.model.torch_stack import Stack, layers_of
 from fedveil.values import Vector
 
-_AT_ONCE = 4096  # rows of a plain forward pass
+_AT_ONCE = 4096  # rows in one forward pass
 
 
 class Engine:
-    """``start``: the parameters that the flat vector 0 stands for, public; training learns the way from there."""
+    """``start``: the public parameters that the flat vector 0 stands for; training learns the difference from them."""
 
     def __init__(self, module: str, criterion: str, classes: int, precision: str, features: int) -> None:
         self.classes, self.dtype = classes, getattr(torch, precision)
@@ -40,7 +40,10 @@ class Engine:
         return self._tensor(rows), torch.from_numpy(np.asarray(targets, dtype=np.float64)).to(self.dtype)
 
     def _work(self, rows: Any, targets: Any, own: bool) -> Any:
-        """The plain stack where it applies and agrees with the general way on the probe; else the general way."""
+        """Return the fast way for a plain stack if it applies and agrees with the general way on a probe.
+
+        Otherwise return the general way.
+        """
         general = Records(self.module, self.criterion, self.names)
         values, ones = self._values(np.zeros(self.start.size)), torch.ones(rows.shape[0], dtype=torch.float64)
         expected, usable = general.clipped(values, rows, targets, 1e30, ones)
@@ -55,10 +58,10 @@ class Engine:
         return stack if close else general
 
     def gradient(self, w: Vector, X: Vector, y: Vector, clip: float, weights: Vector | None) -> tuple[Vector, int]:
-        """The weighted sum of clipped gradients, and how many records were left out of it."""
+        """Return the weighted sum of clipped gradients, and how many records were left out of it."""
         known = self._known(y) & np.isfinite(X).all(axis=1)
         shares = known.astype(np.float64) if weights is None else np.where(known, weights, 0.0)
-        if not known.all():  # rows keep their places: which are computed side by side is not up to the data
+        if not known.all():  # rows keep their places, so the data do not decide which rows are computed together
             X, y = np.where(known[:, None], X, 0.0), np.where(known, y, 0.0)
         values, total, left = self._values(w), np.zeros(self.start.size), int(np.count_nonzero(~known))
         rows, targets, factors = self._tensor(X), self._tensor(y), torch.from_numpy(shares)
@@ -69,18 +72,18 @@ class Engine:
         return total, left
 
     def outputs(self, w: Vector, X: Vector) -> Vector:
-        """The module's outputs, a row for each record."""
+        """Return the module's outputs, a row for each record."""
         return np.concatenate([found.double().numpy() for _, found in self._forward(w, X)])
 
     def losses(self, w: Vector, X: Vector, y: Vector) -> Vector:
-        """Of each record, not clipped; NaN where the target is no class."""
+        """Return the loss of each record, not clipped; NaN if the target is not a class."""
         known = self._known(y)
         targets = self._tensor(np.where(known, y, 0.0))
         found = [self.criterion(out, targets[part]).double().numpy() for part, out in self._forward(w, X)]
         return np.where(known, np.concatenate(found), np.nan)
 
     def module_at(self, w: Vector) -> Any:
-        """A copy of the module with the parameters that ``w`` stands for."""
+        """Return a copy of the module with the parameters that ``w`` stands for."""
         module = deepcopy(self.module)
         with torch.no_grad():
             for name, value in zip(self.names, self._values(w), strict=True):
@@ -112,5 +115,5 @@ class Engine:
 
 @lru_cache(maxsize=8)
 def engine(module: str, criterion: str, classes: int, precision: str, features: int) -> Engine:
-    """Made, checked and probed once."""
+    """Return the engine, which is made, checked and probed once."""
     return Engine(module, criterion, classes, precision, features)

@@ -1,4 +1,4 @@
-"""A torch module by the name of the function that makes it, refused where a record's gradient would make no sense.
+"""A torch module given by the name of a function; refused if per-record gradients would be meaningless for it.
 
 The module runs in evaluation mode, on the processor, in the stated precision, from starting parameters that are the
 same every time (torch's seed is 0 while it is made).
@@ -21,7 +21,7 @@ _NAME = 'be "package.file:function", found on Python\'s path or in the current f
 
 @contextmanager
 def _current_folder() -> Iterator[None]:
-    """Looked in last, as long as this lasts: a command is not started with it on Python's path."""
+    """Add the current folder at the end of Python's path for a while, since a command does not start with it."""
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
@@ -34,7 +34,7 @@ def _current_folder() -> Iterator[None]:
 
 
 def named(text: str, what: str) -> Any:
-    """The object that ``package.file:name`` names; the current folder is looked in as well."""
+    """Return the object that ``package.file:name`` names, also looking in the current folder."""
     file, _, name = text.partition(":")
     require(file and name.isidentifier(), what, _NAME, text)
     with _current_folder():
@@ -47,7 +47,7 @@ def named(text: str, what: str) -> Any:
 
 
 def make_module(text: str, precision: str) -> Any:
-    """The checked module, in evaluation mode."""
+    """Return the checked module, in evaluation mode."""
     need_torch()
     make = named(text, "model.module")
     with torch.random.fork_rng(devices=[]), _current_folder():
@@ -63,7 +63,7 @@ def make_module(text: str, precision: str) -> Any:
     _check_parameters(module)
     for part in module.modules():
         if getattr(part, "inplace", False) is True:
-            part.inplace = False  # the same function; gradients want the input as it was
+            part.inplace = False  # the same function, but gradients need the unchanged input
     return module.to(device="cpu", dtype=getattr(torch, precision)).eval()
 
 
@@ -95,7 +95,10 @@ def _check_parameters(module: Any) -> None:
 
 
 def probe(module: Any, criterion: Any, rows: Any, targets: Any, outputs: int | None) -> None:
-    """Refuse, on random rows, what the structure does not show: random, mixing or changing modules, stray shapes."""
+    """Refuse, by trying random rows, what the structure does not show.
+
+    Random, mixing or changing modules, odd shapes.
+    """
     found = _outputs(module, rows)
     count = rows.shape[0]
     width = found.numel() // count
@@ -128,7 +131,7 @@ def _outputs(module: Any, rows: Any) -> Any:
 
 
 def _close(one: Any, other: Any) -> bool:
-    """Up to rounding, which depends on how many rows are computed at once."""
+    """Return whether two results agree up to rounding, which depends on how many rows are computed at once."""
     error = math.sqrt(torch.finfo(one.dtype).eps) / 10
     size = 1.0 + float(one.detach().abs().max())
     return one.shape == other.shape and float((one - other).detach().abs().max()) <= error * size

@@ -1,6 +1,6 @@
-"""Clipped sums of per-record gradients, each record through the module on its own (``vmap`` of ``grad``).
+"""Clipped sums of per-record gradients, each record through the module separately (``vmap`` of ``grad``).
 
-A record never meets another before it is clipped, whatever the module does: it sees batches of one.
+No record meets another before it is clipped, whatever the module does, because it sees batches of one.
 """
 
 import math
@@ -10,8 +10,8 @@ from typing import Any
 from fedveil.errors import BadValue
 from fedveil.model.torch_library import torch
 
-BUDGET = 32 * 2**20  # bytes that per-record gradients may take at once; more is slower, too
-SHRUNK = 1 - 1e-6  # of the clip: pays for computed norms and scales, of up to 2**32 parameters
+BUDGET = 32 * 2**20  # bytes that per-record gradients may take at once; more would also be slower
+SHRUNK = 1 - 1e-6  # of the clip: covers the rounding of norms and scales, for up to 2**32 parameters
 
 
 class Records:
@@ -22,12 +22,12 @@ class Records:
         self._each = torch.func.vmap(torch.func.grad(self._loss), in_dims=(None, 0, 0))
 
     def rows_at_once(self, row: Any) -> int:
-        """As many as the budget holds, in the module's precision and once more in float64."""
+        """Return how many rows fit the budget, in the module's precision and once more in float64."""
         size = sum(value.numel() for value in self.module.parameters() if value.requires_grad)
         return max(1, int(BUDGET // (size * (row.element_size() + 8))))
 
     def clipped(self, values: list[Any], rows: Any, targets: Any, clip: float, weights: Any) -> tuple[list[Any], Any]:
-        """The weighted sum, by parameter, and which records are in it (their gradients are finite numbers)."""
+        """Return the weighted sum, by parameter, and which records are in it (those with finite gradients)."""
         try:
             found = self._each(dict(zip(self.names, values, strict=True)), rows, targets)
         except RuntimeError as error:
@@ -46,14 +46,14 @@ class Records:
 
 
 def scales_of(norms: Any, clip: float, weights: Any) -> tuple[Any, Any]:
-    """What each record's gradient is multiplied with, zero where its norm is no finite number; and where it is one."""
+    """Return the factor of each record's gradient, zero if its norm is not finite; and which norms are finite."""
     usable = torch.isfinite(norms)
     scales = torch.where(norms > clip * SHRUNK, clip * SHRUNK / norms, 1.0) * weights
     return torch.where(usable, scales, 0.0), usable
 
 
 def parts(count: int, size: int) -> list[slice]:
-    """Slices of nearly equal length, at most ``size``."""
+    """Return slices of nearly equal length, at most ``size``."""
     pieces = max(1, math.ceil(count / size))
     edges = [count * i // pieces for i in range(pieces + 1)]
     return [slice(a, b) for a, b in pairwise(edges) if b > a]

@@ -1,8 +1,8 @@
-"""Clipped sums of per-record gradients of a plain stack of layers, for the price of one pass over the whole batch.
+"""Clipped sums of per-record gradients for a plain stack of layers, at the cost of one pass over the batch.
 
-The gradient of a linear layer is an outer product, input times error: its norm is the product of two norms, so it need
-not be formed. A convolution's is small and is formed. Only layers from a fixed list take part, called in a fixed
-order, none of which lets one record see another: a module with a ``forward`` of its own goes through torch_records.
+The gradient of a linear layer is an outer product of input and error: its norm is the product of two norms, so it need
+not be formed. The gradient of a convolution is small and is formed. Only layers from a fixed list are accepted, called
+in a fixed order, and none lets one record see another; a module with its own ``forward`` goes through torch_records.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _PLAIN = (*_ACTIVATIONS, "Identity", "MaxPool2d", "AvgPool2d")
 
 
 def layers_of(module: Any) -> list[Any] | None:
-    """The layers in order, if the module is such a stack and nothing else."""
+    """Return the layers in order, if the module is such a stack and nothing else; otherwise None."""
     nn = torch.nn
     leaves: list[Any] = []
 
@@ -53,7 +53,7 @@ class Stack:
         self.leaves, self.criterion = leaves, criterion
 
     def rows_at_once(self, row: Any) -> int:
-        """As many as the budget holds of inputs, patches and formed gradients."""
+        """Return how many rows fit the budget for inputs, patches and formed gradients."""
         numbers, here = 0, row[None]
         with torch.no_grad():
             for leaf in self.leaves:
@@ -67,7 +67,7 @@ class Stack:
         return max(1, BUDGET // (8 * numbers))
 
     def clipped(self, values: list[Any], rows: Any, targets: Any, clip: float, weights: Any) -> tuple[list[Any], Any]:
-        """The weighted sum, by parameter, and which records are in it (their gradients are finite numbers)."""
+        """Return the weighted sum, by parameter, and which records are in it (those with finite gradients)."""
         inputs, errors = self._passes(values, rows, targets)
         layers = [leaf for leaf in self.leaves if isinstance(leaf, torch.nn.Linear | torch.nn.Conv2d)]
         kinds = [_layer(leaf, a, e) for leaf, a, e in zip(layers, inputs, errors, strict=True)]
@@ -76,7 +76,7 @@ class Stack:
         return [value for kind in kinds for value in kind.summed(scales, spoiled)], usable
 
     def _passes(self, values: list[Any], rows: Any, targets: Any) -> tuple[list[Any], list[Any]]:
-        """The input of every layer with parameters, and the derivative of the loss in its output."""
+        """Return the input of every layer with parameters, and the derivative of the loss in its output."""
         functional, left = torch.nn.functional, list(values)
         inputs, results, here = [], [], rows
         for leaf in self.leaves:
@@ -90,7 +90,7 @@ class Stack:
             else:
                 here = functional.conv2d(here, weight, bias, leaf.stride, leaf.padding, leaf.dilation)
             if not here.requires_grad:
-                here.requires_grad_(True)  # the first of them: parameters carry no gradient here
+                here.requires_grad_(True)  # the first layer's input, because parameters carry no gradient here
             results.append(here)
         total = self.criterion(here.reshape(here.shape[0], -1), targets).sum()
         return inputs, list(torch.autograd.grad(total, results))
@@ -108,7 +108,7 @@ def _layer(leaf: Any, given: Any, error: Any) -> Any:
 
 
 def _squares(rows: Any) -> Any:
-    """Squared norms, without a second array of that size."""
+    """Return squared norms, without a second array of that size."""
     return torch.linalg.vector_norm(rows, dim=1).square()
 
 
@@ -123,14 +123,14 @@ class _Outer:
 
     def summed(self, scales: Any, spoiled: Any) -> list[Any]:
         given, error = self.given, self.error
-        if spoiled is not None:  # zero times infinity is no zero
+        if spoiled is not None:  # zero times infinity is not zero
             given, error = (value.masked_fill(spoiled[:, None], 0.0) for value in (given, error))
         error = error * scales[:, None]
         return [(error.T @ given).flatten(), *([error.sum(0)] if self.bias else [])]
 
 
 class _Formed:
-    """Gradients that are formed, record by record."""
+    """Gradients that are formed for each record."""
 
     def __init__(self, weight: Any, bias: Any) -> None:
         self.values = [value.flatten(1).double() for value in (weight, bias) if value is not None]

@@ -1,8 +1,8 @@
 """Secret randomness by address: the words of round k are a function of the key and of k, and of nothing else.
 
-A round that is computed again after a crash therefore gets the very same noise, and no round can be noised twice with
-different values, whose mean would give the noise away. Words are AES-256 in counter mode under a key of their own for
-each address; they are taken for uniform, which is the one computational assumption here.
+A round that is computed again after a crash therefore gets the same noise. No round can be noised twice with different
+values, whose mean would reveal what the noise covers. The words are AES-256 in counter mode, under a separate key for
+each address. That they are as good as uniform is the only computational assumption here.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from fedveil.values import Indices
 Words = NDArray[np.uint64]
 
 KEY_BYTES: Final = 32
-_DOMAIN: Final = b"fedveil entropy"  # BLAKE2b personalisation: these keys are used for nothing else
+_DOMAIN: Final = b"fedveil entropy"  # BLAKE2b personalisation, so that these keys are used for nothing else
 _CONTEXT: Final = b"fedveil context"
 _WORD: Final = np.dtype("<u8")  # the same words on every machine
 _LAST_INDEX: Final = 2**64 - 1
@@ -28,18 +28,18 @@ _LAST_INDEX: Final = 2**64 - 1
 
 @final
 class Stream:
-    """The words of one address, from the first on, each handed out once."""
+    """The words of one address, in order; each is returned once."""
 
     __slots__ = ("_cipher", "_process", "taken")
 
     def __init__(self, key: bytes) -> None:
-        # The counter may start at zero: the key belongs to this address alone.
+        # The counter may start at zero, because the key belongs to this address alone.
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._process = os.getpid()
         self.taken = 0
 
     def words(self, count: int) -> Words:
-        """The next ``count`` independent, uniform 64-bit words."""
+        """Return the next ``count`` independent, uniform 64-bit words."""
         same = os.getpid() == self._process
         require(same, "Stream", "be used by the process that opened it", "a forked child", "Open it after the fork.")
         self.taken += count
@@ -48,10 +48,10 @@ class Stream:
 
 @final
 class Entropy:
-    """A 256-bit key, opened stream by stream. ``private`` is False when the key came from a seed that others may know.
+    """A 256-bit key that opens streams; ``private`` is False if the key came from a seed that others may know.
 
-    A forked child that goes on with its parent's object gets a new key from the system, so that the two never add the
-    same noise; what must be repeatable is opened in the process that uses it. It cannot be copied or pickled.
+    A forked child that uses its parent's object gets a new key from the system, so that the two never add the same
+    noise; open what must be repeatable in the process that uses it. The object cannot be copied or pickled.
 
     >>> Entropy.from_seed(7).stream("noise", 3).words(2) == Entropy.from_seed(7).stream("noise", 3).words(2)
     array([ True,  True])
@@ -61,48 +61,52 @@ class Entropy:
 
     def __init__(self, key: bytes, *, private: bool, system: Callable[[int], bytes] = os.urandom) -> None:
         right = isinstance(key, bytes) and len(key) == KEY_BYTES
-        require(right, "key", f"be {KEY_BYTES} bytes", f"{type(key).__name__} of {len(key)}")  # never the key itself
+        # the message must not show the key
+        require(right, "key", f"be {KEY_BYTES} bytes", f"{type(key).__name__} of {len(key)}")
         self._key, self._process, self._system = key, os.getpid(), system
         self.private = private
 
     @classmethod
     def from_system(cls, system: Callable[[int], bytes] = os.urandom) -> "Entropy":
-        """A new key from the operating system."""
+        """Return a new key from the operating system."""
         return cls(system(KEY_BYTES), private=True, system=system)
 
     @classmethod
     def from_key(cls, key: bytes, context: str = "") -> "Entropy":
-        """A key kept from before, to go on with an interrupted run.
+        """Return the randomness of a key that was kept, to continue an interrupted run.
 
-        ``context`` names what it is used for (a plan's hash): another context gives other words, so a key that strays
-        into another plan does not repeat its noise.
+        ``context`` names what the key is used for (a plan's hash). Another context gives other words, so a key that is
+        used with the wrong plan does not repeat its noise.
         """
-        cls(key, private=True)  # refuses what is no key
+        cls(key, private=True)  # refuses anything that is not a key
         if context:
             key = hashlib.blake2b(context.encode(), key=key, person=_CONTEXT, digest_size=KEY_BYTES).digest()
         return cls(key, private=True)
 
     @classmethod
     def from_seed(cls, seed: int) -> "Entropy":
-        """The same words for the same seed, for trials: whoever knows the seed knows the noise."""
+        """Return randomness that is the same for the same seed, for trials: whoever knows the seed knows the noise."""
         whole = isinstance(seed, int) and not isinstance(seed, bool)
         require(whole and seed >= 0, "seed", "be a whole number, 0 or more", seed)
         return cls(hashlib.sha256(f"fedveil seed {seed}".encode()).digest(), private=False)
 
     def stream(self, label: str, index: int = 0) -> Stream:
-        """The stream of this address, from its beginning."""
+        """Return the stream of this address, from its beginning."""
         require(0 <= index <= _LAST_INDEX, "index", "lie between 0 and 2**64 - 1", index)
         self._leave_parent()
-        # Fixed-length index first, so that no two addresses are written alike.
+        # The index comes first and has a fixed length, so that no two addresses give the same bytes.
         address = int(index).to_bytes(8, "little") + label.encode()
         return Stream(hashlib.blake2b(address, key=self._key, person=_DOMAIN, digest_size=KEY_BYTES).digest())
 
     def words(self, label: str, index: int, count: int) -> Words:
-        """The first ``count`` words of an address."""
+        """Return the first ``count`` words of an address."""
         return self.stream(label, index).words(count)
 
     def export_key(self) -> bytes:
-        """The key, to be kept where only the data holder can read it; an empty context gives it back."""
+        """Return the key, to be kept where only the data holder can read it.
+
+        :meth:`from_key` without a context restores it.
+        """
         self._leave_parent()
         return self._key
 
@@ -118,7 +122,7 @@ class Entropy:
 
 
 def permutation(entropy: Entropy, size: int, label: str = "order") -> Indices:
-    """A uniformly random order of 0 .. size - 1.
+    """Return a uniformly random order of 0 .. size - 1.
 
     The ranks of distinct random words are exactly uniform; with a tie (chance below size**2 / 2**65) all are redrawn.
 
@@ -135,7 +139,7 @@ def permutation(entropy: Entropy, size: int, label: str = "order") -> Indices:
 
 
 def ranked(words: Words) -> Indices | None:
-    """The order that sorts the words; None if two are equal, since a rule for ties would favour some orders.
+    """Return the order that sorts the words; None if two are equal, since a rule for ties would favour some orders.
 
     >>> ranked(np.array([30, 10, 20], dtype=np.uint64)), ranked(np.array([1, 1], dtype=np.uint64))
     (array([1, 2, 0]), None)
@@ -146,7 +150,9 @@ def ranked(words: Words) -> Indices | None:
 
 
 def uniform_below(entropy: Entropy, label: str, count: int, index: int = 0) -> int:
-    """A whole number from 0 to count - 1, exactly uniform: words beyond the last multiple of ``count`` are passed over.
+    """Return a whole number from 0 to count - 1, exactly uniform.
+
+    Words above the last multiple of ``count`` are skipped.
 
     >>> 0 <= uniform_below(Entropy.from_seed(0), "stop", 10) < 10
     True

@@ -1,9 +1,9 @@
-"""Noise on a grid: normal and Laplace noise rounded to whole steps, exact but for 2**-100 of total variation.
+"""Noise on a grid: normal and Laplace noise rounded to whole steps, exact up to a total variation of 2**-100.
 
 Floating-point noise added to floating-point numbers leaves traces of both in the last bits (Mironov, On significance of
 the least significant bits for differential privacy, 2012). Here the state is a whole number of steps, and so is the
-noise. Proposals are uniform on blocks chosen by a table and accepted by comparing a random number with the density,
-in floats where they can tell and in eighty digits where they cannot. Theory page: grid-noise.md.
+noise. Proposals are uniform on blocks chosen from a table, and accepted by comparing a random number with the density:
+in floats where these decide, and in eighty digits where they do not. Theory page: grid-noise.md.
 """
 
 from collections.abc import Callable
@@ -24,24 +24,24 @@ from fedveil.values import Vector
 Whole = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-FEWEST_STEPS: Final = 2.0**-8  # noise per grid step; below, whole numbers of 64 bits are too short for the cells
+FEWEST_STEPS: Final = 2.0**-8  # least noise in grid steps; below this, cells would need more than 64 bits
 
 _SLOTS: Final = 4096  # entries of the table that chooses a block: 12 bits of a word
-_INNER: Final = np.uint64(52)  # the other bits: where in the block
+_INNER: Final = np.uint64(52)  # the remaining bits: the position in the block
 _MASK: Final = np.uint64(2**52 - 1)
 _DOUBT: Final = 2.0**-40  # floats err by less than 2**-43 in the acceptance probability
 
 
 class Source(Protocol):
-    """Where uniform 64-bit words come from, each used once."""
+    """A source of uniform 64-bit words, each returned once."""
 
     def words(self, count: int, /) -> Words:
-        """The next ``count`` of them."""
+        """Return the next ``count`` words."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A density exp(-fall(x)) with x in units of the noise, followed out to ``reach``."""
+    """A density exp(-fall(x)), with x in units of the noise, cut off at ``reach``."""
 
     reach: float
     fall: Callable[[Vector], Vector]
@@ -54,7 +54,10 @@ _LAPLACE: Final = _Shape(70.0, np.abs, abs)  # beyond: exp(-70) < 2**-100.9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """Per slot: where its block starts (in cells, 2**52 a block), and the height of the envelope over the density's."""
+    """For each slot.
+
+    Where its block starts (in cells, 2**52 a block), and the envelope's height relative to the density.
+    """
 
     start: Whole
     share: Vector  # scale / slots of the block, at most exp(fall) anywhere in the block
@@ -62,7 +65,7 @@ class _Table:
     scale: int
 
 
-@lru_cache(maxsize=128)  # 33 widths for each of two shapes, whatever the noise
+@lru_cache(maxsize=128)  # 33 widths for each of the two shapes cover all noise levels
 def _table(shape: _Shape, eighths: int) -> _Table:
     """Blocks of 8 / eighths noise units; a block has at least ``scale * density at its inner edge`` slots."""
     side = ceil(shape.reach * eighths / 8)
@@ -77,16 +80,18 @@ def _table(shape: _Shape, eighths: int) -> _Table:
         scale += 1
     right = slots_at(scale)
     slots = np.concatenate([right[::-1], right])  # blocks -side .. side - 1
-    slots[side] += _SLOTS - slots.sum()  # what is left over: more proposals there, accepted less often
+    # the remaining slots go to one block: more proposals there, accepted less often
+    slots[side] += _SLOTS - slots.sum()
     start = np.repeat(np.arange(-side, side, dtype=np.int64) << np.int64(52), slots)
     table = _Table(start, np.repeat(scale / slots, slots), np.repeat(slots, slots), scale)
     for values in (table.start, table.share, table.slots):
-        values.setflags(write=False)  # it is shared by all who ask
+        values.setflags(write=False)  # read-only, because the cached table is shared
     return table
 
 
 def rounded_normal(source: Source, steps: float, size: int) -> Whole:
-    """``size`` independent whole numbers with the law of round(N(0, steps**2)), each up to 2**-100 in total variation.
+    """Return ``size`` independent whole numbers with the law of round(N(0, steps**2)), up to 2**-100 in total
+    variation.
 
     >>> from fedveil.noise.entropy import Entropy
     >>> rounded_normal(Entropy.from_seed(0).stream("noise", 1), steps=1000.0, size=3).dtype
@@ -96,14 +101,17 @@ def rounded_normal(source: Source, steps: float, size: int) -> Whole:
 
 
 def rounded_laplace(source: Source, steps: float, size: int) -> Whole:
-    """The same for Laplace noise of scale ``steps``."""
+    """Return ``size`` independent whole numbers like :func:`rounded_normal`, for Laplace noise of scale ``steps``."""
     return Sampler.of(_LAPLACE, steps).draw(source, size)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampler:
-    """Rejection from one shape at one width; a block is 2**block grid steps, an eighth to a quarter of the noise."""
+    """Rejection sampler of one shape at one width.
+
+    A block has 2**block grid steps, an eighth to a quarter of the noise.
+    """
 
     shape: _Shape
     steps: float
@@ -113,14 +121,14 @@ class Sampler:
 
     @classmethod
     def of(cls, shape: _Shape, steps: float) -> "Sampler":
-        """The sampler for noise of so many grid steps."""
+        """Return the sampler for noise of so many grid steps."""
         right = FEWEST_STEPS <= steps <= MOST_STEPS
         require(right, "steps", "lie between 2**-8 and 2**45 (noise over grid step)", steps, "Choose another grid.")
         block = frexp(steps)[1] - 3
         return cls(shape, float(steps), block, _table(shape, ceil(ldexp(steps, 3 - block))))
 
     def draw(self, source: Source, size: int) -> Whole:
-        """``size`` numbers; how many words that takes depends on them."""
+        """Return ``size`` numbers; how many words this takes depends on which proposals are accepted."""
         found: list[Whole] = [np.zeros(0, dtype=np.int64)]
         missing = size
         while missing > 0:
@@ -131,7 +139,7 @@ class Sampler:
         return np.concatenate(found)
 
     def accepted(self, places: Words, coins: Words, source: Source) -> Whole:
-        """The proposals that are accepted, rounded. A place is a slot of the table and a cell of its block."""
+        """Return the proposals that are accepted, rounded. A place is a slot of the table and a cell of its block."""
         slot = places >> _INNER
         cell = self.table.start[slot] + (places & _MASK).astype(np.int64)
         unit = ldexp(1.0, self.block - 52) / self.steps
@@ -146,7 +154,7 @@ class Sampler:
         return np.asarray((cell[taken] + half) >> shift, dtype=np.int64)
 
     def _accepts(self, cell: int, slots: int, coin: int) -> bool:
-        """Whether coin / 2**128 < scale / slots * density at the cell's middle, in eighty digits."""
+        """Return whether coin / 2**128 < scale / slots * density at the cell's middle, in eighty digits."""
         middle = Fraction(2 * cell + 1) * Fraction(2) ** (self.block - 53) / Fraction(self.steps)
         fall = self.shape.exact(middle)
         with localcontext(Context(prec=80)):

@@ -1,1 +1,1 @@
-"""Results made visible: tables, figures and simulations that show a theorem at work."""
+"""Reports: pages, tables, figures and simulations that show results to people."""

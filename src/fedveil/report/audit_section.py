@@ -1,4 +1,4 @@
-"""The part of the page about attacks: what is certified, what they showed, and the room between."""
+"""The section of the page about attacks: what is certified, what they showed, and the difference."""
 
 from fedveil.audit.finding import Finding
 from fedveil.promises import ADVERSARIES
@@ -14,7 +14,7 @@ _BADGES = {
     "broken": ("broken", "bad"),
     "not-judged": ("not judged", "warn"),
 }
-_LEAST_RATE = 1e-4  # of a curve's axes
+_LEAST_RATE = 1e-4  # smallest rate on the axes of a curve
 _MOST_POINTS = 80
 _INTRO = (
     "A certificate is an upper bound that somebody proved: no attack, known or not, does better. Attacks give bounds "
@@ -24,7 +24,7 @@ _INTRO = (
 
 
 def alarm(view: View) -> Markup | None:
-    """What stands above everything else when an attack contradicts the certificate."""
+    """Return the warning on top of the page if an attack contradicts the certificate; otherwise None."""
     if view.audit is None or not view.audit.broken:
         return None
     items = [
@@ -39,7 +39,7 @@ def alarm(view: View) -> Markup | None:
 
 
 def attacked(view: View) -> Markup | None:
-    """Every attack that was made; absent if none was."""
+    """Return the section about all attacks that were made; None if there were none."""
     audit = view.audit
     if audit is None:
         return None
@@ -91,13 +91,13 @@ def _span(label: str, reached: float, most: float | None, shown: str) -> Span:
 
 
 def _drawn(measured: float, audit: AuditView) -> float:
-    """An infinite epsilon is drawn beyond all others."""
+    """Return the length to draw; an infinite epsilon is drawn beyond all others."""
     known = [v for f in audit.findings for v in (f.certified, f.measured) if v is not None and v < float("inf")]
     return min(measured, 1.25 * max(known, default=1.0) or 1.0)
 
 
 def _said(audit: AuditView) -> Markup:
-    """The picture in words."""
+    """Return the picture in words."""
     items = []
     for who in ADVERSARIES:
         found = audit.strongest(who)
@@ -209,7 +209,7 @@ def _hiding(audit: AuditView) -> Markup | None:
 
 
 def measured_text(found: Finding) -> str:
-    """What an attack reached, never more than it showed."""
+    """Return the text for what an attack reached, rounded down."""
     return "∞" if found.measured == float("inf") else words.down(found.measured, 3)
 
 

@@ -1,4 +1,4 @@
-"""What the page shows of an audit, read from its record and checked: findings, curves of tests, pictures, hiding."""
+"""What the page shows of an audit, read from its record and checked: findings, test curves, pictures, hiding."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Greys = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Roc:
-    """A test's true-positive rates over its false-positive rates, beside what the certificate allows."""
+    """A test's true-positive rates over its false-positive rates, next to what the certificate allows."""
 
     finding: Finding
     false_positives: tuple[float, ...]
@@ -32,7 +32,10 @@ class Roc:
         require(rising, f"{FILE}: roc", "give false-positive rates that rise", "something else")
 
     def found_at(self, alarms: float) -> tuple[float, float] | None:
-        """The best true-positive rate with at most so many false ones, and what is allowed; None: not measured."""
+        """Return the best true-positive rate at this rate of false alarms, and what is allowed.
+
+        None if not measured.
+        """
         reached = [i for i, rate in enumerate(self.false_positives) if rate <= alarms]
         if not reached:
             return None
@@ -56,7 +59,7 @@ class Leak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leakage:
-    """What attacks read out of gradients; ``blind``: cosine and decibels of a guess that looks at nothing."""
+    """What attacks read from gradients; ``blind``: cosine and decibels of a guess that looks at nothing."""
 
     victims: int
     delta: float
@@ -65,7 +68,7 @@ class Leakage:
     rows: tuple[Leak, ...]
 
     def strongest(self, adversary: str) -> list[Leak]:
-        """The observer's best attack at each level of noise, least noise first."""
+        """Return the observer's best attack at each level of noise, the least noise first."""
         mine = [row for row in self.rows if row.adversary == adversary]
         levels = sorted({row.noise for row in mine})
         return [max((r for r in mine if r.noise == level), key=lambda r: r.psnr) for level in levels]
@@ -73,7 +76,7 @@ class Leakage:
 
 @dataclass(frozen=True, slots=True)
 class Hiding:
-    """The same attacker given more or less: what it sees, what is certified of that, and what it shows."""
+    """The same attacker with more or less information: what it sees, what is certified for that, and what it shows."""
 
     sees: str
     certified: float | None
@@ -91,13 +94,16 @@ class AuditView:
     hiding: tuple[Hiding, ...]
 
     def strongest(self, adversary: str) -> Finding | None:
-        """The finding that says most about an observer: one that breaks the promise, else the largest lower bound."""
+        """Return the finding that says most about an observer.
+
+        One that breaks the promise, else the largest lower bound.
+        """
         mine = [f for f in self.findings if f.adversary == adversary and f.kind == "lower-bound"]
         return max(mine, key=lambda f: (f.verdict == "broken", f.measured), default=None)
 
 
 def audit_view(audit: Audit) -> AuditView:
-    """The view of an audit; refuses what cannot be shown, in one sentence."""
+    """Return the view of an audit; refuse, in one sentence, what cannot be shown."""
     try:
         return AuditView(
             findings=audit.findings,
@@ -114,7 +120,7 @@ def audit_view(audit: Audit) -> AuditView:
 
 def _roc(found: Finding, given: Mapping[str, Any]) -> Roc:
     false, true = (tuple(float(v) for v in given[key]) for key in ("false_positives", "true_positives"))
-    allowed = given["allowed"]  # absent where nothing was promised: then everything is allowed
+    allowed = given["allowed"]  # absent if nothing was promised: then everything is allowed
     return Roc(found, false, true, (1.0,) * len(false) if allowed is None else tuple(float(v) for v in allowed))
 
 

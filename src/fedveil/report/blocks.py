@@ -1,23 +1,40 @@
-"""The pieces a page is set from: tables that read well on a phone and to a screen reader, figures, notes."""
+"""The building blocks of a page: tables that work on a phone and with a screen reader, figures, notes."""
 
 from collections.abc import Sequence
+from importlib.resources import files
 
 from fedveil.report.charts import Kind
 from fedveil.report.markup import Markup, tag
 
 Cells = Sequence[object]
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def head(title: str) -> Markup:
+    """Return the head of a page that loads nothing and sends nothing."""
+    style = files("fedveil.report").joinpath("page.css").read_text(encoding="utf-8")
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("link", rel="icon", href="data:,"),
+        tag("style", Markup(style)),
+    )
 
 
 def section(name: str, title: str, *inside: object) -> Markup:
-    """A part of the page with its heading."""
+    """Return a section of the page with its heading."""
     return tag("section", tag("h2", title, id=f"{name}-heading"), *inside, id=name, aria_labelledby=f"{name}-heading")
 
 
 def table(caption: object, heads: Sequence[str], rows: Sequence[Cells], *, numbers: Sequence[int] = ()) -> Markup:
-    """A table whose first column names the row; ``numbers`` are the columns set flush right.
+    """Return a table whose first column names the row; ``numbers`` are the columns aligned right.
 
-    On a narrow screen every row becomes a small block, each cell under its column's name; the roles are written out
-    because that layout would take them away.
+    On a narrow screen every row becomes a small block, with each cell under its column's name. The roles are written
+    out because that layout would remove them.
     """
     head = [
         tag("th", text, scope="col", role="columnheader", class_=_right(i, numbers)) for i, text in enumerate(heads)
@@ -47,13 +64,13 @@ def _right(column: int, numbers: Sequence[int]) -> str | None:
 
 
 def figure(drawing: Markup, caption: object, data: Markup | None = None, legend: Markup | None = None) -> Markup:
-    """A drawing, what it shows, and its numbers to unfold."""
+    """Return a drawing, its caption, and its numbers to unfold."""
     numbers = None if data is None else tag("details", tag("summary", "The numbers of this picture"), data)
     return tag("figure", legend, drawing, tag("figcaption", caption), numbers)
 
 
 def legend(entries: Sequence[tuple[Kind | str, str]], *, shape: str) -> Markup:
-    """What the kinds of lines, bars or dots stand for."""
+    """Return a legend that explains the kinds of lines, bars or dots."""
     return tag("ul", [tag("li", _swatch(kind, shape), text) for kind, text in entries], class_="legend")
 
 
@@ -69,20 +86,20 @@ def _swatch(kind: str, shape: str) -> Markup:
 
 
 def note(*inside: object, kind: str = "note") -> Markup:
-    """A remark set apart."""
+    """Return a remark that is set apart."""
     return tag("p", *inside, class_=kind)
 
 
 def badge(text: str, kind: str) -> Markup:
-    """One word that marks a row; never by colour alone."""
+    """Return one word that marks a row; never by colour alone."""
     return tag("span", text, class_=f"badge {kind}")
 
 
 def code(text: str) -> Markup:
-    """What is typed or compared letter by letter; a long one may be broken anywhere."""
+    """Return a text that is typed or compared letter by letter; a long one may be broken anywhere."""
     return tag("code", text, class_="long" if len(text) > 30 else None)
 
 
 def paragraph(*inside: object) -> Markup:
-    """A paragraph."""
+    """Return a paragraph element."""
     return tag("p", *inside)

@@ -1,4 +1,4 @@
-"""Generalisation bounds side by side, for `fedveil bounds`."""
+"""Generalisation bounds in one table, for `fedveil bounds`."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from fedveil.theory.generalization import (
 
 
 class BoundRow(NamedTuple):
-    """One line: which bound, its value, and what it assumes."""
+    """One row: which bound, its value, and what it assumes."""
 
     name: str
     value: float
@@ -37,7 +37,7 @@ def generalisation_table(
     trials: int,
     generator: np.random.Generator,
 ) -> list[BoundRow]:
-    """Every bound that the given numbers allow; the Gaussian-mean example always."""
+    """Return every bound that the given numbers allow, and always the Gaussian-mean example."""
     network, tail = Network(nodes=nodes, samples=samples), SubGaussian(sub_gaussian)
     location = "location loss or linear model with fixed inputs, local minimisers averaged"
     rows = []

@@ -1,7 +1,7 @@
-"""Every figure's numbers: the papers' own settings, with our bounds beside theirs; titles state what comes out."""
+"""The numbers of every figure: the papers' own settings, with our bounds next to theirs; titles state the result."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -19,26 +19,23 @@ from fedveil.report.curves import (
     Panel,
     Role,
     bounds_of,
-    epsilon_at,
     profile_panel,
 )
+from fedveil.report.hiding_figures import EPSILON, Shown, hiding_gain, hiding_sampled
 from fedveil.report.style import number
 from fedveil.theory.concentrated import epsilon_of_curve
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import REPORTED_DELTA
 from fedveil.theory.renyi import closed_epsilon, least_epsilon, mironov_epsilon, moments_order_limit, moments_rho
 
-EPSILON = Axis(label="privacy loss ε (nats)")
 DELTA_AXIS = Axis(label="failure probability δ", log=True, limits=(REPORTED_DELTA, 1.0), mark=DELTA)
-
-Shown = Mapping[str, tuple[str, Role]]
 
 
 def hidden_updates() -> Chart:
-    """000 Figure 2: one pass over 100 users in a secret order."""
+    """Return Figure 2 of Asoodeh and Calmon (2020): one pass over 100 users in a secret order."""
     shown: Shown = {
         "unhidden": ("every model seen", "baseline"),
-        "linear-contraction": ("Theorem 2 of 000", "paper"),
+        "linear-contraction": ("Theorem 2, Asoodeh and Calmon", "paper"),
         "block": ("block, averaged", "step"),
         "position": ("position", "best"),
     }
@@ -58,9 +55,9 @@ def hidden_updates() -> Chart:
         title = f"q = {rate:g}: {100 // batch} rounds of {batch} users"
         panels.append(profile_panel(title, bounds_of(run, shown)))
     first = panels[0]
-    old, new = first.epsilon("Theorem 2 of 000"), first.epsilon("position")
+    old, new = first.epsilon("Theorem 2, Asoodeh and Calmon"), first.epsilon("position")
     return Chart(
-        name="000-figure-2",
+        name="hidden-updates",
         title=f"Nobody knows a user's round: ε {number(new)} where the papers' contraction gives {number(old)}",
         caption="One pass, secret order, replace one. Step η 0.5, Lipschitz L 1, radius ρ 1, noise σ 1.5, n 100, "
         "convex, smoothness up to 4. At these parameters Theorem 2 is the bound for a run that hides nothing. "
@@ -73,10 +70,10 @@ def hidden_updates() -> Chart:
 
 
 def conversion() -> Chart:
-    """002's comparison: from Renyi privacy to (epsilon, delta)."""
+    """Return the comparison in Asoodeh's slides: from Renyi privacy to (epsilon, delta)."""
     rules: list[tuple[str, Role, Callable[[float, float, float], float]]] = [
         ("Mironov", "rival", mironov_epsilon),
-        ("closed (002)", "paper", closed_epsilon),
+        ("closed (Asoodeh et al.)", "paper", closed_epsilon),
         ("lossless", "best", least_epsilon),
     ]
     zetas = np.geomspace(1e-5, 3.0, 40).tolist()
@@ -89,7 +86,7 @@ def conversion() -> Chart:
         panels.append(Panel(title=f"order α = {alpha:g}", curves=tuple(curves)))
     old, new = (rule(2.0, 0.1, DELTA) for rule in (mironov_epsilon, least_epsilon))
     return Chart(
-        name="002-conversion",
+        name="renyi-conversion",
         title=f"Converting without loss: at α = 2, ζ = 0.1, ε {number(new)} instead of {number(old)}",
         caption="Least ε with which every (α, ζ)-Rényi-private mechanism is (ε, 10⁻⁵)-private. Lossless is the true "
         "value, rounded up; the other two are upper bounds on it. All are certified.",
@@ -100,7 +97,7 @@ def conversion() -> Chart:
 
 
 def moments() -> Chart:
-    """002's improved moments accountant, and exact composition of the same rounds."""
+    """Return the slides' improved moments accountant, and exact composition of the same rounds."""
     rate, noise = 0.04, 4.0
     rho, limit = moments_rho(rate, noise), moments_order_limit(rate, noise)
     counts = np.unique(np.geomspace(20, 3000, 16).round()).astype(int).tolist()
@@ -119,7 +116,7 @@ def moments() -> Chart:
     x = tuple(float(count) for count in counts)
     rows: list[tuple[str, Role, Callable[[int], float]]] = [
         ("moments accountant", "rival", classic),
-        ("closed conversion, 002", "paper", lambda count: _closed_over_orders(rho * count)),
+        ("closed, Asoodeh et al.", "paper", lambda count: _closed_over_orders(rho * count)),
         ("lossless conversion", "step", lossless),
         ("exact composition", "best", exact),
     ]
@@ -133,7 +130,7 @@ def moments() -> Chart:
         "" if limit > 1 else f", which holds only for q < 1/(16σ) = {1 / (16 * noise):.3g}: here it proves nothing"
     )
     return Chart(
-        name="002-moments",
+        name="moments-accountant",
         title=f"Composing exactly: ε {number(new)} after {counts[-1]} rounds, where moments claim {number(old)}",
         caption=f"Sampling rate q {rate:g}, noise multiplier σ {noise:g}, δ 10⁻⁵, Poisson batches, one record zeroed "
         f"out. The upper three convert ρ = q²/((1-q)σ²) per round{outside}. Exact composition is certified.",
@@ -144,13 +141,13 @@ def moments() -> Chart:
 
 
 def _closed_over_orders(rho: float) -> float:
-    """002's bound: the closed conversion at the best order of a fine grid; every order is valid."""
+    """Return the slides' bound: the closed conversion at the best order of a fine grid; every order is valid."""
     orders = 1 + np.geomspace(1e-2, 1e4, 400)
     return min(closed_epsilon(alpha, alpha * rho, DELTA) for alpha in orders.tolist())
 
 
 def random_stopping() -> Chart:
-    """002's randomly stopped SGD, both parameter sets."""
+    """Return the slides' randomly stopped SGD, with both parameter sets."""
     panels = []
     for step, noise in ((0.05, 5.0), (0.1, 3.0)):
         convex = partial(
@@ -165,17 +162,17 @@ def random_stopping() -> Chart:
         smooth, rough = convex(smoothness=1.0), convex(convex=False)
         bounds = [
             *bounds_of(smooth, {"renyi-iteration": ("Feldman et al.", "rival")}),
-            *bounds_of(rough, {"linear-contraction": ("contraction of 002", "paper")}),
+            *bounds_of(rough, {"linear-contraction": ("contraction, Asoodeh et al.", "paper")}),
             *bounds_of(smooth, {"block": ("block", "best")}),
         ]
         panels.append(profile_panel(f"η = {step:g}, σ = {noise:g}", bounds))
-    old, new = panels[0].epsilon("contraction of 002"), panels[0].epsilon("block")
+    old, new = panels[0].epsilon("contraction, Asoodeh et al."), panels[0].epsilon("block")
     return Chart(
-        name="002-random-stopping",
+        name="random-stopping",
         title=f"A random stop: blocks of rounds give ε {number(new)} where single rounds give {number(old)}",
-        caption="Release a uniformly random iterate of T 100, L 1, D 1, replace one. 002's contraction (over D + 2ηL) "
-        "needs no convexity; block: convex, smoothness up to 2/η. Both are certified; Feldman et al., as quoted in "
-        "002, for comparison only.",
+        caption="Release a uniformly random iterate of T 100, L 1, D 1, replace one. The contraction of Asoodeh, Diaz "
+        "and Calmon (over D + 2ηL) needs no convexity; block: convex, smoothness up to 2/η. Both are certified; "
+        "Feldman et al., as quoted in Asoodeh's slides, for comparison only.",
         panels=tuple(panels),
         x=EPSILON,
         y=DELTA_AXIS,
@@ -184,20 +181,20 @@ def random_stopping() -> Chart:
 
 
 def convex_places() -> Chart:
-    """003 Figure 2: convex losses, three places."""
+    """Return Figure 2 of Asoodeh, Diaz and Calmon (2020): convex losses, three places."""
     panels = tuple(_place(i, step=0.5, noise=2.0, strong=0.0) for i in (1, 20, 39))
     return _places(
-        "003-figure-2",
+        "places-convex",
         panels,
         "Noise σ 2, step η 0.5, L 1, smoothness β 0.5, no strong convexity, D 1, n 40, public order, replace one. ",
     )
 
 
 def strongly_convex_places() -> Chart:
-    """003 Figure 3: strongly convex losses, three places."""
+    """Return Figure 3 of Asoodeh, Diaz and Calmon (2020): strongly convex losses, three places."""
     panels = tuple(_place(i, step=0.7, noise=1.0, strong=0.2) for i in (20, 30, 39))
     return _places(
-        "003-figure-3",
+        "places-strongly-convex",
         panels,
         "Noise σ 1, step η 0.7, L 1, smoothness β 0.5, strong convexity 0.2, D 1, n 40, public order, replace one. ",
     )
@@ -205,13 +202,13 @@ def strongly_convex_places() -> Chart:
 
 def _places(name: str, panels: tuple[Panel, ...], settings: str) -> Chart:
     last = panels[-1]
-    old, new = last.epsilon("Theorem 4 of 003"), last.epsilon("transport")
+    old, new = last.epsilon("Theorem 4, Asoodeh et al."), last.epsilon("transport")
     return Chart(
         name=name,
         title=f"A single later round already hides: ε {number(new)} where Theorem 4 gives {number(old)}",
         caption=settings + "A curve that is missing lies below δ 10⁻¹² at every ε. Transport is followed where at "
         "most eight rounds remain, and yields to block where its rounding margin shows. Certified, except Proposition "
-        "1 (Rényi, as printed in 003), which is for comparison only.",
+        "1 (Rényi, as printed in their paper), which is for comparison only.",
         panels=panels,
         x=EPSILON,
         y=DELTA_AXIS,
@@ -220,7 +217,7 @@ def _places(name: str, panels: tuple[Panel, ...], settings: str) -> Chart:
 
 
 def _place(place: int, *, step: float, noise: float, strong: float) -> Panel:
-    """Theorem 4 with 003's own M, Proposition 1, and ours."""
+    """Return Theorem 4 of Asoodeh, Diaz and Calmon (2020) with their own M, Proposition 1, and our bounds."""
     rounds, smooth = 40, 0.5
     run = LastIterate(
         rounds=rounds,
@@ -239,75 +236,23 @@ def _place(place: int, *, step: float, noise: float, strong: float) -> Panel:
         return float(log_theta(epsilon, 2 / noise)) + (rounds - place) * later
 
     ours = bounds_of(run, {"block": ("block", "step"), "transport": ("transport", "best")})
-    last, proofs = ours[-1], [bound.log_delta for bound in ours]  # both are valid, so their least is
+    last, proofs = ours[-1], [bound.log_delta for bound in ours]  # both are valid, so the smaller is valid
     ours[-1] = NamedBound(last.name, "best", last.status, lambda e: min(proof(e) for proof in proofs))
     bounds = [
         *bounds_of(run, {"renyi-diffusion": ("Proposition 1", "rival")}),
-        NamedBound("Theorem 4 of 003", "paper", "certified", theorem),
+        NamedBound("Theorem 4, Asoodeh et al.", "paper", "certified", theorem),
         *ours,
     ]
     return profile_panel(f"record of round i = {place} of {rounds}", bounds)
 
 
-def hiding_gain() -> Chart:
-    """What hiding buys, as a federated run grows longer."""
-    shown: Shown = {
-        "unhidden": ("every model seen", "baseline"),
-        "linear-contraction": ("papers' contraction", "paper"),
-        "block": ("block, averaged", "step"),
-        "position": ("position", "best"),
-    }
-    counts = (2, 3, 5, 8, 13, 20, 30, 40, 50, 70, 100, 150, 220, 330, 500)
-    values: dict[str, list[float]] = {name: [] for name, _ in shown.values()}
-    for rounds in counts:
-        for bound in bounds_of(federated_run(rounds), shown):
-            values[bound.name].append(epsilon_at(bound))
-    curves = []
-    for name, role in shown.values():
-        y = tuple(values[name])
-        curves.append(Curve(name=name, role=role, status="certified", x=counts, y=y, value=y[-1]))
-    at = counts.index(50)
-    old, new = values["every model seen"][at], values["position"][at]
-    return Chart(
-        name="hiding-gain",
-        title=f"What hiding buys: 50 rounds with the same noise, ε {number(new)} instead of {number(old)}",
-        caption="ε at δ 10⁻⁵ when only the final model is released. Batches of 20 users in a secret order, one pass, "
-        "replace one; step 0.1, L 1, convex, smoothness up to 20, D 2, noise 0.62 per user. All curves are certified."
-        + _jump(counts, values["position"]),
-        panels=(Panel(title="", curves=tuple(curves)),),
-        x=Axis(label="number of rounds", log=True, limits=(2.0, float(counts[-1]))),
-        y=Axis(label=EPSILON.label, limits=(0.0, 1.08 * old)),
-    )
-
-
-def _jump(counts: Sequence[int], values: Sequence[float]) -> str:
-    """A sentence for the place where a costlier, sharper form of a bound is given up, if there is one."""
-    for before, after, low, high in zip(counts, counts[1:], values, values[1:], strict=False):
-        if high > 1.001 * low:
-            return f" Between {before} and {after} rounds position's linear program gives way to its quicker star form."
-    return ""
-
-
-def federated_run(rounds: int) -> LastIterate:
-    """The example of the README: batches of 20, constant steps."""
-    return LastIterate(
-        rounds=rounds,
-        batch=20,
-        order="secret",
-        step_size=0.1,
-        lipschitz=1.0,
-        smoothness=1.0,
-        diameter=2.0,
-        noise_std=0.62,
-    )
-
-
 FIGURES: dict[str, Callable[[], Chart]] = {
-    "000-figure-2": hidden_updates,
-    "002-conversion": conversion,
-    "002-moments": moments,
-    "002-random-stopping": random_stopping,
-    "003-figure-2": convex_places,
-    "003-figure-3": strongly_convex_places,
+    "hidden-updates": hidden_updates,
+    "renyi-conversion": conversion,
+    "moments-accountant": moments,
+    "random-stopping": random_stopping,
+    "places-convex": convex_places,
+    "places-strongly-convex": strongly_convex_places,
     "hiding-gain": hiding_gain,
+    "hiding-sampled": hiding_sampled,
 }

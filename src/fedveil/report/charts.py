@@ -1,8 +1,8 @@
-"""Small charts as SVG that is part of the page: they follow its colours, its width and its print style.
+"""Small charts as SVG inside the page: they follow its colours, its width and its print style.
 
-The picture is the plot area itself: lengths across are percentages, so text keeps its size on a phone; labels hang over
-the edges into margins that the style sheet leaves free. Lines are drawn in a nested picture that is stretched, with
-strokes that are not.
+The picture is the plot area itself: horizontal lengths are percentages, so text keeps its size on a phone; labels
+extend over the edges into margins that the style sheet leaves free. Lines are drawn in a nested picture that is
+stretched, with strokes that are not.
 """
 
 import math
@@ -13,13 +13,13 @@ from typing import Literal
 from fedveil.report.markup import Markup, joined, tag
 
 Kind = Literal["best", "other", "weak"]
-_ROW = 46  # pixels a row of bars takes
+_ROW = 46  # height of a row of bars in pixels
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One bar: its label, its length (none: no bound), what is written beside it, how it is drawn, and its interval."""
+    """One bar: its label, its length (None: no bound), the text beside it, its style, and its interval."""
 
     label: str
     value: float | None
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What is shown to be reached, what is promised as the most (none: nothing is), and what is written beside it."""
+    """What is shown to be reached, the most that is promised (None: nothing), and the text beside it."""
 
     label: str
     reached: float
@@ -50,26 +50,26 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Where numbers lie between the two ends."""
+    """The range of an axis, and how numbers are placed on it."""
 
     low: float
     high: float
     log: bool = False
-    parts: int = 5  # about so many between the grid lines
+    parts: int = 5  # approximate number of intervals between the grid lines
 
     def share(self, value: float) -> float:
-        """How far along the axis, in percent."""
+        """Return the position on the axis, in percent."""
         if self.log:
             return 100 * math.log(value / self.low) / math.log(self.high / self.low)
         return 100 * (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
-        """Round numbers between the ends."""
+        """Return round numbers between the ends."""
         return (_log_ticks if self.log else _linear_ticks)(self.low, self.high, self.parts)
 
 
 def axis(values: Sequence[float], *, log: bool | None = None, parts: int = 5) -> Axis:
-    """An axis from zero with room for all values; logarithmic when they differ too much to be seen side by side.
+    """Return an axis from zero with room for all values; logarithmic if they differ too much for a linear one.
 
     >>> axis([1.0, 2.9]), axis([0.5, 500.0])
     (Axis(low=0.0, high=3.0, log=False, parts=5), Axis(low=0.1, high=1000.0, log=True, parts=5))
@@ -89,7 +89,7 @@ def axis(values: Sequence[float], *, log: bool | None = None, parts: int = 5) ->
 
 
 def picture(name: str, title: str, description: str, height: int, *inside: object, kind: str) -> Markup:
-    """An SVG that says what it shows to those who do not see it."""
+    """Return an SVG with a description for people who do not see it."""
     labels = {"aria_labelledby": f"{name}-title {name}-desc"}
     head = [tag("title", title, id=f"{name}-title"), tag("desc", description, id=f"{name}-desc")]
     return tag("svg", head, *inside, id=name, class_=f"chart {kind}", role="img", height=height, **labels)
@@ -98,7 +98,7 @@ def picture(name: str, title: str, description: str, height: int, *inside: objec
 def rows_chart(
     name: str, title: str, description: str, rows: Sequence[Row], *, scale: Axis, mark: tuple[float, str] | None = None
 ) -> Markup:
-    """Bars, one below another; on a logarithmic axis dots, because a bar's length would mean nothing there."""
+    """Return bars in rows; dots on a logarithmic axis, where the length of a bar would have no meaning."""
     top = 0 if mark is None else 20
     height = top + _ROW * len(rows)
     parts: list[object] = [_across(scale, height)]
@@ -135,7 +135,7 @@ def _row(row: Row, scale: Axis, top: int) -> Markup:
 
 
 def spans_chart(name: str, title: str, description: str, spans: Sequence[Span], *, scale: Axis) -> Markup:
-    """One row each: a bar up to what is reached, an open one for the room left, a line at the most that is promised."""
+    """Return one row each: a bar up to what is reached, an open bar for the rest, a line at what is promised."""
     height = _ROW * len(spans)
     parts = [_across(scale, height), *(_span(span, scale, _ROW * index) for index, span in enumerate(spans))]
     return picture(name, title, description, height + 26, *parts, kind="rows")
@@ -164,7 +164,7 @@ def _beside(text: str, at: float, middle: int) -> Markup:
 
 
 def _across(scale: Axis, height: int) -> Markup:
-    """Grid lines and numbers of the axis that runs across."""
+    """Return grid lines and numbers of the horizontal axis."""
     parts = []
     for tick in scale.ticks():
         x = f"{scale.share(tick):.2f}%"
@@ -185,7 +185,7 @@ def lines_chart(
     height: int = 240,
     mark: tuple[float, str] | None = None,
 ) -> Markup:
-    """Lines over two axes; ``names`` are written at the axes, ``mark`` is a level drawn across."""
+    """Return lines over two axes; ``names`` are the labels of the axes, ``mark`` is a horizontal level."""
     parts: list[object] = [_across(x, height), _upwards(y, height)]
     parts.append(tag("text", names[0], x="100%", y=height + 36, text_anchor="end", class_="note"))
     parts.append(tag("text", names[1], x=-46, y=-10, class_="note"))
@@ -193,7 +193,7 @@ def lines_chart(
         level = height * (1 - y.share(mark[0]) / 100)
         parts.append(tag("line", x1=0, x2="100%", y1=f"{level:.1f}", y2=f"{level:.1f}", class_="mark"))
     parts += [_line(line, x, y, height) for line in lines]
-    if mark is not None:  # above the lines, so that its halo keeps it readable
+    if mark is not None:  # drawn above the lines, so that its halo keeps it readable
         parts.append(tag("text", mark[1], x="50%", y=f"{level - 7:.1f}", text_anchor="middle", class_="note"))
     return picture(name, title, description, height + 42, *parts, kind="lines")
 
@@ -225,7 +225,7 @@ def _upwards(scale: Axis, height: int) -> Markup:
 
 
 def hundred(name: str, title: str, description: str, chance: int, more: int) -> Markup:
-    """A hundred dots: right by chance alone, right at most because of what was released, wrong."""
+    """Return a hundred dots: right by chance, right at most because of the release, wrong."""
     kinds = ["chance"] * chance + ["best"] * more + ["wrong"] * (100 - chance - more)
     dots = [
         tag("circle", cx=9 + 18 * (i % 20), cy=9 + 18 * (i // 20), r=6.5, class_=f"dot {kind}")
@@ -237,7 +237,7 @@ def hundred(name: str, title: str, description: str, chance: int, more: int) -> 
 
 
 def tick_text(value: float, log: bool) -> str:
-    """A number at an axis.
+    """Return the text of a number at an axis.
 
     >>> tick_text(1e-5, True), tick_text(0.25, False), tick_text(20.0, True), tick_text(2e6, False)
     ('10⁻⁵', '0.25', '20', '2·10⁶')

@@ -1,4 +1,4 @@
-"""The part of the page for methods that give each client a promise of its own."""
+"""The section of the page for methods that give each client its own promise."""
 
 from fedveil.report import words
 from fedveil.report.blocks import figure, paragraph, section, table
@@ -11,7 +11,7 @@ _MOST_ROWS = 60
 
 
 def clients(view: View) -> Markup | None:
-    """Each client's own epsilon; absent where all clients have the same promise."""
+    """Return each client's own epsilon; None if all clients have the same promise."""
     if not view.clients:
         return None
     what = "its records together" if view.plan.target.unit == "client" else "any one of its records"

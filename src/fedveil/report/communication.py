@@ -1,6 +1,7 @@
-"""What a plan's clients send and receive, in bytes, for each way to add them up; and what few bits are worth.
+"""What a plan's clients send and receive, in bytes, for each way to add up; and what few bits are worth.
 
-A pure function of the plan: planned bytes, since who really came is a secret of the run. Page: docs/compression.md.
+A pure function of the plan: planned bytes, because who really took part is a secret of the run. Page:
+docs/compression.md.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from fedveil.theory.generalization import Network, SubGaussian, coded_bound
 
 Way = Literal["plain", "compressed", "secure-aggregation", "homomorphic"]
 WAYS: Final[tuple[Way, ...]] = ("plain", "compressed", "secure-aggregation", "homomorphic")
-_NUMBER: Final = 8  # bytes
+_NUMBER: Final = 8  # bytes of a number
 _EIGHT_BITS: Final = 127  # levels on each side of zero
 _NEIGHBOURS: Final = 15
 
@@ -37,12 +38,12 @@ class Traffic:
 
     @property
     def total_up(self) -> int:
-        """Of all clients in the whole run."""
+        """Bytes sent by all clients in the whole run."""
         return self.up * self.messages
 
     @property
     def total_down(self) -> int:
-        """Of all clients in the whole run."""
+        """Bytes received by all clients in the whole run."""
         return self.down * self.messages + self.once * self.clients
 
 
@@ -57,7 +58,7 @@ class CodedGap:
 
 
 def way_of(plan: Plan) -> Way:
-    """How this plan's clients send."""
+    """Return how the clients of this plan send."""
     server = plan.trust.server
     if server in ("secure-aggregation", "homomorphic"):
         return "secure-aggregation" if server == "secure-aggregation" else "homomorphic"
@@ -65,14 +66,14 @@ def way_of(plan: Plan) -> Way:
 
 
 def traffic_of(plan: Plan) -> tuple[Traffic, ...]:
-    """Every way that the plan's method could send by; without a server nothing is added up out of sight."""
+    """Return the traffic of every way to send that fits the plan; without a server there are no secure sums."""
     ways = WAYS if plan.method.served else WAYS[:2]
     fits = _largest_cohort(plan) <= MOST_CLIENTS
     return tuple(bytes_of(plan, way) for way in ways if fits or way != "homomorphic")
 
 
 def bytes_of(plan: Plan, way: Way) -> Traffic:
-    """What one way takes."""
+    """Return the traffic of one way to send."""
     require(way in WAYS, "way", f"be one of {', '.join(WAYS)}", way)
     size, model = plan.dimension, _NUMBER * plan.dimension
     up, down, once = model, model, 0
@@ -93,21 +94,24 @@ def bytes_of(plan: Plan, way: Way) -> Traffic:
 
 
 def masking_bytes(cohort: int) -> tuple[int, int]:
-    """What masked sums add to what a client sends and receives in a round, about: signed keys, shares, agreement.
+    """Return about how many bytes masked sums add to what a client sends and receives in a round.
+
+    They are signed keys, shares and agreement.
 
     >>> masking_bytes(50), masking_bytes(3)
     ((4075, 9990), (1020, 1161))
     """
     near = min(_NEIGHBOURS, max(cohort - 1, 0))
-    up = 550 + near * 235  # five heads, keys and digests; commitments with sealed shares, and opened ones
-    down = 230 + near * 314 + cohort * 101  # four heads; keys and sealed shares; who agreed, signed
+    up = 550 + near * 235  # five headers, keys and digests; commitments with sealed shares, and opened ones
+    down = 230 + near * 314 + cohort * 101  # four headers; keys and sealed shares; who agreed, signed
     return up, down
 
 
 def coded_gap(plan: Plan, traffic: Traffic) -> CodedGap:
-    r"""$\frac1K\sqrt{2 R^2 \ln 2 \cdot B/n}$ with R = 1 (theory: generalization.md, statement 7).
+    r"""Return $\frac1K\sqrt{2 R^2 \ln 2 \cdot B/n}$ with R = 1 (theory: generalization.md, statement 7).
 
-    B counts what a message says, not its envelope: masks and encryption tell nothing more. n is the smallest client.
+    B counts the content of a message, not its envelope, since masks and encryption say nothing more. n is the smallest
+    client.
     """
     content = traffic.up if traffic.way == "compressed" else _NUMBER * plan.dimension
     network = Network(nodes=plan.data.clients, samples=plan.data.smallest_client)
@@ -121,7 +125,7 @@ def _own_compression(plan: Plan) -> str:
 
 
 def _compressed(plan: Plan) -> int:
-    """As the plan says; where it says nothing, eight bits a value."""
+    """Return the bytes as the plan says; by default eight bits a value."""
     method: Any = plan.method
     if _own_compression(plan) != "none":
         return message_bytes(method.compression, plan.dimension, keep=method.keep, levels=method.levels)

@@ -1,15 +1,13 @@
 """A comparison as one HTML file that needs nothing else, drawn from its compare.json."""
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
-from fedveil.report.blocks import figure, note, paragraph, section, table
+from fedveil.report.blocks import figure, head, note, paragraph, section, table
 from fedveil.report.charts import Axis, Row, axis, rows_chart
 from fedveil.report.markup import Markup, tag
 from fedveil.report.words import bytes_text
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 NOISE = (
     "noise: of a coordinate of a round's averaged gradient, or in the algorithm's own terms; "
     "weights ±: standard deviation of a weight over the runs."
@@ -19,7 +17,7 @@ _TITLES = {"algorithms": "Algorithms side by side", "trust": "What trust is wort
 
 
 def compare_page(result: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page as HTML."""
     entries, ran = list(result["entries"]), [e for e in result["entries"] if e["refused"] is None]
     body = [
         _header(result),
@@ -41,21 +39,11 @@ def compare_page(result: Mapping[str, Any]) -> str:
         ),
         tag("footer", tag("p", "Written by fedveil. This page loads nothing and sends nothing."), style=_WIDE),
     ]
-    return "<!doctype html>\n" + tag("html", _head(result), tag("body", *body), lang="en") + "\n"
-
-
-def _head(result: Mapping[str, Any]) -> Markup:
-    style = files("fedveil.report").joinpath("page.css").read_text(encoding="utf-8")
     state = "" if result["private"] else "NOT PRIVATE – "
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{state}Comparison: {result['study']}"),
-        tag("link", rel="icon", href="data:,"),
-        tag("style", Markup(style)),
+    return (
+        "<!doctype html>\n"
+        + tag("html", head(f"{state}Comparison: {result['study']}"), tag("body", *body), lang="en")
+        + "\n"
     )
 
 
@@ -115,13 +103,16 @@ def _utility(result: Mapping[str, Any], ran: Sequence[Mapping[str, Any]]) -> Mar
         )
         for e in measured
     ]
+    if result.get("baseline") is not None:
+        rows.append(Row(result["constant"], result["baseline"], f"{result['baseline']:.3f}", "weak"))
     ends = [end for row in rows for end in (row.interval or (row.value or 0.0,))]
     scale = Axis(0.0, 1.0) if min(ends) >= 0 else axis([*ends, 1.0], log=False)
     mark = None if reference is None else (reference, f"without privacy {reference:.3f}")
     drawing = rows_chart("scores", result["metric"], _spoken(measured), rows, scale=scale, mark=mark)
     public = "" if result["test_public"] else " The held-out records were not declared public: nothing protects them."
     caption = f"{result['metric']} on the held-out records; whiskers are one standard deviation.{public}"
-    return section("utility", "How well each does", figure(drawing, caption))
+    useless = note(useless_text(result), kind="warning") if result.get("no_better") else None
+    return section("utility", "How well each does", useless, figure(drawing, caption))
 
 
 def _noise(result: Mapping[str, Any], ran: Sequence[Mapping[str, Any]]) -> Markup | None:
@@ -189,8 +180,15 @@ def _spoken(entries: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(f"{e['label']}: {score_text(e)}" for e in entries)
 
 
+def useless_text(result: Mapping[str, Any]) -> str:
+    """Which algorithms do no better than the best constant answer."""
+    named = ", ".join(result["no_better"])
+    verb = "does" if len(result["no_better"]) == 1 else "do"
+    return f"{named} {verb} no better than the best constant answer ({result['constant']}, {result['baseline']:.3f})."
+
+
 def score_text(entry: Mapping[str, Any]) -> str:
-    """Mean and spread, as far as they are known."""
+    """Return mean and spread, as far as they are known."""
     if entry["mean"] is None:
         return "–"
     spread = "" if entry["spread"] is None else f" ± {entry['spread']:.3f}"
@@ -198,12 +196,12 @@ def score_text(entry: Mapping[str, Any]) -> str:
 
 
 def spread_text(entry: Mapping[str, Any]) -> str:
-    """How much a weight of the released model varies over the runs."""
+    """Return how much a weight of the released model varies over the runs."""
     spread = entry["model_spread"]
     return "–" if spread is None else f"{spread:.2g}"
 
 
 def noise_text(entry: Mapping[str, Any]) -> str:
-    """Noise on the averaged gradient where it is known, else in the method's own words."""
+    """Return the noise on the averaged gradient if it is known, otherwise in the method's own words."""
     average = entry["noise_on_average"]
     return str(entry["noise"]) or "–" if average is None else f"{average:.3g}"

@@ -19,16 +19,16 @@ from fedveil.theory.numerics import REPORTED_DELTA, smallest_epsilon
 Role = Literal["baseline", "paper", "rival", "step", "best"]
 LogDelta = Callable[[float], float]
 
-DELTA = 1e-5  # at which the figures quote epsilon
-_POINTS = 12  # epsilons a bound adds to the grid that all bounds of its panel share
-_CLIFF = math.log(100.0)  # the fall of delta between neighbouring points that is still drawn as a line
-_EXTRA = 60  # points a curve may gain to avoid that
+DELTA = 1e-5  # delta at which the figures quote epsilon
+_POINTS = 12  # epsilons that a bound adds to the grid shared by all bounds of its panel
+_CLIFF = math.log(100.0)  # largest fall of log delta between neighbouring points that is drawn as a line
+_EXTRA = 60  # most points that a curve may gain to avoid larger falls
 COLUMNS = ("figure", "panel", "curve", "status", "x", "y")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One line: what it is called, the part it plays, whether it is proved; ``value`` is quoted beside its name."""
+    """One line: its name, its role, whether it is proved; ``value`` is quoted beside its name."""
 
     name: str
     role: Role
@@ -49,23 +49,23 @@ class Panel:
     curves: tuple[Curve, ...]
 
     def __getitem__(self, name: str) -> Curve:
-        """The curve of this name."""
+        """Return the curve of this name."""
         found = next((curve for curve in self.curves if curve.name == name), None)
         require(found is not None, "curve", f"be one of {', '.join(c.name for c in self.curves)}", name)
         assert found is not None  # noqa: S101 - require has raised
         return found
 
     def epsilon(self, name: str) -> float:
-        """The value quoted beside a curve."""
+        """Return the value quoted beside a curve."""
         value = self[name].value
         return math.inf if value is None else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """A label with its unit, a scale, and limits where the data should not choose them (descending: reversed).
+    """A label with its unit, a scale, and limits if the data should not choose them (descending: reversed).
 
-    ``mark``: where the values quoted beside the curves are read off.
+    ``mark``: where the values quoted beside the curves are read.
     """
 
     label: str
@@ -98,7 +98,7 @@ class NamedBound:
 
 
 def bounds_of(run: LastIterate, shown: Mapping[str, tuple[str, Role]]) -> list[NamedBound]:
-    """Those of the run's bounds that apply and are to be shown, as ``{bound: (name in the figure, role)}``."""
+    """Return the run's bounds that apply and are to be shown, as ``{bound: (name in the figure, role)}``."""
     found = []
     for evaluator in evaluators(run):
         if evaluator.name in shown and evaluator.log_delta is not None:
@@ -108,12 +108,12 @@ def bounds_of(run: LastIterate, shown: Mapping[str, tuple[str, Role]]) -> list[N
 
 
 def epsilon_at(bound: NamedBound, delta: float = DELTA) -> float:
-    """The least epsilon of a bound at ``delta``, from above."""
+    """Return the least epsilon of a bound at ``delta``, rounded up."""
     return smallest_epsilon(bound.log_delta, delta, tolerance=1e-5)
 
 
 def profile_panel(title: str, bounds: Sequence[NamedBound]) -> Panel:
-    """delta against epsilon, down to the least delta that is reported; what is proved on shared epsilons."""
+    """Return delta against epsilon, down to the least delta that is reported; proved bounds share their epsilons."""
     require(len(bounds) >= 1, "bounds", "name at least one that applies", list(bounds))
     ends = [smallest_epsilon(bound.log_delta, REPORTED_DELTA, tolerance=1e-4) for bound in bounds]
     reach = [end if 0 < end < math.inf else 1.0 for end in ends]
@@ -132,7 +132,10 @@ def _grid(ends: Sequence[float]) -> list[float]:
 
 
 def _profile(bound: NamedBound, grid: Sequence[float]) -> Curve:
-    """Up to where it meets the floor, and no farther. The true profile falls, so the least so far holds."""
+    """Return the curve of a bound, up to where it meets the floor.
+
+    The true profile falls, so the least value so far is valid.
+    """
     floor = math.log(REPORTED_DELTA)
     x: list[float] = []
     logs: list[float] = []
@@ -149,7 +152,7 @@ def _profile(bound: NamedBound, grid: Sequence[float]) -> Curve:
 
 
 def _fill_cliffs(bound: NamedBound, x: list[float], logs: list[float]) -> None:
-    """Points between neighbours that are decades apart (Laplace noise ends abruptly), where a line would mislead."""
+    """Add points between neighbours that are decades apart, where a line would mislead, as with Laplace noise."""
     for _ in range(_EXTRA):
         drops = [a - b if right - left > 1e-9 * x[-1] else 0.0 for (a, b), (left, right) in _steps(logs, x)]
         worst = max(range(len(drops)), key=drops.__getitem__, default=0)
@@ -165,7 +168,7 @@ def _steps(logs: Sequence[float], x: Sequence[float]) -> Iterable[tuple[tuple[fl
 
 
 def write_table(chart: Chart, path: Path) -> Path:
-    """Every point of every curve, one a row, in full precision."""
+    """Write every point of every curve, one per row, in full precision."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)

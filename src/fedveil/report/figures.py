@@ -1,4 +1,4 @@
-"""Figures on disk: each as SVG and PNG, its numbers as CSV. No global plotting state."""
+"""Write figures: each as SVG and PNG, its numbers as CSV. No global plotting state."""
 
 import difflib
 import math
@@ -22,7 +22,7 @@ from fedveil.report import style
 from fedveil.report.catalogue import FIGURES
 from fedveil.report.curves import Axis, Chart, Curve, Panel, write_table
 
-# Inches.
+# in inches
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.75, 0.25, 0.80, 0.50
 _HEIGHT, _ROW, _LINE = 2.75, 0.19, 0.165
 
@@ -30,7 +30,7 @@ _HEIGHT, _ROW, _LINE = 2.75, 0.19, 0.165
 def write_figures(
     out: Path, only: Sequence[str] | None = None, progress: Callable[[str], None] = lambda line: None
 ) -> list[Path]:
-    """Write the figures (all, or those named in ``only``) into the folder ``out``; the paths written, in order."""
+    """Write the figures (all, or those named in ``only``) into the folder ``out``; return the paths in order."""
     names = _chosen(only)
     require(out.is_dir() or not out.exists(), "out", "be a folder, or a path where one can be made", str(out))
     public_folder(out)
@@ -67,7 +67,7 @@ def _save(chart: Chart, paths: Sequence[Path]) -> Sequence[Path]:
 
 
 def draw(chart: Chart) -> Figure:
-    """A chart as a figure: finding on top, panels side by side, parameters below."""
+    """Draw a chart: the finding on top, panels side by side, parameters below."""
     count, keyed = len(chart.panels), chart.labels == "key"
     width = {1: 5.2, 2: 3.6}.get(count, 2.75)
     gap = 0.55 if keyed else 0.45
@@ -97,13 +97,13 @@ def draw(chart: Chart) -> Figure:
 
 
 def _wrapped(text: str, width: float) -> list[str]:
-    """Lines no longer than ``width`` inches; a letter and its value stay together."""
+    """Return lines no longer than ``width`` inches; a letter and its value stay together."""
     joined = re.sub(r"(?<!\S)(\w) (?=\d)", "\\1\u00a0", text)
     return textwrap.wrap(joined, int(width / 0.063), break_on_hyphens=False)
 
 
 def _label_width(panel: Panel) -> float:
-    """Room to the right of a panel for its longest label."""
+    """Return the width to the right of a panel that its longest label needs."""
     longest = max(len(line) for curve in panel.curves for line in style.label_of(curve).split("\n"))
     return 0.25 + 0.0715 * longest
 
@@ -126,7 +126,7 @@ def _draw_panel(axes: Axes, panel: Panel, chart: Chart, *, first: bool) -> None:
 
 
 def _marks(axes: Axes, panel: Panel, chart: Chart) -> None:
-    """A thin line at the marked value of an axis, and a dot where each curve crosses it."""
+    """Draw a thin line at the marked value of an axis, and a dot where each curve crosses it."""
     faint: dict[str, Any] = {"color": style.FAINT, "linewidth": 0.7, "zorder": 1}
     if chart.y.mark is not None:
         axes.axhline(chart.y.mark, **faint)
@@ -168,7 +168,7 @@ def _log_scale(axes: Axes, axis: Axis, which: str) -> None:
 
 
 def _key(axes: Axes, panel: Panel, width: float) -> None:
-    """Below the panel: line, name, epsilon at the delta that is marked; in the order of the curves."""
+    """Draw the key below the panel: line, name, epsilon at the marked delta, in the order of the curves."""
     top = -(_BOTTOM - 0.02) / _HEIGHT
     step = _ROW / _HEIGHT
     small: dict[str, Any] = {"size": style.SMALL_SIZE, "transform": axes.transAxes, "va": "center"}
@@ -185,7 +185,7 @@ def _key(axes: Axes, panel: Panel, width: float) -> None:
 
 
 def _end_labels(axes: Axes, panel: Panel) -> None:
-    """Names beside the curves' right ends, moved apart where they would overlap."""
+    """Write names beside the curves' right ends, moved apart if they would overlap."""
     labels = [style.label_of(curve) for curve in panel.curves]
     ends = [_end(axes, curve) for curve in panel.curves]
     sizes = [(label.count("\n") + 1) * _LINE / _HEIGHT for label in labels]
@@ -201,7 +201,7 @@ def _end_labels(axes: Axes, panel: Panel) -> None:
 
 
 def _end(axes: Axes, curve: Curve) -> float:
-    """Height of a curve's last point, as a share of the panel."""
+    """Return the height of a curve's last point, as a share of the panel."""
     x, y = axes.transData.transform((curve.x[-1], curve.y[-1]))
     height: float = axes.transAxes.inverted().transform((x, y))[1]
     return float(height)

@@ -1,4 +1,4 @@
-"""The Gaussian-mean example, simulated: averaging K nodes divides the generalisation gap by K."""
+"""Simulate the Gaussian-mean example: averaging K nodes divides the generalisation gap by K."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from fedveil.checks import require
 from fedveil.theory.generalization import GaussianMean, Network
 from fedveil.values import Vector
 
-_BLOCK = 1_000_000  # normal variates held at a time
+_BLOCK = 1_000_000  # most normal variates in memory at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is simulated: how many samples a node has, in how many dimensions, how spread, how often."""
+    """What is simulated: samples per node, dimensions, spread, and trials."""
 
     samples: int = 10
     dimension: int = 3
@@ -27,14 +27,14 @@ class Problem:
         self.case(nodes=1)  # refuses what the theory refuses
 
     def case(self, nodes: int) -> GaussianMean:
-        """The same problem, as the theory sees it, with so many nodes."""
+        """Return the same problem in the form of the theory, with so many nodes."""
         network = Network(nodes=nodes, samples=self.samples)
         return GaussianMean(network=network, d=self.dimension, sigma=self.deviation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One number of nodes: the simulated gap beside its exact value and the two bounds."""
+    """One number of nodes: the simulated gap next to its exact value and the two bounds."""
 
     nodes: int
     gap: float
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slopes:
-    """The exponent of the number of nodes fitted to each column; the simulation's has a standard error."""
+    """The exponent of the number of nodes fitted to each column, with a standard error for the simulation."""
 
     gap: float
     standard_error: float
@@ -56,13 +56,13 @@ class Slopes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The whole experiment."""
+    """The rows of the whole experiment, one for each number of nodes."""
 
     problem: Problem
     rows: tuple[Row, ...]
 
     def slopes(self) -> Slopes:
-        """Straight lines through log(column) against log(nodes), by least squares."""
+        """Fit lines to log(column) against log(nodes), by least squares."""
         require(len(self.rows) >= 2, "Table.rows", "have at least two numbers of nodes", len(self.rows))
         require(
             all(row.gap > 0 for row in self.rows),
@@ -108,10 +108,10 @@ def _row(problem: Problem, nodes: int, generator: np.random.Generator) -> Row:
 
 
 def _gaps(problem: Problem, nodes: int, generator: np.random.Generator) -> Vector:
-    """One gap a trial, with the loss of the true mean (here 0) taken off on both sides.
+    """Return one gap per trial, with the loss of the true mean (here 0) subtracted on both sides.
 
-    On new data that difference is |W|^2, exactly. On the old data it is computed; the true mean's loss is on
-    average the same on old and new data, so the expected gap is unchanged and most of the noise is gone.
+    On new data that difference is |W|^2, exactly. On the old data it is computed. The true mean's loss is on average
+    the same on old and new data, so the expected gap is unchanged and most of the noise is gone.
     """
     per_trial = nodes * problem.samples * problem.dimension
     step = max(1, _BLOCK // per_trial)
@@ -120,7 +120,7 @@ def _gaps(problem: Problem, nodes: int, generator: np.random.Generator) -> Vecto
         trials = min(step, problem.trials - start)
         shape = (trials, nodes, problem.samples, problem.dimension)
         data = problem.deviation * generator.standard_normal(shape)
-        model = data.mean(axis=2).mean(axis=1)  # each node's mean, then the mean of the nodes
+        model = data.mean(axis=2).mean(axis=1)  # the mean of each node, then the mean of the nodes
         excess = (data - model[:, None, None, :]) ** 2 - data**2
         old = excess.sum(axis=3).mean(axis=(1, 2))
         blocks.append(np.asarray((model**2).sum(axis=1) - old, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""Pictures before and after: what attacks read out of gradients, against the noise that covers them."""
+"""Pictures before and after: what attacks read from gradients, against the noise that covers them."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from fedveil.report.charts import Line, axis, lines_chart
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.pictures import strip
 
-_ORDER = tuple(reversed(ADVERSARIES))  # whoever sees most comes first
-_SAME = 1.0  # decibels within which a guess is as good as one that looks at nothing
+_ORDER = tuple(reversed(ADVERSARIES))  # the observer that sees most comes first
+_SAME = 1.0  # decibels within which a guess is no better than one that looks at nothing
 _ATTACKS = {"analytic": "in closed form", "idlg": "iDLG", "cosine": "cosine matching"}
 
 
 def leakage(found: Leakage) -> Markup:
-    """Likeness by observer and noise, and the pictures themselves."""
+    """Return the section: similarity by observer and noise, and the pictures themselves."""
     seen = [who for who in _ORDER if found.strongest(who)]
     cosine, blind = found.blind
     intro = (
@@ -34,7 +34,7 @@ def leakage(found: Leakage) -> Markup:
 
 
 def _different(found: Leakage, seen: Sequence[str]) -> list[str]:
-    """Observers whose pictures are worth a look: not those that read the very same as one before them."""
+    """Return observers whose pictures are worth showing, without those that equal an earlier one."""
     kept: dict[tuple[tuple[float, float], ...], str] = {}
     for who in seen:
         rows = found.strongest(who)
@@ -70,7 +70,7 @@ def _level(row: Leak) -> str:
 
 
 def _strips(found: Leakage, who: str) -> Markup:
-    """One line of pictures for each level of noise, under the true ones."""
+    """Return one row of pictures for each level of noise, under the true ones."""
     name = words.SEEN_BY[who]
     lines: list[Markup] = [tag("dt", "as they are"), tag("dd", strip(found.truth, f"{len(found.truth)} true records"))]
     for row in found.strongest(who):

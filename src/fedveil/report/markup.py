@@ -1,4 +1,4 @@
-"""HTML and SVG that cannot be broken into: every text is escaped unless it is markup already."""
+"""HTML and SVG without injection: every text is escaped unless it is already markup."""
 
 from collections.abc import Iterable
 from html import escape
@@ -10,15 +10,16 @@ _FOREIGN = {"circle", "line", "path", "polyline", "rect", "use"}  # SVG elements
 
 @final
 class Markup(str):
-    """Text that is markup already, and so is not escaped again."""
+    """Text that is already markup, and so is not escaped again."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *inside: object, **attributes: object) -> Markup:
-    """One element; ``None`` inside is nothing; an attribute of ``None`` or false is left out, ``True`` stands bare.
+    """Return one element; ``None`` inside is left out.
 
-    A trailing underscore is dropped from an attribute's name, others become dashes: ``class_``, ``aria_label``.
+    An attribute that is ``None`` or false is left out, and ``True`` gives a bare attribute. A trailing underscore is
+    dropped from an attribute's name, others become dashes: ``class_``, ``aria_label``.
 
     >>> tag("p", "a < b", tag("b", "&"), class_="x", id=None)
     '<p class="x">a &lt; b<b>&amp;</b></p>'
@@ -32,7 +33,7 @@ def tag(name: str, /, *inside: object, **attributes: object) -> Markup:
 
 
 def joined(parts: Iterable[object]) -> Markup:
-    """All parts after one another, texts escaped.
+    """Return all parts one after another, with texts escaped.
 
     >>> joined(["<", Markup("<br>"), None, 3, ["a", "&"]])
     '&lt;<br>3a&amp;'

@@ -59,7 +59,7 @@ def curve_of(plan: Plan, adversary: Adversary, bounds: Sequence[Bound], known: t
 
 
 def _asked(plan: Plan, adversary: Adversary, known: tuple[float, float | None]) -> Curve:
-    """The promise at every delta: quick where no run has to be hidden."""
+    """Return the promise at every delta: quick where no run has to be hidden."""
 
     def epsilon(delta: float) -> float | None:
         try:
@@ -90,7 +90,7 @@ class Inverse:
             self._ask(epsilon)
 
     def __call__(self, delta: float) -> float:
-        """An epsilon at this delta."""
+        """Return an epsilon at this delta."""
         wanted, least = math.sqrt(-math.log(delta)), math.inf
         for margin in (0.002, 0.002, 0.004, 0.008, 0.016):
             epsilon = self._guess(wanted) * (1 + margin)
@@ -123,6 +123,9 @@ def _answer(epsilon: float, delta: float, moves: Moves | None = None) -> Answer:
 def places_of(plan: Plan) -> Places:
     """What each round's participants would have if everyone knew who took part when."""
     run, delta = plan.run, plan.target.delta
+    if run.sampled:
+        why = "Every unit draws its own rounds, and nobody knows whose turn is when: no unit has a place in a pass."
+        return Places(delta=delta, why_not=why)
     if run.rounds == 1:
         return Places(delta=delta, why_not="A pass has one round only, so there is only one place.")
     curves: dict[float, PlaceCurve] = {}

@@ -1,8 +1,8 @@
 """The report: one HTML file that needs nothing else, for the person who has to answer for the release."""
 
-from importlib.resources import files
 from pathlib import Path
 
+from fedveil.algorithms.registry import title_of
 from fedveil.files import PUBLIC, write_atomically
 from fedveil.report import (
     audit_section,
@@ -11,8 +11,8 @@ from fedveil.report import (
     plain_section,
     run_sections,
     traffic_section,
-    words,
 )
+from fedveil.report.blocks import head
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.view import View, view_of
 
@@ -31,7 +31,6 @@ _CONTENTS = {
     "assumptions": "Assumptions",
     "checking": "Check it yourself",
 }
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 def write_report(folder: Path) -> Path:
@@ -42,7 +41,7 @@ def write_report(folder: Path) -> Path:
 
 
 def page(view: View) -> str:
-    """The whole page."""
+    """Return the whole page as HTML."""
     parts = {
         "promise": plain_section.plain_words(view),
         "observers": bound_sections.observers(view),
@@ -72,23 +71,13 @@ def page(view: View) -> str:
         ),
         tag("footer", tag("p", f"Written by fedveil {view.version}. This page loads nothing and sends nothing.")),
     ]
-    return "<!doctype html>\n" + tag("html", _head(view), tag("body", *body), lang="en") + "\n"
+    return "<!doctype html>\n" + tag("html", head(_title(view)), tag("body", *body), lang="en") + "\n"
 
 
-def _head(view: View) -> Markup:
-    style = files("fedveil.report").joinpath("page.css").read_text(encoding="utf-8")
+def _title(view: View) -> str:
     state = "" if view.private else "NOT PRIVATE – "
     state = "BROKEN – " + state if view.audit is not None and view.audit.broken else state
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{state}Privacy report: {view.plan.name}"),
-        tag("link", rel="icon", href="data:,"),
-        tag("style", Markup(style)),
-    )
+    return f"{state}Privacy report: {view.plan.name}"
 
 
 def _header(view: View) -> Markup:
@@ -101,7 +90,7 @@ def _header(view: View) -> Markup:
         released = "one, drawn at random," if view.plan.run.stopping == "random" else "the last"
         facts += f". Of all the models along the way, only {released} is released."
     else:
-        facts += f" by {words.METHODS.get(kind, kind)}."
+        facts += f" by {title_of(kind)}."
     return tag("header", tag("p", "Privacy report", class_="kicker"), tag("h1", view.plan.name), tag("p", facts))
 
 

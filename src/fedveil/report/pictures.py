@@ -1,4 +1,4 @@
-"""Small grey pictures as part of the page: a PNG of a few hundred bytes, written out in its address."""
+"""Small grey pictures inside the page: each a PNG of a few hundred bytes, as a data address."""
 
 import base64
 import struct
@@ -9,13 +9,13 @@ from fedveil.checks import require
 from fedveil.report.markup import Markup, tag
 
 Greys = Sequence[Sequence[int]]
-_GAP = (0, 0)  # between two pictures: nothing, seen through
+_GAP = (0, 0)  # a transparent gap between two pictures
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GREY_AND_ALPHA = 4
 
 
 def strip(pictures: Sequence[Greys], alt: str) -> Markup:
-    """Pictures of one size side by side, as one image with a text for those who do not see it."""
+    """Return pictures of one size side by side, as one image with a text for people who do not see it."""
     require(alt.strip() != "", "alt", "say what the pictures show", alt)
     rows = side_by_side(pictures)
     address = "data:image/png;base64," + base64.b64encode(png(rows)).decode("ascii")
@@ -23,7 +23,7 @@ def strip(pictures: Sequence[Greys], alt: str) -> Markup:
 
 
 def side_by_side(pictures: Sequence[Greys]) -> list[list[tuple[int, int]]]:
-    """Rows of (grey, opacity), with one transparent column between two pictures."""
+    """Return rows of (grey, opacity), with one transparent column between two pictures."""
     require(len(pictures) >= 1, "pictures", "be at least one", len(pictures))
     height, width = len(pictures[0]), len(pictures[0][0]) if pictures[0] else 0
     same = all(len(p) == height and all(len(row) == width for row in p) for p in pictures)
@@ -40,7 +40,7 @@ def side_by_side(pictures: Sequence[Greys]) -> list[list[tuple[int, int]]]:
 
 
 def png(rows: Sequence[Sequence[tuple[int, int]]]) -> bytes:
-    """The file: 8-bit grey with opacity, no filter; the same rows give the same bytes."""
+    """Return the PNG file: 8-bit grey with opacity, no filter; the same rows give the same bytes."""
     lines = b"".join(b"\0" + bytes(value for point in row for value in point) for row in rows)
     head = struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, _GREY_AND_ALPHA, 0, 0, 0)
     return _SIGNATURE + _chunk(b"IHDR", head) + _chunk(b"IDAT", zlib.compress(lines, 9)) + _chunk(b"IEND", b"")

@@ -1,4 +1,4 @@
-"""The first part of the page: the promise in plain words, what it does not say, and what is released."""
+"""The first section of the page: the promise in plain words, what it does not say, and what is released."""
 
 import math
 
@@ -38,7 +38,7 @@ _EXACT = joined(
 
 
 def alarm(view: View) -> Markup | None:
-    """What stands above everything else when nothing is promised."""
+    """Return the warning on top of the page if nothing is promised; otherwise None."""
     if view.private:
         return None
     advice = "Treat the model as if it had been trained without protection: do not give it to anyone who may not see "
@@ -58,7 +58,7 @@ def _why(view: View) -> str:
 
 
 def plain_words(view: View) -> Markup:
-    """The certificate in plain words."""
+    """Return the certificate in plain words."""
     seen = view.target
     warned = [note(text, kind="warning") for text in view.plan.warnings]
     parts = [_headline(view, seen), _key_numbers(view, seen), *warned]

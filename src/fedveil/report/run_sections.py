@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from fedveil.algorithms.registry import title_of
 from fedveil.certificate.assumptions import Assumption
+from fedveil.mechanism import LastIterate
 from fedveil.plan import Plan
 from fedveil.prepare.words import fact_rows
-from fedveil.report import words
+from fedveil.report import quality_section, words
 from fedveil.report.blocks import badge, code, figure, note, paragraph, section, table
 from fedveil.report.charts import Axis, Line, Row, axis, lines_chart, rows_chart
 from fedveil.report.markup import Markup, joined, tag
@@ -17,11 +19,20 @@ _NAMES = {
     "non-private": "plain rounds without noise",
     "centralised": "all data in one place, no noise",
 }
-_METRICS = {"accuracy": "accuracy", "loss": "mean loss", "r2": "R²", "mae": "mean absolute error"}
+_METRICS = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "log_loss": "log loss",
+    "brier": "Brier score",
+    "loss": "mean loss",
+    "r2": "R²",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+}
 
 
 def utility(view: View) -> Markup:
-    """How well the model does."""
+    """Return the section about how well the model does."""
     found = view.utility
     if found is None:
         text = "No test records were set aside, so nothing is said about how well the model does."
@@ -33,8 +44,10 @@ def utility(view: View) -> Markup:
         source = note(text + "for those records these numbers are not covered by the promise.", kind="warning")
     main = next((key for key in ("accuracy", "mae", "loss") if key in found.scores[0].values), None)
     chart = None if main is None else _bars(found, main)
-    table_ = _score_table(found)
-    return section("utility", "How well the model does", source, _summary(found), chart, table_, _clients(found))
+    useless = None if found.useless is None else note(found.useless, kind="warning")
+    parts = (useless, _summary(found), chart, _score_table(found), quality_section.by_class(found.quality))
+    more = quality_section.calibrated(found.quality)
+    return section("utility", "How well the model does", source, *parts, more, _clients(found))
 
 
 def _bars(found: Utility, metric: str) -> Markup:
@@ -45,15 +58,17 @@ def _bars(found: Utility, metric: str) -> Markup:
             _NAMES.get(score.name, score.name),
             score.values[metric],
             _score_text(metric, score.values[metric]),
-            "best" if score is found.scores[0] else "other",
-            words.wilson(score.values[metric], found.records) if share and found.records else None,
+            "best" if score is found.scores[0] else "weak" if score is found.constant else "other",
+            _interval(score, metric, found.records),
         )
         for score in scored
     ]
-    scale = Axis(0.0, 1.0) if share else axis([score.values[metric] for score in scored], log=False)
+    ends = [end for row in rows for end in row.interval or ()]
+    scale = Axis(0.0, 1.0) if share else axis([*(score.values[metric] for score in scored), *ends], log=False)
     listed = "; ".join(f"{row.label}: {row.text}" for row in rows) + "."
     caption = f"{_METRICS[metric].capitalize()} on the test records, {'larger' if share else 'smaller'} is better."
-    caption += " The thin lines are 95% intervals (Wilson)." if share and found.records else ""
+    caption += " The thin lines are 95% intervals." if any(row.interval for row in rows) else ""
+    caption += "" if found.constant is None else " The best constant answer is that of the test records themselves."
     return figure(rows_chart("by-model", _METRICS[metric].capitalize(), listed, rows, scale=scale), caption)
 
 
@@ -64,6 +79,9 @@ def _summary(found: Utility) -> Markup | None:
     low, high = words.wilson(accuracy, found.records)
     text = f"The released model is right on {100 * accuracy:.1f}% of them "
     text += f"(95% interval {100 * low:.1f}% to {100 * high:.1f}%)."
+    if found.constant is not None and "accuracy" in found.constant.values:
+        text += f" {found.constant.name[0].upper()}{found.constant.name[1:]} is right on "
+        text += f"{100 * found.constant.values['accuracy']:.1f}%."
     plain = next((s.values.get("accuracy") for s in found.scores if s.name == "non-private"), None)
     if plain is not None:
         text += f" Plain rounds without noise reach {100 * plain:.1f}%"
@@ -77,6 +95,7 @@ def _score_text(metric: str, value: float) -> str:
 
 def _score_table(found: Utility) -> Markup:
     metrics = [key for key in _METRICS if any(key in score.values for score in found.scores)]
+    metrics = [key for key in metrics if key != "loss" or "log_loss" not in metrics]
     rows = [(_NAMES.get(s.name, s.name), *(_cell(s, key, found.records) for key in metrics)) for s in found.scores]
     heads = ("model", *(_METRICS[key] for key in metrics))
     return table(f"Scores on {found.records:,} test records", heads, rows, numbers=range(1, len(heads)))
@@ -86,10 +105,18 @@ def _cell(score: Score, metric: str, records: int) -> str:
     if metric not in score.values:
         return "–"
     text = _score_text(metric, score.values[metric])
-    if metric != "accuracy" or not records:
+    ends = _interval(score, metric, records)
+    if ends is None:
         return text
-    low, high = words.wilson(score.values[metric], records)
-    return f"{text} ({100 * low:.1f} to {100 * high:.1f})"
+    low, high = (f"{100 * end:.1f}" if metric == "accuracy" else words.plain(end) for end in ends)
+    return f"{text} ({low} to {high})"
+
+
+def _interval(score: Score, metric: str, records: int) -> tuple[float, float] | None:
+    """As the run worked it out; for accuracies of others, Wilson's."""
+    if metric in score.intervals or metric != "accuracy" or not records:
+        return score.intervals.get(metric)
+    return words.wilson(score.values[metric], records)
 
 
 def _clients(found: Utility) -> Markup | None:
@@ -111,11 +138,11 @@ def _client_text(found: Utility, value: float) -> str:
 
 
 def schedule(view: View) -> Markup:
-    """How it was trained."""
+    """Return the section about how the model was trained."""
     plan, found = view.plan, view.schedule
     if found is None:
         kind = plan.method.kind
-        text = f"By {words.METHODS.get(kind, kind)}, as the plan says:"
+        text = f"By {title_of(kind)}, as the plan says:"
         facts = [*_facts(plan), *plan.method.facts(plan.data, plan.target), ("grid of the noise", f"2^{plan.grid}")]
         return section("schedule", "How it was trained", paragraph(text), table("The plan", ("what", "value"), facts))
     run, unit = plan.run, plan.target.unit
@@ -141,7 +168,7 @@ def schedule(view: View) -> Markup:
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:
-    """What every plan has."""
+    """Return the facts that every plan has."""
     data = plan.data
     return [
         ("records", f"{data.records:,}, of {data.clients:,} client{'s' * (data.clients > 1)}"),
@@ -173,7 +200,9 @@ def _panels(found: Schedule, series: Sequence[tuple[str, str, Sequence[float]]])
 def _dealt(view: View) -> str:
     plan, run = view.plan, view.plan.run
     unit, steps = plan.target.unit, f"{run.total:,} step{'s' * (run.total > 1)}"
-    if run.rounds == 1:
+    if run.sampled:
+        text = _drawn(run, plan.units, unit)
+    elif run.rounds == 1:
         text = (
             f"All of the {plan.units:,} {unit}s are used in every step, and there {'is' if run.total == 1 else 'are'} "
         )
@@ -183,6 +212,17 @@ def _dealt(view: View) -> str:
         text = f"{plan.units:,} {unit}s were dealt into {run.rounds:,} rounds and used {passes}: {steps} in all. "
         text += "Who took part in which round is secret. " if run.order == "secret" else "The order is public. "
     return text + "Each step moves the model by the average of the round's clipped gradients and adds noise."
+
+
+def _drawn(run: LastIterate, units: int, unit: str) -> str:
+    """Return how units came into rounds that they drew for themselves."""
+    if run.order == "poisson":
+        how = f"joined each of {run.total:,} rounds with chance {words.plain(run.rate or 1.0)}, by a coin of its own"
+    else:
+        times = {1: "the pass", 2: "each of two passes"}.get(run.passes, f"each of {run.passes:,} passes")
+        how = f"picked one of the {run.rounds:,} rounds of {times}, by its own draw"
+    text = f"Each of {units:,} {unit}s {how}; nobody else learnt which. A round has about {run.batch:,} of them, and "
+    return text + "divides by that number whoever joined. "
 
 
 def _given(value: float | None) -> str:
@@ -200,7 +240,7 @@ def _panel(name: str, label: str, rounds: Sequence[int], values: Sequence[float]
 
 
 def assumptions(view: View) -> Markup:
-    """What the promise rests on."""
+    """Return the section about what the promise assumes."""
     found: dict[Assumption, list[str]] = {}
     for seen in view.observers:
         for row in seen.assumptions:
@@ -225,7 +265,7 @@ def assumptions(view: View) -> Markup:
 
 
 def is_declared(row: Assumption) -> bool:
-    """Whether a person, not the program, has to answer for it."""
+    """Return whether a person, not the program, has to answer for it."""
     return row.enforced_by.startswith("declared") or row.value == "declared"
 
 
@@ -241,7 +281,7 @@ def _needed(names: Sequence[str], all_of: int) -> object:
 
 
 def checking(view: View) -> Markup:
-    """How to check it."""
+    """Return the section about how to check the certificate."""
     digest = next((row.sha256 for row in view.released if row.sha256), None)
     steps = [
         joined(

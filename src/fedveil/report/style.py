@@ -1,4 +1,7 @@
-"""How figures look: greys with one accent, told apart in print by dashes and widths; labels that do not collide."""
+"""The style of figures: greys with one accent, distinguished in print by dashes and widths.
+
+Labels that do not collide.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +18,14 @@ GRID = "#e6e6e6"
 TITLE_SIZE = 12.5
 TEXT_SIZE = 9.0
 SMALL_SIZE = 8.0
-DOTS = 130  # per inch, of a PNG
+DOTS = 130  # dots per inch of a PNG
 
-SETTINGS: Any = {  # of keys that matplotlib lists one by one
+SETTINGS: Any = {  # keys that matplotlib lists one by one
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": TEXT_SIZE,
-    "svg.fonttype": "none",  # text stays text: small, searchable
-    "svg.hashsalt": "fedveil",  # the same figure is the same file
+    "svg.fonttype": "none",  # text stays text: small and searchable
+    "svg.hashsalt": "fedveil",  # so that the same figure gives the same file
     "axes.unicode_minus": False,
     "path.simplify": False,
 }
@@ -30,15 +33,15 @@ SETTINGS: Any = {  # of keys that matplotlib lists one by one
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One kind of line."""
+    """The style of one kind of line."""
 
     colour: str
     width: float
-    dashes: tuple[float, ...]  # on and off, in line widths; empty: solid
-    order: float  # what is drawn above what
+    dashes: tuple[float, ...]  # on and off, in line widths; empty for a solid line
+    order: float  # drawing order
 
     def line(self) -> dict[str, Any]:
-        """As matplotlib's arguments."""
+        """Return the style as arguments for matplotlib."""
         style: Any = (0, self.dashes) if self.dashes else "-"
         return {
             "color": self.colour,
@@ -59,12 +62,12 @@ LOOKS: dict[Role, Look] = {
 
 
 def text_colour(curve: Curve) -> str:
-    """Labels take their line's colour, dark enough to read."""
+    """Return the colour of a label: that of its line, dark enough to read."""
     return {"baseline": "#6b6b6b", "rival": "#5e5e5e"}.get(curve.role, LOOKS[curve.role].colour)
 
 
 def number(value: float) -> str:
-    """Three significant digits, as a reader wants them.
+    """Return three significant digits, as a reader expects them.
 
     >>> number(4.377178), number(0.0), number(0.00132), number(0.98), number(123.456), number(math.inf)
     ('4.38', '0', '0.0013', '0.980', '123', 'none')
@@ -79,7 +82,7 @@ def number(value: float) -> str:
 
 
 def label_of(curve: Curve) -> str:
-    """The name, what it amounts to, and a warning where nothing is proved; names that share a line below it."""
+    """Return the name, its value, and a warning if nothing is proved; names that share a line are put below it."""
     first, *others = curve.name.split(" = ")
     value = "" if curve.value is None else f"  {number(curve.value)}"
     warning = [] if curve.status == "certified" else ["(not certified)"]
@@ -87,7 +90,7 @@ def label_of(curve: Curve) -> str:
 
 
 def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
-    """Centres as near to ``wanted`` as can be, in the same order, without overlaps, inside [low, high] if they fit.
+    """Return centres as near to ``wanted`` as possible, in order, without overlaps, inside [low, high] if they fit.
 
     Overlapping neighbours are merged into blocks that share their mean displacement.
 
@@ -95,7 +98,7 @@ def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: fl
     [0.4, 0.6, 0.9]
     """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    blocks: list[tuple[list[int], float]] = []  # members in order, and the block's lower end
+    blocks: list[tuple[list[int], float]] = []  # members in order, and the lower end of the block
     for i in order:
         members, start = [i], wanted[i] - sizes[i] / 2
         while blocks and _end(blocks[-1], sizes) > start:
@@ -126,7 +129,7 @@ def _mean_start(members: Sequence[int], wanted: Sequence[float], sizes: Sequence
 
 
 def _pushed(centres: list[float], sizes: Sequence[float], order: Sequence[int], low: float) -> list[float]:
-    """Blocks that were moved inside the limits may touch again: push downwards from the top, then up from the floor."""
+    """Separate blocks that touch again inside the limits: push down from the top, then up from the floor."""
     for above, i in zip(order[::-1], order[-2::-1], strict=False):
         centres[i] = min(centres[i], centres[above] - (sizes[above] + sizes[i]) / 2)
     bottom = low

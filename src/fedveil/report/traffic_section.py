@@ -1,4 +1,4 @@
-"""The part of the page about communication: bytes for each way to add updates up, and the bound that few bits give."""
+"""The section about communication: bytes for each way to add up, and the bound that few bits give."""
 
 from fedveil.plan import Plan
 from fedveil.report import words
@@ -16,7 +16,7 @@ _NAMES: dict[Way, str] = {
 
 
 def traffic(view: View) -> Markup | None:
-    """What clients send and receive; absent where one data holder has nobody to send to."""
+    """Return what clients send and receive; None if one data holder has nobody to send to."""
     plan = view.plan
     if plan.data.clients == 1:
         return None

@@ -1,4 +1,4 @@
-"""All that the report says, as plain values read from a run's records; the page only sets it in type."""
+"""Everything that the report says, as plain values read from a run's records; the page only formats it."""
 
 import hashlib
 import math
@@ -10,25 +10,29 @@ from typing import Any
 import numpy as np
 
 from fedveil.account.hidden import per_round
+from fedveil.account.sampling_alone import SeenByAll, seen_by_all
 from fedveil.audit.record import FILE as AUDIT
 from fedveil.audit.record import read_audit
+from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.assumptions import Assumption
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Bound
+from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES
 from fedveil.report.audit_view import AuditView, audit_view
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
+from fedveil.report.quality import Quality, answer_name, intervals_of, quality_of
 from fedveil.signature import signature_in
 from fedveil.strict_json import read_object
 
-_MOST_POINTS = 120  # of a schedule's lines
+_MOST_POINTS = 120  # most points of a schedule's lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observer:
-    """What is promised against one observer; without an epsilon, nothing."""
+    """What is promised against one observer; nothing if there is no epsilon."""
 
     adversary: Adversary
     sees: str
@@ -47,7 +51,7 @@ class Observer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """One thing that leaves, and whether the guarantee is about it."""
+    """One released thing, and whether the guarantee covers it."""
 
     what: str
     file: str
@@ -58,26 +62,34 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One model on the test records: every metric that was given, by its name."""
+    """One model on the test records: every metric that was given, by its name; and 95% intervals of some of them."""
 
     name: str
     values: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utility:
-    """How well the released model does, and others beside it; the released one comes first."""
+    """How well the released model does, and others beside it; the released one comes first.
+
+    ``constant``: the best constant answer, as one of the others; ``useless``: a sentence where the model does no
+    better. ``quality``: class by class, and how far its probabilities can be trusted.
+    """
 
     task: str
     records: int
     public: bool
     scores: tuple[Score, ...]
     per_client: Mapping[str, float] = field(default_factory=dict)
+    constant: Score | None = None
+    useless: str | None = None
+    quality: Quality | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Numbers of each round (of some, when there are many): step size, noise per unit, noise on the model, batch."""
+    """Numbers of each round (of some, if there are many): step size, noise per unit, noise on the model, batch."""
 
     rounds: tuple[int, ...]
     step: tuple[float, ...]
@@ -90,9 +102,10 @@ class Schedule:
 class View:
     """One run, ready to be shown.
 
-    ``places`` and ``schedule`` are of hidden runs only; ``clients``: each client's own epsilon (none: no guarantee), if
-    the method gives clients different ones; ``audit``: what attacks found, if the run was attacked;
-    ``signer``: the fingerprint of the key that is said to have signed the certificate; ``fits``: that it has.
+    ``places`` and ``schedule`` are for hidden runs only; ``clients``: each client's own epsilon (None: no guarantee),
+    if the method gives clients different ones; ``audit``: what attacks found, if the run was attacked; ``signer``: the
+    fingerprint of the key in the certificate's signature; ``fits``: whether the signature is valid; ``alone``: what
+    secret sampling gives at the noise of a hidden run when every model is seen.
     """
 
     plan: Plan
@@ -110,14 +123,15 @@ class View:
     audit: AuditView | None = None
     signer: str | None = None
     fits: bool = False
+    alone: SeenByAll | None = None
 
     @property
     def hidden(self) -> bool:
-        """Whether only the last of many models leaves, and the promise rests on that."""
+        """True if only the last of many models is released, and the promise depends on that."""
         return self.plan.method.hides
 
     def observer(self, adversary: str) -> Observer | None:
-        """What is promised against this observer, if the certificate names it."""
+        """Return what is promised against this observer, if the certificate names it."""
         return next((found for found in self.observers if found.adversary == adversary), None)
 
     @property
@@ -129,13 +143,16 @@ class View:
 
 
 def view_of(folder: Path) -> View:
-    """The view of a finished run; refuses records that do not belong together."""
+    """Return the view of a finished run; refuse records that do not belong together."""
     plan = read_plan(_text(folder / "plan.toml"))
     certificate = _json(folder / "certificate.json")
     metrics = _json(folder / "metrics.json")
     try:
         observers = tuple(_observer(given) for given in certificate["guarantees"])
-        released = tuple(_released(given) for given in certificate["released"])
+        released = (
+            *(_released(given) for given in certificate["released"]),
+            *_bundled(folder, certificate["released"]),
+        )
         stated, private = certificate["plan"], certificate["private"]
         named = {key: str(certificate[key]) for key in ("run", "version")}
         utility = _utility(metrics)
@@ -153,7 +170,7 @@ def view_of(folder: Path) -> View:
     return View(
         plan=plan,
         plan_hash=stated,
-        private=private is True,  # doubt is "not private"
+        private=private is True,  # in doubt, "not private"
         observers=observers,
         released=released,
         curves=tuple(
@@ -166,6 +183,7 @@ def view_of(folder: Path) -> View:
         audit=_audit(folder / AUDIT, stated, named["run"]),
         signer=None if signature is None else signature.signer.fingerprint,
         fits=signature is not None and signature.fits((folder / "certificate.json").read_bytes()),
+        alone=seen_by_all(plan.hidden.run, plan.target.delta) if hidden and final else None,
         **named,
     )
 
@@ -179,7 +197,7 @@ def _audit(path: Path, plan: str, run: str) -> AuditView | None:
 
 
 def _drawn(plan: Plan, observers: Sequence[Observer]) -> list[Observer]:
-    """Whose curves are shown: what hiding is about; for other methods the plan's observer, and whoever learns most."""
+    """Return the observers whose curves are shown: those that hiding is about, or the plan's and the best informed."""
     if plan.method.hides:
         return [seen for seen in observers if seen.adversary in ("final-model", "every-model")]
     able = [(seen.least, seen) for seen in observers if seen.least is not None]
@@ -223,36 +241,60 @@ def _released(given: Mapping[str, Any]) -> Released:
     )
 
 
+def _bundled(folder: Path, listed: Sequence[Mapping[str, Any]]) -> list[Released]:
+    """The bundle, which holds the certificate and so is not named in it: it is covered where the model is."""
+    model = [row for row in listed if row["file"] == "model.npz"]
+    if not model or not (folder / BUNDLE).exists():
+        return []
+    note = "the plan, the model and the certificate as they are, and what the study states about the columns"
+    return [
+        Released(
+            what="the same model, with all that a prediction needs",
+            file=BUNDLE,
+            covered=model[0]["covered"] is True,
+            note=note,
+        )
+    ]
+
+
 def _utility(metrics: Mapping[str, Any]) -> Utility | None:
     test = metrics["test"]
     if test is None:
         return None
     others = [Score(str(name), _scores(given)) for name, given in (metrics.get("baselines") or {}).items()]
+    constant = test.get("baseline")
+    always = None if constant is None else Score(answer_name(constant), _scores(constant))
+    released = Score("released model", _scores(test), intervals_of(test))
     return Utility(
         task=str(metrics["task"]),
         records=int(test["records"]),
         public=test["public"] is True,
-        scores=(Score("released model", _scores(test)), *others),
+        scores=(released, *([] if always is None else [always]), *others),
         per_client=_per_client(test.get("per_client") or {}),
+        constant=always,
+        useless=no_better(test),
+        quality=quality_of(test),
     )
 
 
 def _scores(given: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics by name; one that could not be worked out (null) is left out."""
-    names = {"mean_absolute_error": "mae"}
-    found = {key: _number(given.get(key)) for key in ("accuracy", "loss", "r2", "mae", *names)}
-    return {names.get(key, key): value for key, value in found.items() if value is not None}
+    """Return metrics by name; one that could not be computed (null) is left out."""
+    keys = ("accuracy", "auc", "log_loss", "brier", "loss", "r2", "mae", "rmse")
+    found = {key: _number(given.get(key)) for key in keys}
+    if found["mae"] is None:  # before it was given in the target's own unit
+        found["mae"] = _number(given.get("mean_absolute_error"))
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _per_client(given: Mapping[str, Any]) -> dict[str, float]:
-    """One number a client: its accuracy, or its mean absolute error."""
+    """Return one number per client: its accuracy, or its mean absolute error."""
     rows = {str(name): _scores(row if isinstance(row, Mapping) else {"accuracy": row}) for name, row in given.items()}
     found = {name: row.get("accuracy", row.get("mae")) for name, row in rows.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, or nothing."""
+    """Return a finite number, or None."""
     if value is None:
         return None
     number = float(value)
@@ -272,7 +314,7 @@ def _schedule(plan: Plan) -> Schedule:
 
 
 def _check_model(path: Path, released: Sequence[Released]) -> None:
-    """A page about another model than the one beside it would mislead."""
+    """Refuse a model file that is not the released one, because a page about another model would mislead."""
     stated = next((row.sha256 for row in released if row.file == "model.npz"), None)
     if stated is None or not path.exists():
         return

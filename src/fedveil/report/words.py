@@ -13,6 +13,8 @@ References:
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
+from fedveil.model.intervals import wilson as wilson
+
 NO_GUARANTEE = "no guarantee"
 
 OBSERVERS = {
@@ -30,13 +32,6 @@ SEEN_BY = {
     "every-model": "every model seen",
     "server-with-secure-aggregation": "a server that sees sums only",
     "server": "a server that sees every update",
-}
-
-METHODS = {
-    "hidden": "hidden training",
-    "dpsgd": "noisy clipped gradient steps (DP-SGD)",
-    "fedavg": "federated averaging of noised updates",
-    "simfl": "rounds without a server, led by each client in turn (SimFL)",
 }
 
 BOUNDS = {
@@ -84,7 +79,7 @@ def epsilon_text(epsilon: float | None) -> str:
 
 
 def percent(share: float, *, most: bool = True) -> str:
-    """A share with one decimal; a largest one is never shown too small, a least one never too large.
+    """Return a share with one decimal; a largest one is never shown too small, a least one never too large.
 
     >>> percent(0.731058), percent(0.26894, most=False), percent(1.0), percent(0.9999)
     ('73.2%', '26.8%', '100%', '100%')
@@ -95,7 +90,7 @@ def percent(share: float, *, most: bool = True) -> str:
 
 
 def one_in(delta: float) -> str:
-    """A small probability as a chance, never smaller than it is.
+    """Return a small probability as a chance, never smaller than it is.
 
     >>> one_in(1e-5), one_in(3.07e-6), one_in(0.4)
     ('1 in 100,000', '1 in 325,000', '1 in 2')
@@ -125,7 +120,7 @@ def belief(epsilon: float) -> float:
 
 
 def strength(epsilon: float | None, delta: float) -> str:
-    """How much an observer can tell, graded by the rate of right guesses; the grades are ours.
+    """Return how much an observer can tell, graded by the rate of right guesses; the grades are ours.
 
     >>> [strength(e, 1e-5) for e in (0.1, 0.4, 1.0, 2.0)]
     ['practically cannot tell', 'can hardly tell', 'can tell only a little better than by chance', \
@@ -165,19 +160,8 @@ def group(unit: str) -> str:
     )
 
 
-def wilson(share: float, count: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Wilson's 95% interval for a share seen in ``count`` trials.
-
-    >>> tuple(round(v, 4) for v in wilson(0.9, 100))
-    (0.8256, 0.9448)
-    """
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 def plain(value: float, digits: int = 4) -> str:
-    """A number that promises nothing, to so many digits.
+    """Return a number that promises nothing, to so many digits.
 
     >>> plain(0.50000001), plain(100.0), plain(1e-7), plain(1234567.0), plain(6543)
     ('0.5', '100', '1e-7', '1.235e+6', '6543')
@@ -203,7 +187,7 @@ def _tidy(text: str) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """A size with its unit.
+    """Return a size with its unit.
 
     >>> bytes_text(0), bytes_text(1_500), bytes_text(2_000_000)
     ('0 B', '1.5 kB', '2 MB')

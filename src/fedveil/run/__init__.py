@@ -1,1 +1,1 @@
-"""Who executes a plan, and what a run keeps on the disk."""
+"""Carry out a plan in this process, and manage what a run keeps on the disk."""

@@ -1,9 +1,9 @@
-"""Who answered in each round of a run by parts, kept privately: a round that is added up again has the same answers.
+"""Who answered in each round of a run whose clients share the noise, kept privately on the disk.
 
-A share of the noise is a function of the key and the round. If a round that was added up once were added up again over
-other clients, the two sums would differ by single messages, and the rounds after it would meet other models with the
-same noise, whose difference is no noise at all. So who is in a round is on the disk before it is added up, and stays.
-Page: docs/theory/noise-shares.md.
+A round that is added up again must have the same answers. A share of the noise is a function of the key and the round.
+If a round were added up a second time over other clients, the two sums would differ by single messages, and the later
+rounds would meet other models with the same noise, so that the noise cancels in the difference. Therefore the list of
+clients in a round is on the disk before the round is added up, and does not change. Page: docs/theory/noise-shares.md.
 """
 
 import json
@@ -23,7 +23,7 @@ OF_PREPARATION = "answers_of_preparation"
 
 @dataclass(slots=True, eq=False)
 class Answers:
-    """Stands between a run and what adds up its rounds. ``kept``: who was missing from each round that was added up."""
+    """Wraps what adds up the rounds of a run. ``kept``: who was missing from each round that was added up."""
 
     path: Path
     asks: Fails
@@ -33,8 +33,9 @@ class Answers:
 
     @classmethod
     def open(cls, path: Path, run: str, asks: Fails, sums: Summing) -> "Answers":
-        """What this run has kept; a file of another run is begun anew. A line that was cut off counts as not written:
-        its round was not added up.
+        """Open the answers that this run has kept; a file of another run is replaced.
+
+        A line that was cut off counts as not written, because its round was not added up.
         """
         head = json.dumps(run).encode() + b"\n"
         found = path.read_bytes() if path.exists() else b""
@@ -46,7 +47,7 @@ class Answers:
         return cls(path, asks, sums, _read(path, whole[len(head) :]))
 
     def fails(self, turn: int, client: int) -> bool:
-        """Whether a client is missing: as it was, in a round that was added up; else as it is now."""
+        """Return whether a client is missing: as recorded for a round that was added up, otherwise as it is now."""
         if turn in self.kept:
             return client in self.kept[turn]
         missing = self.asks(turn, client)
@@ -55,7 +56,7 @@ class Answers:
         return missing
 
     def add_up(self, turn: int, parts: Mapping[int, Whole], /) -> Summed:
-        """The round's sum; a round whose sum was refused may be asked for again, of others."""
+        """Return the sum of a round. If it was refused, the round may be asked again of other clients."""
         missing = frozenset(self._missing.pop(turn, ()))
         if turn not in self.kept:
             self._write(turn, sorted(missing))

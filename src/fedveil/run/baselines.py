@@ -1,6 +1,6 @@
-"""What privacy is compared with: the same model fitted without noise, pooled or by plain rounds over the clients.
+"""Models for comparison: the same model fitted without noise, on pooled data or by plain rounds over the clients.
 
-These models are computed from private data without any protection: a number derived from them is a release.
+These models are computed from private data without any protection, so a number derived from them is a release.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from fedveil.plan import Plan
 from fedveil.values import Vector
 
 _NO_CLIP = 1e99
-_RATE = 0.1  # where the smoothness is unknown: no rule gives a better one
-_PASSES, _BATCHES = 100, 20  # of a run without noise: enough to converge, and no more than a few seconds
+_RATE = 0.1  # used if the smoothness is unknown; no rule gives a better value
+_PASSES, _BATCHES = 100, 20  # without noise: enough to converge within a few seconds
 
 
 def centralised(model: ModelPlan, records: Records) -> Vector:
-    """The minimiser of the pooled loss: all data in one place, no noise."""
+    """Return the minimiser of the pooled loss: all data in one place, no noise."""
     loss, count = model.loss, records.targets.size
-    l2 = max(model.l2, 1e-6)  # separable data have no finite minimiser
+    l2 = max(model.l2, 1e-6)  # separable data would have no finite minimiser
 
     def value(w: Vector) -> tuple[float, Vector]:
         total, _ = loss.gradient(w, records.features, records.targets, clip=_NO_CLIP)
@@ -33,7 +33,7 @@ def centralised(model: ModelPlan, records: Records) -> Vector:
 
 
 def non_private(plan: Plan, records: Records, entropy: Entropy) -> Vector:
-    """Plain rounds over the clients without noise, with the steps and passes one takes when nothing is hidden."""
+    """Train by plain rounds over the clients without noise, with the step sizes and passes usual for open training."""
     loss, model, count = plan.model.loss, plan.model, records.targets.size
     order = permutation(entropy, count, "baseline")
     features, targets = records.features[order], records.targets[order]

@@ -1,7 +1,7 @@
-"""A run interrupted and continued: its hidden state in one private file, checked to the last byte.
+"""Checkpoints: the hidden state of an interrupted run in one private file, protected by a checksum.
 
-The file is a line naming the format, a line of JSON, the state's bytes (little-endian), and the SHA-256 of all before.
-The state is the model that nobody may see before the end: the file never leaves the private folder.
+The file has a line naming the format, a line of JSON, the bytes of the state (little-endian), and the SHA-256 of all
+that. The state is a model that nobody may see before the end, so the file never leaves the private folder.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _TYPES = {"<i8": np.int64, "<f8": np.float64}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checkpoint:
-    """Where a run stood after ``round`` rounds: the state, and counts such as updates dropped."""
+    """The state of a run after ``round`` rounds, with counts such as the number of updates dropped."""
 
     plan: str
     run: str
@@ -52,7 +52,7 @@ class Checkpoint:
         object.__setattr__(self, "counts", MappingProxyType(counts))
 
     def to_bytes(self) -> bytes:
-        """The file's content."""
+        """Return the content of the checkpoint file."""
         kind = next(name for name, dtype in _TYPES.items() if self.state.dtype == dtype)
         head = {
             "plan": self.plan,
@@ -68,7 +68,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Checkpoint":
-        """Read what :meth:`to_bytes` wrote; ``ValueError`` if one byte is missing, wrong or too many."""
+        """Read what :meth:`to_bytes` wrote; raise ``ValueError`` if any byte is missing, wrong or extra."""
         body, checksum = data[:-32], data[-32:]
         if not body.startswith(_FORMAT) or hashlib.sha256(body).digest() != checksum:
             raise ValueError("it is cut short or damaged")
@@ -82,12 +82,12 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint at ``path``; the one before stays whole until the new one is on the disk."""
+    """Replace the checkpoint at ``path``; the old one stays complete until the new one is on the disk."""
     write_atomically(path, checkpoint.to_bytes())
 
 
 def load_checkpoint(path: Path, *, plan: str, run: str) -> Checkpoint | None:
-    """The checkpoint of this plan and run, or None if there is no file; anything else is refused."""
+    """Return the checkpoint of this plan and run, or None if there is no file; refuse any other file."""
     try:
         found = Checkpoint.from_bytes(path.read_bytes())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The coins of a run's canaries: drawn once, kept privately for the audit, bound to the run by a commitment.
+"""The coins that decide which canaries are in: drawn once, kept privately for the audit, bound to the run by a hash.
 
-The file is one line of JSON with 256 random bits of salt; its SHA-256 is in the run's charge. With the salt unknown the
-digest tells nothing about the coins, and no other file has it.
+The file is one line of JSON with 256 random bits of salt; its SHA-256 is in the run's charge. Without the salt the
+hash reveals nothing about the coins, and no other file has the same hash.
 """
 
 import json
@@ -20,20 +20,20 @@ from fedveil.strict_json import read_object
 
 Coins = NDArray[np.bool_]
 NAME = "canaries"  # in the private folder
-CHARGED = "canaries"  # the commitment's name in the charge
+CHARGED = "canaries"  # name of the commitment in the charge
 _SALT = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """The coins, and what the ledger holds of them."""
+    """The coins, and the commitment to them that the ledger holds."""
 
     coins: Coins
     commitment: str
 
 
 def settle_coins(path: Path, count: int, random: Callable[[int], bytes], *, finished: bool) -> Kept:
-    """The coins of this run: those that were drawn, else new ones, on the disk when this returns."""
+    """Return the coins of this run: existing ones, or new ones that are on the disk when this returns."""
     if not path.exists():
         hint = "The coins of its canaries are gone, and with them the audit."
         require(not finished, "--resume", "name a run that is not finished", str(path.parent.parent), hint)
@@ -44,7 +44,7 @@ def settle_coins(path: Path, count: int, random: Callable[[int], bytes], *, fini
 
 
 def read_coins(path: Path, count: int) -> Kept:
-    """The coins in a file; a refusal if it is not there or not what was written."""
+    """Read the coins from a file; refuse if it is missing or was altered."""
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:

@@ -1,7 +1,8 @@
-"""A study carried out in a folder: charge, train, record, release; a crash at any moment loses no charge.
+"""Carry out a study in a folder: charge, train, record, release. A crash at any moment loses no charge.
 
-Order: key and plan are written, the ledger is charged, rounds run (with private checkpoints), the release is recorded,
-and only then does the model appear. Everything that must stay hidden is in ``private``; the rest may be published.
+Order: the key and the plan are written, the ledger is charged, rounds run (with private checkpoints), the release is
+recorded, and only then does the model appear. Everything that must stay hidden is in ``private``; the rest may be
+published.
 """
 
 import io
@@ -54,7 +55,7 @@ from fedveil.values import Vector
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands: rounds done, rounds in all, rounds a second, and what the run was charged."""
+    """The progress of a run: rounds done, rounds in all, rounds per second, and what the run was charged."""
 
     round: int
     total: int
@@ -64,13 +65,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What the world outside provides; trials give their own."""
+    """What the run needs from outside (time, randomness); tests pass their own."""
 
     random: Callable[[int], bytes] = os.urandom
     seconds: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     checkpoint_every: float = 5.0
-    fails: Fails = nobody_fails  # which clients fail to answer in which round, where the plan goes by parts
+    fails: Fails = nobody_fails  # which clients fail to answer in which round, if clients share the noise
 
 
 class Interrupted(FedveilError):
@@ -86,7 +87,7 @@ def conduct(
     watch: Callable[[Progress], None] | None = None,
     system: System,
 ) -> dict[str, Any]:
-    """Run the study in ``folder``; the metrics it wrote."""
+    """Run the study in ``folder`` and return the metrics that were written."""
     try:
         public_folder(folder)
     except OSError as error:
@@ -190,13 +191,16 @@ def _settle_plan(
 
 
 def _wished(study: Study) -> bytes:
-    """All that a study says, but for where its books and its files are."""
+    """Return everything that a study says, except where its books and files are."""
     text = repr(replace(study, base=Path(), books=Books()))
     return (text if study.prepare is None else f"{text} {study.prepare!r}").encode()
 
 
 def _settle_coins(study: Study, slots: Canaries, folder: Path, system: System) -> Kept:
-    """Who of the canaries is in: from the system, or from the study's seed; on the disk before anything is charged."""
+    """Decide which canaries are in, by the system's randomness or the study's seed.
+
+    The decision is on the disk before anything is charged.
+    """
     draw, finished = system.random, (folder / "model.npz").exists()
     if study.seed is not None:
         stream = Entropy.from_seed(study.seed).stream("canaries")
@@ -208,7 +212,7 @@ def _settle_coins(study: Study, slots: Canaries, folder: Path, system: System) -
 
 
 def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
-    """What is measured, and what baselines are trained on: no canaries, but columns for them."""
+    """Add the canaries' columns, but no canaries, to the records used for measuring and for baselines."""
     test = None if loaded.test is None else slots.widened(loaded.test)
     return replace(loaded, train=slots.widened(loaded.train), test=test)
 
@@ -242,7 +246,7 @@ def _charged(
     resume: bool,
     system: System,
 ) -> Iterator[Transaction]:
-    """The ledger with the whole run's cost taken out of the budget; a new run that is refused leaves nothing behind."""
+    """Open the ledger and charge the cost of the whole run; a new run that is refused leaves nothing behind."""
     own = folder / "private" / "ledger.sqlite"
     with ExitStack() as stack:
         try:
@@ -254,7 +258,7 @@ def _charged(
             transaction = Transaction(ledger, name, moment(plan, system.now()))
             extra = None if kept is None else {coins.CHARGED: kept.commitment}
             entry = transaction.charge(plan, caps=caps_of(study.books, study.target), extra=extra)
-            if kept is not None:  # a run that goes on has the coins it was charged with
+            if kept is not None:  # a resumed run must have the coins it was charged with
                 check_commitment(kept, entry.payload["extra"].get(coins.CHARGED))
         except FedveilError:
             for made in [] if resume else ["plan.toml", "private/key", f"private/{coins.NAME}", f"private/{POINTER}"]:
@@ -272,9 +276,12 @@ def _train(
     system: System,
     watch: Callable[[Progress], None] | None,
 ) -> Vector:
-    """Return the last model. What can go on keeps private checkpoints; the rest repeats itself to the byte."""
+    """Train and return the last model.
+
+    Algorithms that can resume keep private checkpoints; the others repeat the run with the same bytes.
+    """
     charged, began = cost_of(plan, plan.target.adversary).epsilon, system.seconds()
-    mark = sha256((plan.hash + records.fingerprint(name.encode())).encode()).hexdigest()  # of plan and data
+    mark = sha256((plan.hash + records.fingerprint(name.encode())).encode()).hexdigest()  # identifies plan and data
     kept = Keeper(folder / "private" / "checkpoint", mark, name, acts_of(plan.method.kind).resumed, system)
     begun = kept.begun()
     first = 0 if begun is None else begun.round
@@ -296,12 +303,12 @@ def _train(
     except KeyboardInterrupt as error:
         kept.save()
         raise Interrupted(kept.advice(plan.method.total)) from error
-    kept.save()  # a crash during the release need not compute it again
+    kept.save()  # after a crash during the release, it need not be computed again
     return trained.model
 
 
 def _asked(plan: Plan, name: str, entropy: Entropy, folder: Path, system: System) -> Answers | None:
-    """Who answers, and what adds up the answers, where the plan goes by parts."""
+    """Return who answers and what adds up the answers, if clients share the noise; None otherwise."""
     if not plan.trust.shared:
         return None
     return Answers.open(folder / "private" / answers.NAME, name, system.fails, summing_of(plan, entropy))
@@ -316,7 +323,7 @@ def _release(
     books: Transaction,
     learned: LearnedPreparation | None = None,
 ) -> dict[str, Any]:
-    """Record the release, then make it; the key and the hidden state are destroyed after."""
+    """Record the release, then publish the model; afterwards destroy the key and the hidden state."""
     metrics = published(plan, measure(plan, loaded, model, entropy), folder / "private")
     data = model_file(plan, model, learned)
     also = ["metrics.json"] if metrics["test"] else []
@@ -339,12 +346,12 @@ def model_file(plan: Plan, model: Any, learned: LearnedPreparation | None = None
     A learned preparation is part of the model: its file is named here by its digest.
     """
     loss = plan.model.loss
-    if isinstance(loss, TorchLoss):  # what was learned is the way from a public start: together they are the model
+    if isinstance(loss, TorchLoss):  # training learned the difference from a public start, and the model is their sum
         more: dict[str, Any] = {"start": loss.start(plan.data.features)}
     else:
         table, real = model.reshape(plan.data.features, loss.outputs), plan.real_features
         more = {"coefficients": table[:real]}
-        if plan.canaries is not None:  # columns that are zero in every record but a canary
+        if plan.canaries is not None:  # drop the canaries' columns, which are zero in every record but a canary
             more["canaries"] = table[real:]
     if learned is not None:
         more["preparation"] = np.array(sha256(learned.text().encode()).hexdigest())

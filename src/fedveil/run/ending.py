@@ -1,8 +1,8 @@
-"""How a run ends: whatever was interrupted, and however often, no secret outlives the release.
+"""The end of a run: however often it was interrupted, no secret is left after the release.
 
-A release is a row of files, each whole or absent, with the run's record last; then the secrets go; then the
-certificate, which says that they are gone, is written.
-So a run that was stopped in between is finished by doing what is left.
+A release is a sequence of files, each complete or absent, with the run's record last. Then the secrets are removed, and
+then the certificate, which says that they are gone, is written. A run that stopped in between is finished by doing
+the steps that are left.
 """
 
 from pathlib import Path
@@ -25,24 +25,27 @@ SECRETS: Final = (
 
 
 def has_released(folder: Path) -> bool:
-    """Whether everything is out, and all that may be missing is clearing up, the certificate and the report."""
+    """Return whether the whole release is out.
+
+    Then at most the secrets' removal, the certificate and the report are missing.
+    """
     return (folder / LAST).exists()
 
 
 def ended(folder: Path) -> dict[str, Any]:
-    """Clear up after a release that was interrupted; the metrics it wrote. A run that is finished is refused."""
+    """Finish a release that was interrupted and return the metrics it wrote; refuse a run that is already finished."""
     left = destroy_secrets(folder)
     certified = (folder / "certificate.json").exists() and (folder / "report.html").exists()
     hint = "It has released its model."
     require(left or not certified, "--resume", "name a run that is not finished", str(folder), hint)
     books = folder / "private" / "ledger.sqlite"
-    if books.exists():  # books elsewhere may be in use by others
+    if books.exists():  # books in another place may be in use by others
         settle(books)
     return written_metrics(folder)
 
 
 def written_metrics(folder: Path) -> dict[str, Any]:
-    """The metrics that a release wrote."""
+    """Return the metrics that a release wrote."""
     path = folder / "metrics.json"
     try:
         return read_object(path.read_bytes(), f"The run's record {path}")
@@ -51,9 +54,9 @@ def written_metrics(folder: Path) -> dict[str, Any]:
 
 
 def destroy_secrets(folder: Path, names: tuple[str, ...] = SECRETS) -> bool:
-    """Remove what must not outlive the release; whether there was any of it.
+    """Remove the secrets that must not outlive the release; return whether there were any.
 
-    It is gone for good when this returns: a certificate says so, and a power cut must not bring it back.
+    They are gone for good when this returns, even after a power cut, because a certificate will say so.
     """
     found = [path for path in (folder / "private" / name for name in names) if path.exists()]
     for path in found:

@@ -1,4 +1,4 @@
-"""The folder of a run: a private part closed to others, and one process to it."""
+"""The folder of a run: a private part that only its owner can read, used by one process at a time."""
 
 import fcntl
 import os
@@ -27,13 +27,16 @@ class FolderInUse(FedveilError):
 
 
 def private_folder(path: Path) -> Path:
-    """A folder that only its owner can enter; made if absent, closed if open, refused if it is a link elsewhere."""
+    """Return a folder that only its owner can enter.
+
+    It is created if absent, closed to others if open, and refused if it is a symbolic link.
+    """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
             raise BadValue(f"{path} must be a folder of its own, and it is a link. Remove it, or name another place.")
-        if stat.S_IMODE(found.st_mode) != 0o700:  # made by others, or under a umask that closes it to its owner
+        if stat.S_IMODE(found.st_mode) != 0o700:  # created by something else, or under a umask that locks out its owner
             path.chmod(0o700)
     except FileExistsError as error:
         raise BadValue(f"{path} must be a folder, and a file is there. Remove it, or name another place.") from error
@@ -44,9 +47,9 @@ def private_folder(path: Path) -> Path:
 
 @contextmanager
 def sole_use(private: Path) -> Iterator[None]:
-    """Hold a run's private folder alone; a process that dies, however it dies, lets go.
+    """Lock a run's private folder for this process; a process that dies in any way releases the lock.
 
-    What an interrupted write left behind, here and in the folder above, is cleared.
+    Remains of an interrupted write, here and in the parent folder, are removed.
     """
     handle = _lock(private / "lock")
     try:
@@ -56,11 +59,11 @@ def sole_use(private: Path) -> Iterator[None]:
     finally:
         with suppress(OSError):
             os.ftruncate(handle, 0)
-        os.close(handle)  # the file stays: removing it would let two processes lock two files of one name
+        os.close(handle)  # the file stays: after removing it, two processes could lock two files of the same name
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove what writes that were killed left in a folder; nobody else may be writing there."""
+    """Remove the unfinished files that killed writes left in a folder; nobody else may be writing there."""
     for part in folder.glob(f".*{PART}"):
         part.unlink(missing_ok=True)
 

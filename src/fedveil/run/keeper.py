@@ -1,4 +1,4 @@
-"""The state of a run that can go on, kept privately: every few seconds, and when the run stops."""
+"""Keep the state of a resumable run on the disk, privately: every few seconds, and when the run stops."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 
 class Clock(Protocol):
-    """What tells the time, and how long may pass between two checkpoints."""
+    """Tells the time, and how many seconds may pass between two checkpoints."""
 
     @property
     def seconds(self) -> Callable[[], float]: ...  # noqa: D102
@@ -23,7 +23,10 @@ class Clock(Protocol):
 @final
 @dataclass(slots=True)
 class Keeper:
-    """``mark`` names plan and data, so that no other run goes on from here; ``resumed`` None: nothing is kept."""
+    """Saves checkpoints.
+
+    ``mark`` identifies plan and data, so that no other run resumes here; ``resumed`` None: none kept.
+    """
 
     path: Path
     mark: str
@@ -34,7 +37,7 @@ class Keeper:
     _saved: float = field(default=0.0, init=False)
 
     def begun(self) -> Any:
-        """Return the state to go on from; None: from the beginning."""
+        """Return the state to resume from; None to start from the beginning."""
         self._saved = self.clock.seconds()
         if self.resumed is None:
             return None
@@ -45,7 +48,7 @@ class Keeper:
         return self._last
 
     def note(self, state: Done) -> None:
-        """Take the state after a round; it is saved if the last checkpoint is long ago."""
+        """Take the state after a round; save it if the last checkpoint is old enough."""
         if self.resumed is None:
             return
         self._last = state
@@ -54,14 +57,14 @@ class Keeper:
             self._saved = self.clock.seconds()
 
     def save(self) -> None:
-        """Write the last state, if there is one."""
+        """Write the latest state, if there is one."""
         if self._last is not None:
             last, counts = self._last, {"dropped": self._last.dropped}
             found = Checkpoint(plan=self.mark, run=self.run, round=last.round, state=last.position, counts=counts)
             save_checkpoint(self.path, found)
 
     def advice(self, total: int) -> str:
-        """Return what a person should do when the run was stopped."""
+        """Return a sentence that says what to do after the run was stopped."""
         if self.resumed is None:
             return "Stopped; begin again with the same command and --resume."
         done = 0 if self._last is None else self._last.round

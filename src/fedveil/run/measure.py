@@ -1,12 +1,14 @@
-"""How good the last model is on the held-out records, beside models that were trained without privacy."""
+"""Measure the last model on the held-out records, next to models that were trained without privacy."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from fedveil.data.load import Loaded
+from fedveil.data.preparation import Labels
 from fedveil.data.records import Records
 from fedveil.guarantee import finite_or_none
+from fedveil.model.evaluation import evaluate_classes, evaluate_numbers
 from fedveil.model.metrics import scores
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
@@ -15,36 +17,50 @@ from fedveil.run.files import write_atomically
 from fedveil.values import Vector
 
 PER_CLIENT = "per_client.json"  # in the private folder
+CALIBRATION = "calibration.json"  # likewise
 
 
 def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict[str, Any]:
-    """The metrics of a model; nothing is measured on training records."""
+    """Return the metrics of a model; nothing is measured on training records."""
     task = "classification" if plan.data.classes else "regression"
     found: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
     if loaded.test is None:
         return found
-    held = loaded.test.present()
-    found["test"] = {"records": len(loaded.test), "public": plan.test_public, **_measured(plan, model, held)}
+    held, labels = loaded.test.present(), None if loaded.preparation is None else loaded.preparation.labels
+    row = _measured(plan, model, held)
+    found["test"] = {"records": len(loaded.test), "public": plan.test_public, **row, **_told(plan, model, held, labels)}
     if plan.baselines:
         train = loaded.train.present()
         models = {"non-private": non_private(plan, train, entropy), "centralised": centralised(plan.model, train)}
-        found["baselines"] = {name: _measured(plan, other, held) for name, other in models.items()}
+        found["baselines"] = {
+            name: {**_measured(plan, other, held), **_briefly(_told(plan, other, held, labels))}
+            for name, other in models.items()
+        }
     return found
 
 
 def published(plan: Plan, metrics: dict[str, Any], private: Path) -> dict[str, Any]:
-    """What of the metrics may leave. Scores of single clients may where the records they are computed from are public.
+    """What of the metrics may leave. All of it may where the records it is computed from are public.
 
-    Otherwise they are put into the private folder, for the data holder: they tell about one client at a time.
+    Otherwise what may tell about one client or one record at a time is put into the private folder, for the data
+    holder: scores of single clients, and the bins of the calibration curve, some of which hold few records.
     """
-    tables = {"test": metrics["test"] or {}, **metrics["baselines"]}
-    single = {name: row["per_client"] for name, row in tables.items() if "per_client" in row}
-    if plan.test_public or not single:
+    if plan.test_public or metrics["test"] is None:
         return metrics
-    text = json.dumps({"format": 1, "per_client": single}, indent=1, allow_nan=False) + "\n"
-    write_atomically(private / PER_CLIENT, text.encode())
+    tables = {"test": metrics["test"], **metrics["baselines"]}
+    single = {name: row["per_client"] for name, row in tables.items() if "per_client" in row}
+    if single:
+        _keep(private / PER_CLIENT, {"per_client": single})
     test, *others = ({key: v for key, v in row.items() if key != "per_client"} for row in tables.values())
+    if "calibration" in test:
+        _keep(private / CALIBRATION, test["calibration"])
+        test["calibration"] = {"error": test["calibration"]["error"]}
     return {**metrics, "test": test, "baselines": dict(zip(metrics["baselines"], others, strict=True))}
+
+
+def _keep(path: Path, values: dict[str, Any]) -> None:
+    text = json.dumps({"format": 1, **values}, indent=1, allow_nan=False) + "\n"
+    write_atomically(path, text.encode())
 
 
 def _measured(plan: Plan, model: Vector, held: Records) -> dict[str, Any]:
@@ -57,6 +73,41 @@ def _measured(plan: Plan, model: Vector, held: Records) -> dict[str, Any]:
             parts[held.name(client)] = _finite(scores(loss, model, held.features[mine], held.targets[mine]))
         row["per_client"] = parts
     return row
+
+
+def _told(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> dict[str, Any]:
+    """Return all that the held-out records say about a model, with classes by their names and numbers in their own
+    unit.
+    """
+    loss = plan.model.loss
+    if plan.data.classes:
+        names = [str(k) for k in range(plan.data.classes)] if labels is None else labels.classes
+        return _settled(evaluate_classes(loss, model, held.features, held.targets, names))
+    unit = Labels(span=(-1.0, 1.0)) if labels is None else labels
+    predicted = loss.predict(model, held.features)
+    return _settled(evaluate_numbers(unit.own_unit(predicted), unit.own_unit(held.targets)))
+
+
+def _briefly(told: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers that models are compared by."""
+    return {key: told[key] for key in ("auc", "log_loss", "brier", "balanced_accuracy", "mae", "rmse") if key in told}
+
+
+def _settled(told: dict[str, Any]) -> dict[str, Any]:
+    return {key: _plain(value) for key, value in told.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Plain values for JSON: lists for pairs, and null for a number that is not finite."""
+    match value:
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case float():
+            return finite_or_none(value)
+        case _:
+            return value
 
 
 def _finite(values: dict[str, float]) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""Which way of adding up goes with which server: the open sum, masked sums, homomorphic encryption."""
+"""Choose how a plan's rounds are added up: in the open, by masked sums, or by homomorphic encryption."""
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -28,7 +28,7 @@ def summing_of_preparation(plan: Plan, entropy: Entropy) -> Summing:
 
 
 def check_ready(plan: Plan) -> None:
-    """Refuse a plan whose rounds cannot be added up here (a library, a number of clients) before it is charged."""
+    """Refuse, before it is charged, a plan that cannot be added up here (a missing library, a number of clients)."""
     summing_of(plan, Entropy.from_system())
 
 
@@ -58,7 +58,8 @@ def _homomorphic(plan: Plan, entropy: Entropy, floors: Floors, label: str) -> Su
 def _name(plan: Plan, entropy: Entropy, label: str) -> bytes:
     """32 public bytes that name the run's sums and order its rings.
 
-    Salted for each run: a plan is known long before, and colluders who know the ring could stand around a victim.
+    They are salted for each run. The plan is known long before, and colluders who knew the ring in advance could
+    surround a victim in it.
     """
     salt = entropy.words(f"secure aggregation's salt{label}", 0, 4).tobytes()
     return sha256(bytes.fromhex(plan.hash) + salt).digest()
@@ -81,7 +82,7 @@ def floors_of(plan: Plan) -> Floors:
 
 
 def _part(name: str, plan: Plan) -> Any:
-    """Loaded only where it is asked for: it brings libraries that not everybody has."""
+    """Import a way of adding up when it is needed, because it brings libraries that are not always installed."""
     try:
         return import_module(name)
     except ImportError as error:

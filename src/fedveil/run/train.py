@@ -1,6 +1,6 @@
-"""The one door through which a plan is trained in this process, whichever algorithm it is for.
+"""The one function that trains a plan in this process, for every algorithm.
 
-Whoever calls this holds the data and decides what leaves.
+The caller holds the data and decides what leaves.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,13 @@ def train(
 ) -> Trained:
     """Return the last model of a plan, and what clients sent and received.
 
-    ``begun``: a state to go on from, for algorithms that can. ``watch`` is told the state after every round. ``add_up``
-    and ``fails`` matter where clients share the noise: what adds up a round (None: as the plan's trust says), and who
-    fails to answer.
+    ``begun``: a state to resume from, for algorithms that can. ``watch`` is called with the state after every round.
+    ``add_up`` and ``fails`` matter if clients share the noise: what adds up a round (None: as the plan's trust says),
+    and who fails to answer.
     """
 
     def unwatched(done: Done) -> None:
-        """Nobody looks."""
+        """Ignore the state after a round."""
 
     add_up = summing_of(plan, entropy) if add_up is None else add_up
     session = Session(add_up=add_up, fails=fails, begun=begun, watch=watch or unwatched)

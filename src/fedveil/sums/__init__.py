@@ -1,1 +1,1 @@
-"""Sums that nobody sees into: the seam of adding up, masks, homomorphic encryption, and smaller messages."""
+"""Secure sums: the interface for adding up, masks, homomorphic encryption, and smaller messages."""

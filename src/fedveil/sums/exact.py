@@ -1,4 +1,4 @@
-"""Norms of whole numbers, exactly, however large."""
+"""Exact norms of vectors of whole numbers of any size."""
 
 import math
 from typing import Final
@@ -7,13 +7,13 @@ import numpy as np
 
 from fedveil.sums.seam import Whole
 
-_LIMB: Final = 21  # bits; three limbs hold 63
-_CHUNK: Final = 2**20  # products of two limbs are below 2**42, so so many of them stay below 2**62
+_LIMB: Final = 21  # bits of a limb; three limbs hold 63 bits
+_CHUNK: Final = 2**20  # a product of two limbs is below 2**42, so a sum of this many stays below 2**62
 LIMIT: Final = 2**63 - 1
 
 
 def largest(values: Whole) -> int:
-    """The largest absolute value, exactly: numpy's own has none for -2**63.
+    """Return the exact largest absolute value, also for -2**63, where numpy's own fails.
 
     >>> largest(np.array([3, -(2**63)])) == 2**63
     True
@@ -22,14 +22,14 @@ def largest(values: Whole) -> int:
 
 
 def squared_norm(values: Whole) -> int:
-    """The sum of squares, exactly, whatever the values.
+    """Return the exact sum of squares, for any values.
 
     Absolute values are cut into limbs of 21 bits; sums of products of limbs over a chunk cannot overflow.
 
     >>> squared_norm(np.array([2**62, -(2**62)])) == 2**125
     True
     """
-    top = largest(values)
+    top = largest(values) if values.size else 0
     if top > LIMIT:  # -2**63 has no absolute value in 64 bits
         return sum(int(value) ** 2 for value in values)
     count = max(1, math.ceil(top.bit_length() / _LIMB))

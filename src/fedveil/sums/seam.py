@@ -1,6 +1,6 @@
-"""The one seam between those who train and those who add up: clients' whole-number vectors in, their sum out.
+"""The interface between training and adding up: clients' whole-number vectors in, their sum out.
 
-A trusted server, masked sums and homomorphic encryption all answer this question with the same integers, bit for bit.
+A trusted server, masked sums and homomorphic encryption all return the same integers, bit for bit.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summed:
-    """The sum over ``survivors`` (client numbers, ascending), modulo 2**64 and read back as signed."""
+    """The sum over ``survivors`` (client numbers, ascending), modulo 2**64 and read as signed."""
 
     total: Whole
     survivors: tuple[int, ...]
@@ -30,8 +30,8 @@ class Summed:
 
 
 class Summing(Protocol):
-    """Adds up one round. ``parts`` are the vectors of the clients that answered, keyed by client number."""
+    """Adds up one round. ``parts``: the vectors of the clients that answered, by client number."""
 
     def __call__(self, turn: int, parts: Mapping[int, Whole], /) -> Summed:
-        """The sum of round ``turn`` and who is in it."""
+        """Return the sum of round ``turn``, and the clients in it."""
         ...

@@ -22,12 +22,12 @@ from fedveil.checks import require
 from fedveil.theory.loss import Tails
 from fedveil.values import Vector
 
-Summand = tuple[tuple[float, float], ...]  # (shift, probability) of the rounds of one part, few different shifts
-Summands = tuple[tuple[Summand, int], ...]  # with how many parts are alike
+Summand = tuple[tuple[float, float], ...]  # (shift, probability) of the rounds of one part; few different shifts
+Summands = tuple[tuple[Summand, int], ...]  # each with the number of equal parts
 
 LARGEST_GRID = 1 << 21
-_CELLS = 8000  # of the normal variable, for each summand
-_FINE = 6e-5  # the variance that rounding may add, relative
+_CELLS = 8000  # cells of the normal variable, for each summand
+_FINE = 6e-5  # relative variance that rounding may add
 _COARSENINGS = 8
 _UNIT = 2.0**-52
 
@@ -45,7 +45,7 @@ class Grid(NamedTuple):
     slack: float
 
     def points(self) -> Vector:
-        """The values of R."""
+        """Return the values of R."""
         return self.step * np.arange(self.start, self.start + self.mass.size, dtype=np.float64)
 
 
@@ -72,7 +72,7 @@ class AllocationLaw:
 
     @property
     def under_slack(self) -> float:
-        """What the law from below may promise too much, in delta."""
+        """The delta by which the law from below may promise too much."""
         return _grid(self.summands, "below", self.tail).slack
 
     @property
@@ -81,13 +81,13 @@ class AllocationLaw:
         return AllocationLaw(self.summands, self.way, "below", self.tail)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """Sums over the grid on either side of each level."""
+        """Return sums over the grid on either side of each level."""
         found = _cumulated(self)
         at = np.searchsorted(found.losses, levels, side="right")
         return Tails(found.p_above[at], found.p_below[at], found.q_above[at], found.q_below[at])
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """The first and the last loss that matters."""
+        """Return the first and the last loss that matters."""
         found = _cumulated(self)
         first = int(np.searchsorted(found.p_below[1:], mass))
         last = int(np.searchsorted(-(found.p_above[1:] - found.p_above[-1]), -mass))
@@ -125,7 +125,7 @@ def _cumulated(law: AllocationLaw) -> _Cumulated:
 
 
 def _both(mass: Vector) -> tuple[Vector, Vector]:
-    """Running sums from either end, with more digits than the masses have."""
+    """Return running sums from either end, with more digits than the masses have."""
     long = mass.astype(np.longdouble)
     above = np.append(np.cumsum(long[::-1])[::-1], 0.0)
     below = np.append(0.0, np.cumsum(long))
@@ -134,7 +134,7 @@ def _both(mass: Vector) -> tuple[Vector, Vector]:
 
 @lru_cache(maxsize=32)
 def _grid(summands: Summands, side: str, tail: float) -> Grid:
-    """All summands on one grid, convolved; coarser where the fine one would be too long."""
+    """Return all summands on one grid, convolved; coarser where the fine one would be too long."""
     number = sum(count for _, count in summands)
     spread = sum(count * _variance(part) for part, count in summands)
     step = math.sqrt(6 * _FINE * spread / number)
@@ -151,13 +151,13 @@ def _convolved(summands: Summands, side: str, tail: float, step: float) -> Grid:
     rounded = _split if side == "above" else _lowered
     pieces = [(rounded(part, step, _share(part, number, tail)), count) for part, count in summands]
     log_outside = min(-32.0, math.log(tail) - 7)
-    low, high = _window([(mass, count) for (mass, _), count in pieces], log_outside)
+    low, high = likely_window([(mass, count) for (mass, _), count in pieces], log_outside)
     size = next_fast_len(max(high - low + 1, 64), real=True)
     if size > LARGEST_GRID:
         raise OverflowError("the sum of likelihood ratios does not fit its grid")
     spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
     for (mass, _), count in pieces:
-        spectrum *= rfft(_wrapped(mass, size)) ** count
+        spectrum *= rfft(wrapped(mass, size)) ** count
     total = np.roll(np.maximum(irfft(spectrum, size), 0.0), -(low % size))
     peaked = math.sqrt(max(size * float(total @ total), 1.0))
     rounding = 4 * _UNIT * math.log2(size) * (number + 1) * peaked
@@ -168,12 +168,12 @@ def _convolved(summands: Summands, side: str, tail: float, step: float) -> Grid:
 
 
 def _share(part: Summand, number: int, tail: float) -> float:
-    """How much of this part may be given up, relative to its own probability: an equal lot of the whole for each."""
+    """Return how much of this part may be given up, relative to its own probability: an equal share for each part."""
     return min(tail / (number * sum(p for _, p in part)), 1e-4)
 
 
 def _variance(part: Summand) -> float:
-    """Of the part's likelihood ratio, within reason: what exceeds it is a rare, large ratio."""
+    """Return the variance of the part's likelihood ratio, limited, because more comes from rare, large ratios."""
     return sum(p * q * math.expm1(min(m * n, 6.0)) for m, p in part for n, q in part)
 
 
@@ -183,13 +183,13 @@ def _values(part: Summand, z: Vector) -> Vector:
 
 
 def _ends(part: Summand, tail: float) -> tuple[float, float]:
-    """Normal coordinates beyond which a summand is nothing, or is given up."""
+    """Return normal coordinates beyond which a summand is negligible, or is given up."""
     top = max(mu for mu, _ in part)
     return float(ndtri(min(tail, 1e-12))) - 1.0, top - float(ndtri(tail))
 
 
 def _masses(part: Summand, z: Vector) -> tuple[Vector, Vector]:
-    """Probability and mean part of the ratio between neighbouring coordinates (increasing)."""
+    """Return probability and mean part of the ratio between neighbouring coordinates (increasing)."""
 
     def between(shift: float) -> Vector:
         low, high = z[:-1] - shift, z[1:] - shift
@@ -200,7 +200,7 @@ def _masses(part: Summand, z: Vector) -> tuple[Vector, Vector]:
 
 
 def _split(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
-    """From above: each cell of the normal variable goes to two grid points around its values, keeping its mean."""
+    """Return a part from above: each cell of the normal variable goes to two grid points, keeping its mean."""
     first, last = _ends(part, tail)
     z = np.append(-np.inf, np.linspace(first, last, _CELLS))
     probability, mean = _masses(part, z)
@@ -222,7 +222,7 @@ def _split(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
 
 
 def _lowered(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
-    """From below, for parts of one shift: the largest convex put function under the lowered one (see lattice.py)."""
+    """Return a part of one shift from below: the largest convex put function under the lowered one (see lattice.py)."""
     require(len(part) == 1, "A law from below", "have one shift in each part", len(part))
     ((mu, p),) = part
     _, last = _ends(part, tail)
@@ -253,7 +253,7 @@ def _lowered(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
     return np.diff(np.concatenate([[0.0], fitted, [total]])) * (1 - 1e-13), 0.0
 
 
-def _window(pieces: list[tuple[Vector, int]], log_outside: float) -> tuple[int, int]:
+def likely_window(pieces: list[tuple[Vector, int]], log_outside: float) -> tuple[int, int]:
     """Grid range outside which the sum has at most ``exp(log_outside)`` on either side, by Chernoff."""
     sparse = [(np.flatnonzero(mass), mass[mass > 0], count) for mass, count in pieces]
     means = [float(mass @ at) for at, mass, _ in sparse]
@@ -278,7 +278,8 @@ def _log_moment(pieces: list[tuple[NDArray[np.intp], Vector, int]], tilt: float)
     return total
 
 
-def _wrapped(mass: Vector, size: int) -> Vector:
+def wrapped(mass: Vector, size: int) -> Vector:
+    """Masses on a circle of ``size`` points: what lies beyond comes round again."""
     circle = np.zeros(size)
     for begin in range(0, mass.size, size):
         piece = mass[begin : begin + size]
@@ -287,5 +288,5 @@ def _wrapped(mass: Vector, size: int) -> Vector:
 
 
 def sparing_tail(summands: Summands) -> float:
-    """How much of a pass may be given up as infinite loss: less where the ratio's tail is light and it costs little."""
+    """Return how much of a pass may be given up as infinite loss; less if the ratio's tail is light."""
     return 1e-13 if max(mu for part, _ in summands for mu, _ in part) <= 1.2 else 1e-9

@@ -12,10 +12,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedveil.theory.divergence import log_theta
-from fedveil.theory.kernel import raised_epsilon
 from fedveil.theory.rounds import Rounds
 from fedveil.values import Indices, Vector
 
@@ -23,23 +22,23 @@ LogDivergence = Callable[[Vector, Vector], Vector]  # (epsilon, distance over no
 
 
 def contract(epsilon: float, log_a: Vector, distance: Vector, log_divergence: LogDivergence = log_theta) -> Vector:
-    """One nonlinear contraction step: log of a * eta_{eps~}; never above ``log_a``."""
+    """Return the log of a * eta_{eps~}, one nonlinear contraction step; never above ``log_a``."""
     step = log_divergence(raised_epsilon(epsilon, log_a), distance)
     return np.where(np.isneginf(log_a), log_a, log_a + step)
 
 
 def block_distances(rounds: Rounds, checkpoints: Indices) -> Vector:
-    """Entry (i, j): two arbitrary points after checkpoint i, followed to checkpoint j, in noise units.
+    """Return the distances of blocks: entry (i, j) follows two arbitrary points from checkpoint i to j, in noise units.
 
-    A checkpoint counts the rounds done. The last round alone is a valid bound too; without Lipschitz
-    constants it is the only one. ``inf`` where j is not after i.
+    A checkpoint counts the rounds done. The last round alone is a valid bound too; without Lipschitz constants it is
+    the only one. ``inf`` if j is not after i.
     """
     before, after = checkpoints[:, None], checkpoints[None, :]
     last = np.maximum(after - 1, 0)
     distance = np.broadcast_to(rounds.reach[last] / rounds.noise[last], (checkpoints.size,) * 2)
     if rounds.contracts and not rounds.deep:
         distance = np.minimum(distance, _followed(rounds, before, after))
-    elif rounds.contracts:  # products too small for a float: each column has its own
+    elif rounds.contracts:  # products too small for a float: each column is computed separately
         ends = [_followed(rounds.seen_at(max(int(end), 1)), np.minimum(before, end), end) for end in after[0]]
         distance = np.minimum(distance, np.concatenate(ends, axis=1))
     return np.where((after > before) & ~np.isnan(distance), distance, np.inf)
@@ -53,7 +52,7 @@ def _followed(rounds: Rounds, before: Indices, after: Indices) -> Vector:
 
 
 def _hopeless(epsilon: float, log_a: Vector) -> float:
-    """A distance beyond which no entry of ``log_a`` is contracted by more than a float can show."""
+    """Return a distance beyond which no entry of ``log_a`` is contracted by more than a float can show."""
     least = np.min(log_a, initial=0.0, where=np.isfinite(log_a))
     return 8.5 + math.sqrt(72.0 + 2 * float(raised_epsilon(epsilon, np.asarray(least))))  # r/2 - eps~/r = 8.5
 
@@ -61,12 +60,12 @@ def _hopeless(epsilon: float, log_a: Vector) -> float:
 def block_contraction(
     epsilon: float, log_start: Vector, distances: Vector, started: NDArray[np.bool_] | None = None
 ) -> Vector:
-    r"""$A(j) = \min\{\theta(m_j), \min_{i<j} A(i)\,\theta_{\tilde\varepsilon(A(i))}(b_{ij})\}$, row by row.
+    r"""Return $A(j) = \min\{\theta(m_j), \min_{i<j} A(i)\,\theta_{\tilde\varepsilon(A(i))}(b_{ij})\}$, row by row.
 
-    ``log_start``: logarithms of $\theta_\varepsilon(m_j)$. ``started``: whether the victim's last use lies
-    before the checkpoint; by default where ``log_start`` is below 0, so put 0 where it does not. Blocks
-    begin only there: a block that holds a use is not the same kernel on both data sets. From there on the
-    result does not increase along a row (data processing).
+    ``log_start``: logarithms of $\theta_\varepsilon(m_j)$. ``started``: whether the victim's last use lies before the
+    checkpoint; by default where ``log_start`` is below 0, so put 0 where it does not. Blocks begin only there: a block
+    that contains a use is not the same kernel on both data sets. From there on the result does not increase along a row
+    (data processing).
     """
     value = np.minimum(log_start, 0.0)
     begun = log_start < 0 if started is None else started
@@ -84,7 +83,7 @@ def block_contraction(
 def linear_contraction(
     epsilon: float, log_first: Vector, distances: Vector, log_divergence: LogDivergence = log_theta
 ) -> Vector:
-    """The papers' product [ADC20]: entry t is ``log_first[t]`` with the later rounds' coefficients."""
+    """Return the papers' product [ADC20]: entry t is ``log_first[t]`` times the coefficients of later rounds."""
     steps = log_divergence(np.full_like(distances, epsilon), distances)
     later = np.append(np.cumsum(steps[:0:-1])[::-1], 0.0)
     return np.asarray(log_first + later, dtype=np.float64)
@@ -93,7 +92,10 @@ def linear_contraction(
 def nonlinear_contraction(
     epsilon: float, log_first: Vector, distances: Vector, log_divergence: LogDivergence = log_theta
 ) -> Vector:
-    """The same with nonlinear coefficients: entry t starts at ``log_first[t]``, passes all later rounds."""
+    """Return the product with nonlinear coefficients.
+
+    Entry t starts at ``log_first[t]`` and passes all later rounds.
+    """
     value = log_first.copy()
     if np.all(distances == distances[0]) and np.all(log_first == log_first[0]):  # all places share one sequence
         current = log_first[:1]
@@ -104,3 +106,19 @@ def nonlinear_contraction(
     for k in range(1, value.size):
         value[:k] = contract(epsilon, value[:k], np.full(k, distances[k]), log_divergence)
     return value
+
+
+def raised_epsilon(epsilon: ArrayLike, log_before: ArrayLike) -> Vector:
+    r"""$\tilde\varepsilon = \ln(1 + (e^\varepsilon - 1)/a)$ from $\varepsilon$ and $\ln a$; unchecked.
+
+    Element by element. Rounded down by a few units in the last place, never below $\varepsilon$: the safe
+    side, for $E_\varepsilon$ does not increase in $\varepsilon$. Nothing overflows.
+
+    >>> float(raised_epsilon(1000.0, -1000.0)), float(raised_epsilon(0.0, -5.0))
+    (1999.99999..., 0.0)
+    """
+    e, log_a = np.asarray(epsilon, dtype=np.float64), np.asarray(log_before, dtype=np.float64)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        log_gain = np.where(e < 30, np.log(np.expm1(np.minimum(e, 30))), e + np.log1p(-np.exp(-e)))
+        raised = np.logaddexp(0.0, log_gain - log_a) * (1 - 1e-15)
+    return np.asarray(np.where(e == 0, 0.0, np.maximum(e, raised)), dtype=np.float64)

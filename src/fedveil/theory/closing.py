@@ -45,15 +45,15 @@ class Shape:
 
 
 def at_once(count: int) -> list[Part]:
-    """Every gap closed in its own round: what is known when every model is seen."""
+    """Return every gap closed in its own round: what is known when every model is seen."""
     return [Part(k, k + 1, k, k + 1) for k in range(count)]
 
 
 def plan(count: int, shape: Shape, passes: int = 1) -> list[Part]:
-    """The parts of a shape, in order; victims of one part belong to one of the ``passes`` of equal length."""
+    """Return the parts of a shape, in order; victims of one part belong to one of the ``passes`` of equal length."""
     require(count % passes == 0, "passes", "divide the rounds", (count, passes))
     a_pass = count // passes
-    tail = min(shape.tail, a_pass)
+    tail = min(shape.tail, a_pass if passes == 1 else max(1, a_pass - 1))  # an earlier pass needs noise before it
     start = count - min(tail + shape.lead, a_pass)
     parts = [Part(start, count, count - tail if start > 0 else 0, count)]
     window = count - tail  # the noise of rounds start..window-1 is still free
@@ -89,7 +89,7 @@ def check_plan(parts: Sequence[Part], count: int) -> None:
 
 
 def lengths(rounds: Rounds, part: Part) -> Vector:
-    """The shift, in units of the noise, that closes the gap of each victim alone; rounded up."""
+    """Return the shift, in units of the noise, that closes the gap of each victim alone; rounded up."""
     victims = np.arange(part.first, part.last)
     starts = np.maximum(victims, part.opens)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -99,12 +99,12 @@ def lengths(rounds: Rounds, part: Part) -> Vector:
 
 
 def longest(rounds: Rounds, part: Part) -> float:
-    """A bound on the shift however many victims there are: two points of a bounded domain; else infinite."""
+    """Return a bound on the shift however many victims there are: two points of a bounded domain; else infinite."""
     return _forgotten(rounds, part) * _UP
 
 
 def _forgotten(rounds: Rounds, part: Part) -> float:
-    """Two arbitrary points enter the window, if all victims come before it."""
+    """Return the shift if two arbitrary points enter the window, which needs all victims to come before it."""
     if part.opens < part.last or not math.isfinite(rounds.diameter):
         return math.inf
     opens, closes = np.array([part.opens]), np.array([part.closes])
@@ -114,7 +114,7 @@ def _forgotten(rounds: Rounds, part: Part) -> float:
 
 
 def joint_lengths(rounds: Rounds, part: Part, victims: Indices) -> Vector:
-    """The shortest shift for sets of victims (rows, sorted): optimal shift inside the window; rounded up.
+    """Return the shortest shift for sets of victims (rows, sorted): optimal shift inside the window; rounded up.
 
     Only for a part that uses its victims' own noise: there sets close more cheaply together than one by one.
     """
@@ -125,7 +125,7 @@ def joint_lengths(rounds: Rounds, part: Part, victims: Indices) -> Vector:
 
 
 def _window_mu(rounds: Rounds, uses: Indices, gaps: Vector, closes: int) -> Vector:
-    """Sets that open several gaps in one round are merged by pooling, as pieces of no width."""
+    """Return mu of sets of uses; several gaps in one round are pooled, as pieces of zero width."""
     opened = rounds.factor[uses] * gaps
     stops = np.concatenate([uses[..., 1:], np.full((*uses.shape[:-1], 1), closes)], axis=-1)
     widths = rounds.span(uses, stops)
@@ -140,7 +140,7 @@ def _window_mu(rounds: Rounds, uses: Indices, gaps: Vector, closes: int) -> Vect
 
 
 def shapes(count: int, few: bool) -> Iterator[Shape]:
-    """Starting points of the search; ``few``: rounds of many kinds, where every block costs."""
+    """Yield starting points of the search; ``few``: rounds of many kinds, where every block costs."""
     least = max(1, count // 100) if few else 1
     for tail, lead in ((1, 1), (4, 2), (8, 4)):
         for most in (8, 32, 128):
@@ -148,7 +148,7 @@ def shapes(count: int, few: bool) -> Iterator[Shape]:
 
 
 def neighbours(shape: Shape, count: int, few: bool) -> Iterator[Shape]:
-    """Shapes one step away."""
+    """Yield shapes one step away."""
     least = max(1, count // 100) if few else 1
     sizes = (1, 2, 3, 4, 6, 8, 12, 16, 24)
     at = min(range(len(sizes)), key=lambda i: abs(sizes[i] - shape.tail))

@@ -28,33 +28,33 @@ from fedveil.theory.numerics import LARGEST_EPSILON, check_delta, check_epsilon
 
 Uses = Sequence[tuple[LossLaw, int]]
 
-NARROW = 2e-3  # the bracket's width over epsilon (or delta) at which refinement stops
+NARROW = 2e-3  # width of the bracket over epsilon (or delta) at which refinement stops
 LARGEST_COUNT = 10**15
-_FIRST = 4e-3  # the grid's relative error in epsilon on the first pass; the second is chosen from what it gave
-_SINGLE = 4e-4  # the same where only one pass is made
+_FIRST = 4e-3  # relative error of the grid in epsilon on the first pass; the second is chosen from its result
+_SINGLE = 4e-4  # the same if only one pass is made
 _PASSES = 4
-_SKETCH = 1000  # atoms of the laws on which the tilt is chosen
-_AFFORDED = 10.0  # powers of e by which the tilted sum may exceed what is asked
+_SKETCH = 1000  # number of atoms of the laws on which the tilt is chosen
+_AFFORDED = 10.0  # powers of e by which the tilted sum may exceed what is asked for
 _LEAST_DELTA = 1e-300  # an upper bound is never rounded to zero
 _UNIT = 2.0**-52
 
 
 class Bracket(NamedTuple):
-    """``lower <= truth <= upper``."""
+    """A certified interval: ``lower <= truth <= upper``."""
 
     lower: float
     upper: float
 
 
 class _Goal(NamedTuple):
-    """What is asked: the epsilon at a delta, or the delta at an epsilon."""
+    """What is asked for: the epsilon at a delta, or the delta at an epsilon."""
 
     log_delta: float | None
     epsilon: float | None
 
 
 class _Setting(NamedTuple):
-    """How a sum is worked out; ``chernoff`` (epsilon, or log delta) is valid whatever happens afterwards."""
+    """How a sum is computed; ``chernoff`` (epsilon, or log delta) is valid in any case."""
 
     uses: Uses
     goal: _Goal
@@ -66,7 +66,7 @@ class _Setting(NamedTuple):
 
 
 class _State(NamedTuple):
-    """How far one alternative has come: a bracket on epsilon or log delta, and the next pass's fineness (or 0)."""
+    """Progress of one alternative: a bracket on epsilon or log delta, and the fineness of the next pass (or 0)."""
 
     setting: _Setting
     lower: float
@@ -75,22 +75,22 @@ class _State(NamedTuple):
 
 
 def epsilon_upper(uses: Uses, delta: float, fineness: float = _SINGLE) -> float:
-    """An upper bound on epsilon at ``delta`` for all uses together."""
+    """Return an upper bound on epsilon at ``delta`` for all uses together."""
     return worst_upper([uses], delta, fineness)
 
 
 def epsilon_bracket(uses: Uses, delta: float, narrow: float = NARROW) -> Bracket:
-    """Certified lower and upper epsilon at ``delta``."""
+    """Return a certified lower and upper epsilon at ``delta``."""
     return worst_bracket([uses], delta, narrow)
 
 
 def delta_bracket(uses: Uses, epsilon: float, narrow: float = NARROW) -> Bracket:
-    """Certified lower and upper delta at ``epsilon``."""
+    """Return a certified lower and upper delta at ``epsilon``."""
     return worst_delta([uses], epsilon, narrow)
 
 
 def worst_upper(alternatives: Sequence[Uses], delta: float, fineness: float = _SINGLE) -> float:
-    """An upper bound on the largest epsilon over the alternatives, such as the two directions of a pair."""
+    """Return an upper bound on the largest epsilon over the alternatives, such as the two directions of a pair."""
     check_delta(delta)
     worst = 0.0
     for setting in _settings(alternatives, _Goal(math.log(delta), None)):
@@ -100,13 +100,13 @@ def worst_upper(alternatives: Sequence[Uses], delta: float, fineness: float = _S
 
 
 def worst_bracket(alternatives: Sequence[Uses], delta: float, narrow: float = NARROW) -> Bracket:
-    """Certified lower and upper value of the largest epsilon over the alternatives."""
+    """Return a certified lower and upper value of the largest epsilon over the alternatives."""
     check_delta(delta)
     return _worst(_settings(alternatives, _Goal(math.log(delta), None)), narrow)
 
 
 def worst_delta(alternatives: Sequence[Uses], epsilon: float, narrow: float = NARROW) -> Bracket:
-    """Certified lower and upper value of the largest delta over the alternatives."""
+    """Return a certified lower and upper value of the largest delta over the alternatives."""
     check_epsilon(epsilon)
     settings = _settings(alternatives, _Goal(None, epsilon))
     if not settings:
@@ -116,7 +116,7 @@ def worst_delta(alternatives: Sequence[Uses], epsilon: float, narrow: float = NA
 
 
 def worst_delta_upper(alternatives: Sequence[Uses], epsilon: float, fineness: float = _SINGLE) -> float:
-    """An upper bound on the largest delta over the alternatives; cheaper than :func:`worst_delta`."""
+    """Return an upper bound on the largest delta over the alternatives; cheaper than :func:`worst_delta`."""
     check_epsilon(epsilon)
     worst = -math.inf
     for setting in _settings(alternatives, _Goal(None, epsilon)):
@@ -126,7 +126,7 @@ def worst_delta_upper(alternatives: Sequence[Uses], epsilon: float, fineness: fl
 
 
 def _worst(settings: Sequence[_Setting], narrow: float) -> Bracket:
-    """Refine only what can still be the worst."""
+    """Refine only the alternatives that can still be the worst."""
     if not settings:
         return Bracket(0.0, 0.0)
     least = -math.inf if settings[0].goal.log_delta is None else 0.0
@@ -151,7 +151,7 @@ def _matters(state: _State, lower: float, narrow: float) -> bool:
 
 
 def _allowed(state: _State, narrow: float) -> float:
-    """The width at which a bracket is narrow: relative in epsilon, absolute in log delta."""
+    """Return the width at which a bracket is narrow: relative in epsilon, absolute in log delta."""
     return narrow if state.setting.goal.log_delta is None else narrow * state.upper
 
 
@@ -164,17 +164,18 @@ def _refined(state: _State, narrow: float) -> _State:
         return moved._replace(fineness=0.0)
     width = upper - lower
     stuck = lower > 0 and width > 0.7 * (state.upper - state.lower)
-    if stuck and state.fineness < _FIRST:  # it is not the grid that is in the way
+    if stuck and state.fineness < _FIRST:  # the grid is not what limits the bracket
         return moved._replace(fineness=0.0)
-    wanted = 0.9 * _allowed(moved, narrow) / width if 0 < width < math.inf else 0.1  # errors go with the step squared
+    # errors are proportional to the square of the step
+    wanted = 0.9 * _allowed(moved, narrow) / width if 0 < width < math.inf else 0.1
     return moved._replace(fineness=state.fineness * min(max(wanted, 0.07), 0.5))
 
 
 def _pass(setting: _Setting, fineness: float, *, above: bool, below: bool) -> Bracket:
-    """One grid, from above, from below, or both; a sum that does not fit leaves Chernoff's bound and nothing."""
+    """Evaluate one grid, from above, from below, or both; if the sum does not fit, only Chernoff's bound is left."""
     step = _aligned(max(setting.scale * math.sqrt(fineness), setting.finest), setting.uses)
     upper, lower = setting.chernoff, -math.inf
-    if not 0 < step < math.inf:  # nothing finite to look at
+    if not 0 < step < math.inf:  # there are no finite losses
         return Bracket(lower, _reported(setting, upper))
     try:
         cells = [(grid_cells(law, step, setting.tail), times) for law, times in setting.uses]
@@ -190,7 +191,10 @@ def _pass(setting: _Setting, fineness: float, *, above: bool, below: bool) -> Br
 
 
 def _aligned(step: float, uses: Uses) -> float:
-    """A step with a grid point a few ulps below the largest atom, which elsewhere would cost a first-order error."""
+    """Return a step with a grid point a few ulps below the largest atom.
+
+    Anywhere else, that atom would cost a first-order error.
+    """
     atoms = [abs(loss) for law, _ in uses if isinstance(law, LaplaceLaw | FiniteLaw) for loss in law.reach(0.0)]
     largest = max(atoms, default=0.0)
     return largest / math.floor(largest / step) * (1 - 8 * _UNIT) if step <= largest < math.inf else step
@@ -210,7 +214,7 @@ def _answer(total: TiltedSum, goal: _Goal, *, upper: bool) -> float:
 
 
 def _reported(setting: _Setting, upper: float) -> float:
-    """A delta is at most one; an epsilon at least zero, and infinite beyond reach."""
+    """Return the value to report: a delta of at most one; an epsilon of at least zero, infinite beyond reach."""
     if setting.goal.log_delta is None:
         return min(upper, 0.0)
     return max(upper, 0.0) if upper < LARGEST_EPSILON else math.inf
@@ -222,7 +226,7 @@ def _settings(alternatives: Sequence[Uses], goal: _Goal) -> list[_Setting]:
 
 
 def _merged(uses: Uses) -> list[tuple[LossLaw, int]]:
-    """Equal laws counted once."""
+    """Merge equal laws and count them."""
     counts: dict[LossLaw, int] = {}
     for law, times in uses:
         rule = f"be a whole number from 0 to {LARGEST_COUNT:g}"
@@ -232,7 +236,7 @@ def _merged(uses: Uses) -> list[tuple[LossLaw, int]]:
 
 
 def _setting(uses: Uses, goal: _Goal) -> _Setting:
-    """Tilt, grid and cut-off, worked out on sketches (which dominate, so their Chernoff bound is valid)."""
+    """Choose tilt, grid and cut-off on sketches (which dominate, so their Chernoff bound is valid)."""
     rounds = sum(times for _, times in uses)
     tail = max(math.exp(goal.log_delta if goal.log_delta is not None else -40.0) * 1e-7 / rounds, 1e-290)
     widths = [max(high - low, 1e-12) for low, high in (law.reach(tail) for law, _ in uses)]
@@ -242,7 +246,7 @@ def _setting(uses: Uses, goal: _Goal) -> _Setting:
     laws = opened(drawn)
 
     def bound(log_tilt: float) -> float:
-        """Chernoff's bound, with room for the rounding of as many logarithms as there are uses."""
+        """Return Chernoff's bound, with room for the rounding of as many logarithms as there are uses."""
         tilt = math.exp(log_tilt)
         log_chernoff = log_moment(laws, tilt) + log_peak(tilt) + 64 * _UNIT * rounds
         if goal.log_delta is not None:
@@ -257,7 +261,7 @@ def _setting(uses: Uses, goal: _Goal) -> _Setting:
     tilt = math.exp(log_tilt)
     epsilon = goal.epsilon if goal.epsilon is not None else best if math.isfinite(best) else spread
     log_aim = goal.log_delta if goal.log_delta is not None else best - 3.0
-    # Less than the best tilt makes the tilted tails lighter, so the window shorter, at the price of precision.
+    # A tilt below the best makes the tilted tails lighter and the window shorter, at the price of precision.
     for used in (tilt / 2, 0.7 * tilt, 0.85 * tilt, tilt):
         excess = log_moment(laws, used) - used * epsilon + log_peak(used) - log_aim
         if excess <= _AFFORDED:

@@ -43,29 +43,20 @@ class Concentrated:
         require(self.omega > 1, "Concentrated.omega", "be above 1", self.omega, "No order would be bounded.")
 
     def zeta(self, alpha: float) -> float:
-        """The bound at one order; ``inf`` beyond omega."""
+        """Return the bound at one order; ``inf`` beyond omega."""
         check_order(alpha)
         return self.rho * alpha if alpha <= self.omega else math.inf
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon over all orders, from above."""
+        """Return the least epsilon over all orders, from above."""
         return epsilon_of_curve(self.zeta, delta, self._orders())
 
     def delta(self, epsilon: float) -> float:
-        """The least delta over all orders, from above."""
+        """Return the least delta over all orders, from above."""
         return delta_of_curve(self.zeta, epsilon, self._orders())
 
-    def then(self, *others: "Concentrated") -> "Concentrated":
-        """One after another, adaptively: rho adds, the smallest omega holds [BS16, BDRS18].
-
-        >>> Concentrated(0.5).then(Concentrated(0.25, omega=8.0))
-        Concentrated(rho=0.75, omega=8.0)
-        """
-        parts = (self, *others)
-        return Concentrated(math.fsum(part.rho for part in parts), min(part.omega for part in parts))
-
     def group(self, size: int) -> "Concentrated":
-        """For ``size`` people at once: rho times size squared, omega over size.
+        """Return the promise for ``size`` people together: rho times size squared, omega over size.
 
         >>> Concentrated(0.5, omega=8.0).group(3)
         Concentrated(rho=4.5, omega=2.666...)
@@ -85,7 +76,7 @@ class Concentrated:
 
 
 def epsilon_of_curve(zeta_of: Callable[[float], float], delta: float, between: tuple[float, float] = _ORDERS) -> float:
-    """The least epsilon of an RDP curve over the orders in ``between``, from above; ``inf`` promises nothing.
+    """Return the least epsilon of an RDP curve over the orders in ``between``, from above; ``inf`` promises nothing.
 
     >>> round(epsilon_of_curve(lambda alpha: alpha / 2, 1e-5), 4)
     4.7284
@@ -95,7 +86,7 @@ def epsilon_of_curve(zeta_of: Callable[[float], float], delta: float, between: t
 
 
 def delta_of_curve(zeta_of: Callable[[float], float], epsilon: float, between: tuple[float, float] = _ORDERS) -> float:
-    """The least delta of an RDP curve over the orders in ``between``, from above.
+    """Return the least delta of an RDP curve over the orders in ``between``, from above.
 
     >>> delta_of_curve(lambda alpha: alpha / 2, 4.7285)
     9.99...e-06
@@ -109,7 +100,7 @@ def _over_curve(
     convert: Callable[[float, float], float],
     between: tuple[float, float],
 ) -> float:
-    """Scan log(alpha - 1), then close in on the best: every order tried is valid, so every stop is safe."""
+    """Scan log(alpha - 1), then narrow in on the best; every order tried is valid, so every stop is safe."""
     first, last = between
     require(1 < first <= last < math.inf, "between", "be two finite orders above 1, ascending", between)
 
@@ -131,18 +122,18 @@ def _over_curve(
 
 
 def check_mu(mu: float) -> None:
-    """Refuse what is no distance between Gaussians."""
+    """Refuse a mu that is not a distance between Gaussians."""
     hint = "It is sensitivity over noise."
     require(0 <= mu < math.inf, "mu", "be finite and non-negative", mu, hint)
 
 
 def check_size(size: int) -> None:
-    """Refuse what is no number of people."""
+    """Refuse a size that is not a number of people."""
     require(size >= 1 and size % 1 == 0, "size", "be a whole number, at least 1", size)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    r"""The epsilon of $\mu$-GDP at delta: exact, and rounded up [DRS22].
+    r"""Return the epsilon of $\mu$-GDP at delta: exact, and rounded up [DRS22].
 
     >>> round(gaussian_epsilon(1.0, 1e-5), 4), gaussian_epsilon(0.0, 1e-5)
     (4.3772, 0.0)
@@ -153,38 +144,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     guess = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     return smallest_epsilon(lambda epsilon: float(log_theta(epsilon, mu)) + ROUNDING, delta, guess)
-
-
-def gaussian_concentrated(mu: float) -> Concentrated:
-    r"""$\mu$-GDP is $\mu^2/2$-zCDP: data processing from the pair of Gaussians that defines it.
-
-    >>> gaussian_concentrated(1.0)
-    Concentrated(rho=0.5, omega=inf)
-    """
-    check_mu(mu)
-    return Concentrated(mu * mu / 2)
-
-
-def compose_mu(*mus: float) -> float:
-    """One after another, adaptively: the squares add [DRS22].
-
-    >>> compose_mu(3.0, 4.0), compose_mu()
-    (5.0, 0.0)
-    """
-    for mu in mus:
-        check_mu(mu)
-    return math.hypot(*mus)
-
-
-def group_mu(mu: float, size: int) -> float:
-    """For ``size`` people at once: mu times size [DRS22].
-
-    >>> group_mu(0.5, 3)
-    1.5
-    """
-    check_mu(mu)
-    check_size(size)
-    return mu * size
 
 
 def group_epsilon_delta(epsilon: float, delta: float, size: int) -> tuple[float, float]:
@@ -201,7 +160,7 @@ def group_epsilon_delta(epsilon: float, delta: float, size: int) -> tuple[float,
     total = total if total / size >= epsilon else math.nextafter(total, math.inf)
     if size == 1 or delta == 0:
         return total, delta
-    # The sum of e^(j epsilon), j < size; as a ratio both ends are safe in log space.
+    # The sum of e^(j epsilon), j < size, as a ratio; both ends are safe in log space.
     growth = math.log(size)
     if epsilon > 0:
         ratio = -math.expm1(-total) / -math.expm1(-epsilon)

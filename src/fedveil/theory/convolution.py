@@ -20,8 +20,8 @@ from fedveil.theory.lattice import LatticeLaw
 from fedveil.values import Vector
 
 _UNIT = 2.0**-52
-_TRANSFORM_UNITS = 4.0  # ulps granted to each level of a Fourier transform, and to each use of a law
-_MARGIN = 1e-10  # relative, on delta: the recursions and logarithms of the answer itself
+_TRANSFORM_UNITS = 4.0  # ulps allowed for each level of a Fourier transform, and for each use of a law
+_MARGIN = 1e-10  # relative error of delta from the recursions and logarithms of the answer itself
 LARGEST_WINDOW = 3 << 19
 
 
@@ -30,27 +30,27 @@ class Atomic(Protocol):
 
     @property
     def mass(self) -> Vector:
-        """Probability of each loss."""
+        """The probability of each loss."""
         ...
 
     def losses(self) -> Vector:
-        """The losses."""
+        """Return the losses of the law."""
         ...
 
 
-Parts = Sequence[tuple[LatticeLaw, int]]  # laws on one grid, with how often each is used
+Parts = Sequence[tuple[LatticeLaw, int]]  # laws on one grid, each with its number of uses
 Counted = Sequence[tuple[Atomic, int]]
 
 
 class Opened(NamedTuple):
-    """A law laid open for evaluation at several tilts."""
+    """A law prepared for evaluation at several tilts."""
 
     log_mass: Vector
     losses: Vector
     times: int
 
     def tilted(self, tilt: float) -> tuple[Vector, float]:
-        """Masses times exp(tilt * loss), scaled to add up to one; and the logarithm of the scale."""
+        """Return masses times exp(tilt * loss), scaled to sum to one, and the logarithm of the scale."""
         with np.errstate(under="ignore", invalid="ignore"):
             exponent = self.log_mass + tilt * self.losses
             top = float(np.max(exponent))
@@ -60,18 +60,18 @@ class Opened(NamedTuple):
 
 
 def opened(parts: Counted) -> list[Opened]:
-    """Each law with the logarithms that every tilt needs."""
+    """Return each law with the logarithms that every tilt needs."""
     with np.errstate(divide="ignore"):
         return [Opened(np.log(law.mass), law.losses(), times) for law, times in parts]
 
 
 def log_moment(laws: Sequence[Opened], tilt: float) -> float:
-    """The cumulant generating function of the finite part of the sum, at ``tilt``."""
+    """Return the cumulant generating function of the finite part of the sum, at ``tilt``."""
     return sum(law.times * law.tilted(tilt)[1] for law in laws)
 
 
 def variance(laws: Sequence[Opened], tilt: float) -> float:
-    """Of the tilted sum."""
+    """Return the variance of the tilted sum."""
     total = 0.0
     for law in laws:
         weights, _ = law.tilted(tilt)
@@ -100,7 +100,10 @@ class TiltedSum:
     infinite: float
 
     def epsilon(self, delta: float, *, upper: bool) -> float:
-        """Least epsilon of this sum at ``delta``, rounded up (or down); ``inf`` if the window does not hold it."""
+        """Return the least epsilon of this sum at ``delta``, rounded up (or down).
+
+        ``inf`` if it is outside the window.
+        """
         if not delta > self.infinite:
             return math.inf
         sign = 1.0 if upper else -1.0
@@ -108,7 +111,7 @@ class TiltedSum:
             inside = self._tail_weights() + sign * self.slack * math.exp(log_peak(self.tilt))
             log_delta = np.log(np.maximum(inside, 0.0)) + self.log_moment - self.tilt * self._losses()
         log_target = math.log(delta - self.infinite) - sign * self._doubt()
-        # From above the first grid point that is good enough counts; from below, the last that is not.
+        # From above, take the first grid point that is good enough; from below, the last that is not.
         good = log_delta <= log_target
         if upper:
             index = int(np.argmax(good)) if good.any() else good.size
@@ -120,12 +123,12 @@ class TiltedSum:
                 return max(0.0, self.step * (self.start + index - 1))
         if index == 0:
             return max(0.0, self.step * self.start) if upper else 0.0
-        # From below the value at the right end may be negative: a chord to zero there would prove too much.
+        # From below, the value at the right end may be negative: a chord to zero there would prove too much.
         fall = 1 - math.exp(-self.tilt * self.step) * float(inside[index] / inside[index - 1])
         return max(0.0, self._within(index, float(log_delta[index - 1]) - log_target, fall))
 
     def log_delta(self, epsilon: float, *, upper: bool) -> float:
-        """Logarithm of delta at ``epsilon``, rounded up (or down)."""
+        """Return the logarithm of delta at ``epsilon``, rounded up (or down)."""
         sign = 1.0 if upper else -1.0
         excess = np.maximum(self._losses() - epsilon, 0.0)
         with np.errstate(under="ignore"):
@@ -139,7 +142,7 @@ class TiltedSum:
         return float(np.logaddexp(log_finite, log_infinite))
 
     def _doubt(self) -> float:
-        """Rounding of the logarithm of delta: of its exponent, and of the sums."""
+        """Return the rounding error of the logarithm of delta: of its exponent, and of the sums."""
         widest = self.step * max(abs(self.start), abs(self.start + self.mass.size))
         return _MARGIN + 16 * _UNIT * (abs(self.log_moment) + self.tilt * widest)
 
@@ -154,13 +157,15 @@ class TiltedSum:
         return decaying_sums(source, both)[::-1]
 
     def _within(self, index: int, missed: float, fall: float) -> float:
-        """Between two grid points delta is linear in exp(epsilon): where it has fallen by as much as was missed."""
+        """Return the offset between two grid points, where delta is linear in exp(epsilon), that makes up for
+        ``missed``.
+        """
         part = min(max(-math.expm1(-missed) / fall, 0.0), 1.0) if fall > 0 else 1.0
         return self.step * (self.start + index - 1) + math.log1p(part * math.expm1(self.step))
 
 
 class Tilt(NamedTuple):
-    """How to look at a sum: the tilt, how much may fall outside the window, and the shifts that bound both tails."""
+    """How a sum is evaluated: the tilt, how much may fall outside the window, and the shifts that bound both tails."""
 
     tilt: float
     log_outside: float
@@ -169,9 +174,9 @@ class Tilt(NamedTuple):
 
 
 def choose_window(laws: Sequence[Opened], tilt: float, log_outside: float) -> Tilt:
-    """The shifts of Chernoff's bound that give the shortest window; any positive shift would be valid."""
+    """Return the shifts of Chernoff's bound that give the shortest window; any positive shift is valid."""
     here = log_moment(laws, tilt)
-    gaussian = math.log(math.sqrt(-2 * log_outside / max(variance(laws, tilt), 1e-300)))  # a heavy tail wants less
+    gaussian = math.log(math.sqrt(-2 * log_outside / max(variance(laws, tilt), 1e-300)))  # heavy tails need less
 
     def reach(shift: float) -> float:
         distance = (log_moment(laws, tilt + shift) - here - log_outside) / abs(shift)
@@ -183,7 +188,7 @@ def choose_window(laws: Sequence[Opened], tilt: float, log_outside: float) -> Ti
 
 
 def minimum(objective: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """Golden-section search; every point is a valid bound, so it need not be exact."""
+    """Minimise by golden sections; every point is a valid bound, so the minimum need not be exact."""
     ratio = (math.sqrt(5) - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     at_left, at_right = objective(left), objective(right)
@@ -200,7 +205,7 @@ def minimum(objective: Callable[[float], float], low: float, high: float) -> tup
 
 
 def convolve(parts: Parts, view: Tilt) -> TiltedSum:
-    """The law of the sum of all losses, each law used as often as its count says."""
+    """Return the law of the sum of all losses, with each law used as often as its count says."""
     step = parts[0][0].step
     laws = opened(parts)
     moment = log_moment(laws, view.tilt)
@@ -216,8 +221,8 @@ def convolve(parts: Parts, view: Tilt) -> TiltedSum:
     mass = irfft(spectrum, size, overwrite_x=True)
     del spectrum
     mass = np.roll(np.maximum(mass, 0.0, out=mass), -(first % size))
-    # An error e in each transform becomes rounds * e in their product, in the mean square: so in the sum of |errors|
-    # it is multiplied by the root below, which is one for a flat law and sqrt(size) for a single atom.
+    # An error e in each transform becomes rounds * e in their product, in mean square. In the sum of |errors| it
+    # is multiplied by the root below, which is one for a flat law and sqrt(size) for a single atom.
     peaked = math.sqrt(max(size * float(mass @ mass), 1.0))
     rounding = _TRANSFORM_UNITS * _UNIT * math.log2(size) * (rounds + 1) * peaked
     slack = 2 * math.exp(view.log_outside) + math.expm1(min(rounding, 700.0))
@@ -227,7 +232,7 @@ def convolve(parts: Parts, view: Tilt) -> TiltedSum:
 
 
 def _power(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:
-    """Elementwise power; what would be far below the rounding of the largest is left out."""
+    """Return the elementwise power; entries far below the rounding error of the largest are left out."""
     if times == 1:
         return values
     kept = np.abs(values) > math.exp(-60.0 / times)
@@ -237,7 +242,7 @@ def _power(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]
 
 
 def _wrapped(weights: Vector, start: int, size: int) -> Vector:
-    """A law wrapped onto a circle of ``size`` points."""
+    """Return a law wrapped onto a circle of ``size`` points."""
     circle = np.zeros(size)
     for begin in range(0, weights.size, size):
         piece = weights[begin : begin + size]
@@ -246,7 +251,7 @@ def _wrapped(weights: Vector, start: int, size: int) -> Vector:
 
 
 def _window(parts: Parts, laws: Sequence[Opened], view: Tilt, here: float) -> tuple[int, int]:
-    """Grid range outside which the tilted sum has at most ``2 exp(log_outside)``, by Chernoff on both sides."""
+    """Return the grid range outside which the tilted sum has at most ``2 exp(log_outside)``, by Chernoff's bound."""
     step = parts[0][0].step
     ends = []
     for sign, shift in ((-1, view.below), (1, view.above)):
@@ -259,9 +264,10 @@ def _window(parts: Parts, laws: Sequence[Opened], view: Tilt, here: float) -> tu
 
 
 def decaying_sums(values: Vector, decay: float) -> Vector:
-    """``out[i] = values[i] + decay * out[i - 1]``, for non-negative values and ``0 <= decay <= 1``.
+    """Return ``out[i] = values[i] + decay * out[i - 1]``, for non-negative values and ``0 <= decay <= 1``.
 
-    Written as running sums of rescaled blocks, so that nothing overflows; all terms are positive and nothing cancels.
+    It is computed as running sums of rescaled blocks, so that nothing overflows; all terms are positive and nothing
+    cancels.
     """
     if decay <= 0.0:
         return values.copy()

@@ -21,7 +21,7 @@ _UNIT = 1e-13  # relative error of the normal distribution function; measured: 3
 _VANISHING = 1e-30  # covers what its far tail loses
 _LOG_OFF = 1e-15  # absolute error of the logarithm of a ratio near 1
 _ROOT = 1 / math.sqrt(2 * math.pi)
-_STEEPEST = 300.0  # clips exponents of the search for a path, which need not be right
+_STEEPEST = 300.0  # limits exponents in the search for a path, which need not be exact
 
 
 @final
@@ -41,21 +41,21 @@ class Table:
     bend: Vector
 
     def look(self, log_slope: Vector, column: int | NDArray[np.intp]) -> tuple[Vector, Vector]:
-        """Bounds on V and on its bend; ``V`` is convex in the slope, so its chord is above it."""
+        """Return bounds on V and on its bend; ``V`` is convex in the slope, so its chord lies above it."""
         size = self.step[column]
         spot = np.minimum(log_slope / size, self.value.shape[0] - 1.000001)
-        row = np.where(spot > 0, spot, 0.0).astype(np.intp)  # NaN: any row, the result stays NaN
+        row = np.where(spot > 0, spot, 0.0).astype(np.intp)  # for NaN any row will do, since the result stays NaN
         share = np.expm1((spot - row) * size) / np.expm1(size)
         low, high = self.value[row, column], self.value[row + 1, column]
         return np.asarray(low + share * (high - low)), self.bend[row, column]
 
     def at_diameter(self, log_slope: Vector) -> Vector:
-        """A bound on V at the largest distance, for any slope."""
+        """Return a bound on V at the largest distance, for any slope."""
         found, _ = self.look(np.abs(log_slope), self.step.size - 1)
         return _any_slope(log_slope, found)
 
     def over_cells(self, log_slope: Vector, share: Vector) -> Vector:
-        """V averaged over each cell of distances; ``share`` bounds where in it the mean distance lies."""
+        """Return V averaged over each cell of distances; ``share`` bounds where in the cell the mean distance lies."""
         columns = np.arange(self.step.size, dtype=np.intp)
         size = np.abs(log_slope)
         high, bend = self.look(size, columns)
@@ -86,17 +86,17 @@ class Shifts:
         object.__setattr__(self, "pivot", self.tilt + self.x / 2)
 
     def beyond(self, v: Vector) -> Vector:
-        """Mass above the pivot, farther than ``v`` from it."""
+        """Return the mass above the pivot that is farther than ``v`` from it."""
         far = self.pivot + v
         return np.asarray(ndtr(self.x - far) - self.g * ndtr(-far))
 
     def within(self, u: Vector) -> Vector:
-        """Mass below the pivot, nearer than ``u``, up to a constant."""
+        """Return the mass below the pivot that is nearer than ``u``, up to a constant."""
         far = u - self.pivot
         return np.asarray(self.g * ndtr(far) - ndtr(far + self.x))
 
     def densities(self, v: Vector, u: Vector) -> tuple[Vector, Vector]:
-        """At ``v`` above the pivot, and (its negative) at ``u`` below."""
+        """Return the density at ``v`` above the pivot, and its negative at ``u`` below."""
         right, left = v + (self.pivot - self.x), u - self.pivot
         up = _ROOT * np.exp(-right * right / 2) * -np.expm1(-self.x * v)
         down = _ROOT * np.exp(self.tilt * self.x - left * left / 2) * -np.expm1(-self.x * u)
@@ -104,7 +104,7 @@ class Shifts:
 
 
 def paths(table: Table, ask: Shifts, start: Vector) -> tuple[Vector, Vector]:
-    r"""How far above the pivot each distance $d_j$ begins (last axis), and the last log slope.
+    r"""Return how far above the pivot each distance $d_j$ begins (last axis), and the last log slope.
 
     Follows the Euler-Lagrange equations of the best pairing for Gaussian ``V`` with ``table.scale`` for
     $\mu(d)$, from the probit ``start`` of the test at the pivot: $z' = -\mu' u'$,
@@ -131,7 +131,7 @@ def paths(table: Table, ask: Shifts, start: Vector) -> tuple[Vector, Vector]:
 
 
 def too_high(table: Table, ask: Shifts, start: Vector) -> NDArray[np.bool_]:
-    """Whether a path from ``start`` leaves more mass below than its last slope can use."""
+    """Return whether a path from ``start`` leaves more mass below than its last slope can use."""
     found, log_slope = paths(table, ask, start)
     v = found[..., -1]
     u = table.distance[-1] / ask.noise - v
@@ -148,14 +148,14 @@ class _Cells(NamedTuple):
 
 
 def bound(table: Table, ask: Shifts, found: Vector) -> Vector:
-    """The cost of each path's pairing: whatever the path, an upper bound on the supremum; at most 1."""
+    """Return the cost of each path's pairing, an upper bound on the supremum for any path; at most 1."""
     with np.errstate(all="ignore"):
         cells = _cells(table.distance / ask.noise, ask, found)
         slopes = np.log(cells.below / cells.above) - _LOG_OFF
         near = (cells.above * table.over_cells(slopes, cells.share)).sum(axis=-1)
         far = cells.above_left * table.at_diameter(np.log(cells.below_left / cells.above_left) - _LOG_OFF)
         total = (near + far) * (1 + ROUNDING) + _VANISHING
-    return np.asarray(np.where(total < 1, total, 1.0), dtype=np.float64)  # NaN: the trivial bound
+    return np.asarray(np.where(total < 1, total, 1.0), dtype=np.float64)  # NaN becomes the trivial bound
 
 
 def _cells(d: Vector, ask: Shifts, found: Vector) -> _Cells:
@@ -189,7 +189,7 @@ def _cells(d: Vector, ask: Shifts, found: Vector) -> _Cells:
 
 
 def _mean(moment: Vector, density: Vector, unit: Vector, lever: Vector, mass: Vector, off: Vector) -> Vector:
-    """First moment over mass, from above: rounding of the densities, and of the masses times their lever."""
+    """Return first moment over mass, from above: with rounding of densities, and of masses times their lever."""
     slack = 2 * (unit * (density[:, 1:] + density[:, :-1]) + lever * off)
     return np.asarray(np.where(mass > off, (moment + slack) / (mass - off), np.inf))
 

@@ -19,7 +19,7 @@ from fedveil.values import Vector
 
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
-_NARROW = 0.25  # below this r the two Mills ratios are subtracted by quadrature instead
+_NARROW = 0.25  # below this r the difference of the two Mills ratios is computed by quadrature
 
 
 def hockey_stick(p: Vector, q: Vector, epsilon: float) -> float:
@@ -61,16 +61,16 @@ def log_gaussian_delta(epsilon: float, r: float) -> float:
 
 
 def log_theta(epsilon: ArrayLike, r: ArrayLike) -> Vector:
-    r"""$\ln\theta_\varepsilon(r)$ element by element; 0 (delta = 1) for what is no such pair.
+    r"""Return $\ln\theta_\varepsilon(r)$ element by element; 0 (delta = 1) for invalid arguments.
 
-    With $a = r/2 - \varepsilon/r$, $b = -r/2 - \varepsilon/r$: $e^\varepsilon\varphi(b) = \varphi(a)$, hence
-    $\theta = \varphi(a) [m(a) - m(b)]$ with the Mills ratio $m = \Phi/\varphi$: no small number is the
-    difference of two large ones. For small ``r`` the difference is $\int_b^a m'$, by Gauss-Legendre.
+    With $a = r/2 - \varepsilon/r$, $b = -r/2 - \varepsilon/r$: $e^\varepsilon\varphi(b) = \varphi(a)$, hence $\theta =
+    \varphi(a) [m(a) - m(b)]$ with the Mills ratio $m = \Phi/\varphi$: no small number is the difference of two large
+    ones. For small ``r`` the difference is $\int_b^a m'$, by Gauss-Legendre.
     """
     e, x = np.broadcast_arrays(np.asarray(epsilon, dtype=np.float64), np.asarray(r, dtype=np.float64))
     out = np.full(e.shape, -np.inf)
     sound = (e >= 0) & (x >= 0) & (x < math.inf)
-    out[~sound] = 0.0  # doubt: the trivial bound, delta = 1
+    out[~sound] = 0.0  # in doubt, the trivial bound: delta = 1
     usual = sound & (x > 0) & (e < math.inf)
     wide = usual & (x >= _NARROW)
     narrow = usual & (x < _NARROW)
@@ -86,7 +86,7 @@ def _log_theta_wide(e: Vector, x: Vector) -> Vector:
     a, b = x / 2 - e / x, -x / 2 - e / x
     log_a = log_ndtr(a)
     share = np.minimum(e + log_ndtr(b) - log_a, 0.0)  # log of the second term over the first
-    # Far in the tail the logs are huge and their difference is lost: use the Mills ratios instead.
+    # Far in the tail the logs are huge and their difference loses all digits: use the Mills ratios instead.
     mills = erfcx(-b / math.sqrt(2)) / erfcx(-np.minimum(a, 0.0) / math.sqrt(2))
     share = np.where(a < -1.0, np.log(mills), share)
     result: Vector = log_a + np.log(-np.expm1(share))
@@ -102,7 +102,7 @@ def _log_theta_narrow(e: Vector, x: Vector) -> Vector:
 
 
 def _mills_slope(x: Vector) -> Vector:
-    r"""$m'(x) = 1 + x\,m(x)$ for the Mills ratio $m$; its asymptotic series where that cancels."""
+    r"""Return $m'(x) = 1 + x\,m(x)$ for the Mills ratio $m$; by its asymptotic series where that cancels."""
     near = np.maximum(x, -25.0)
     direct = 1 + near * math.sqrt(math.pi / 2) * erfcx(-near / math.sqrt(2))
     y = 1 / np.maximum(x * x, 1.0)
@@ -122,7 +122,7 @@ def laplace_delta(epsilon: float, r: float) -> float:
 
 
 def log_laplace(epsilon: ArrayLike, r: ArrayLike) -> Vector:
-    """The logarithm of :func:`laplace_delta`, element by element; 0 for what is no such pair."""
+    """Return the logarithm of :func:`laplace_delta`, element by element; 0 for invalid arguments."""
     e, x = np.broadcast_arrays(np.asarray(epsilon, dtype=np.float64), np.asarray(r, dtype=np.float64))
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.log(-np.expm1(np.minimum((e - x) / 2, 0.0)))

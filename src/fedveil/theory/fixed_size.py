@@ -33,7 +33,10 @@ class AwayLaw:
         require(0 < self.rate < 1, "AwayLaw.rate", "lie in (0, 1)", self.rate)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """A quadratic equation gives both thresholds; between them the loss is at most the level."""
+        """Return the tails.
+
+        A quadratic equation gives both thresholds, and between them the loss is at most the level.
+        """
         mu, q = self.mu, self.rate
         with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
             inside = 4 * np.exp(-mu * mu - levels) * ((1 - q) / q) * -np.expm1(-levels)
@@ -46,13 +49,13 @@ class AwayLaw:
         return Tails(*self._outside(low, high, 2 * mu), *self._outside(low, high, mu))
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """From a bound on the least loss to the loss at a quantile."""
+        """Return a lower bound on the least loss, and the loss at a quantile."""
         end = 2 * self.mu - float(ndtri(mass))
         one, two = SampledLaw(2 * self.mu, self.rate), SampledLaw(self.mu, self.rate)
         return -two.loss(1.5 * self.mu), one.loss(end) - two.loss(end)
 
     def _outside(self, low: Vector, high: Vector, mean: float) -> tuple[Vector, Vector]:
-        """The mass outside and inside the interval, of the mixture that has this mean."""
+        """Return the mass outside and inside the interval, of the mixture that has this mean."""
         above, below = np.zeros_like(high), np.zeros_like(high)
         for weight, at in ((1 - self.rate, 0.0), (self.rate, mean)):
             above += weight * (ndtr(at - high) + ndtr(low - at))
@@ -79,16 +82,16 @@ class ZeroedBatchLaw:
 
     @property
     def under_slack(self) -> float:
-        """The law from below is exact."""
+        """Zero: the law from below is exact."""
         return 0.0
 
     @property
     def under(self) -> "AwayLaw | SampledLaw":
-        """Of data whose further records all point away from the victim, or all along with it."""
+        """The law of data whose further records all point away from the victim, or all along with it."""
         return AwayLaw(self.mu, self.rate) if self.removal else SampledLaw(self.mu, self.rate)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """The two halves, glued at level zero, where both have the same total variation."""
+        """Return the tails of the two halves, joined at level zero, where both have the same total variation."""
         if self.removal:
             upper = AwayLaw(self.mu, self.rate).tails(np.maximum(levels, 0.0))
             lower = SampledLaw(self.mu, self.rate, removal=False).tails(np.minimum(levels, 0.0))
@@ -99,7 +102,7 @@ class ZeroedBatchLaw:
         return Tails(*(np.where(levels >= 0, high, low) for high, low in zip(upper, lower, strict=True)))
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """The outer end of either half."""
+        """Return the outer end of either half."""
         z = -float(ndtri(mass))
         one, two = SampledLaw(2 * self.mu, self.rate), SampledLaw(self.mu, self.rate)
         if self.removal:

@@ -11,13 +11,11 @@ References:
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
 from fedveil.checks import require
-
-_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Tail(Protocol):
@@ -43,86 +41,9 @@ class SubGaussian:
         require(0 <= self.R < math.inf, "SubGaussian.R", "be finite and non-negative", self.R)
 
     def inverse(self, y: float, /) -> float:
-        r"""$\sqrt{2 R^2 y}$."""
+        r"""Return $\sqrt{2 R^2 y}$, the inverse in closed form."""
         _check_information("y", y)
-        return math.inf if y == math.inf else self.R * math.sqrt(2 * y)  # 0 * inf is doubt
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Cumulant:
-    r"""$\ln E e^{-\lambda(\ell - E\ell)} \le \psi(\lambda)$ for $0 \le \lambda < b$.
-
-    ``psi`` is convex with $\psi(0) = \psi'(0) = 0$, and should not round below its true value near 0:
-    use ``log1p`` and ``expm1``.
-
-    >>> round(Cumulant(lambda lam: lam * lam / 2).inverse(0.5), 9)
-    1.0
-    """
-
-    psi: Callable[[float], float]
-    b: float = math.inf
-
-    def __post_init__(self) -> None:
-        require(self.b > 0, "Cumulant.b", "be positive", self.b)
-
-    def inverse(self, y: float, /) -> float:
-        r"""$\inf_\lambda (y + \psi(\lambda))/\lambda$, from above."""
-        return inverse_conjugate(self.psi, y, self.b)
-
-
-def inverse_conjugate(psi: Callable[[float], float], y: float, b: float = math.inf) -> float:
-    r"""$\psi^{*-1}(y) = \inf_{0<\lambda<b} (y + \psi(\lambda))/\lambda$ [BZV20], from above.
-
-    Every $\lambda$ gives a valid bound, so stopping anywhere is safe. The ratio has one valley: a logarithmic
-    grid finds it, golden sections narrow it. NaN and overflow count as infinite.
-
-    >>> round(inverse_conjugate(lambda lam: lam * lam / (2 * (1 - lam)), 0.5, b=1.0), 9)  # sqrt(2 y) + y
-    1.5
-    """
-    _check_information("y", y)
-    require(b > 0, "b", "be positive", b)
-    if y == math.inf:
-        return math.inf
-
-    def ratio(t: float) -> float:
-        lam = math.exp(t) if b == math.inf else b / (1 + math.exp(-t))
-        if not 0 < lam < b:
-            return math.inf
-        try:
-            value = float(psi(lam))
-        except OverflowError:
-            return math.inf
-        if math.isnan(value):
-            return math.inf
-        require(value >= -1e-9, "psi", "be non-negative", value, "It bounds a centred cumulant.")
-        return (y + max(value, 0.0)) / lam
-
-    grid = [2.0 * k for k in range(-150, 151)]
-    values = [ratio(t) for t in grid]
-    least = min(values)
-    if not 0 < least < math.inf:
-        return least
-    middle = grid[values.index(least)]
-    return min(least, _golden_section(ratio, middle - 2.0, middle + 2.0))
-
-
-def _golden_section(of: Callable[[float], float], low: float, high: float) -> float:
-    """The least value met while closing in on the minimum of a function with one valley."""
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = of(left), of(right)
-    least = min(at_left, at_right)
-    for _ in range(45):  # 4 * 0.618**45 < 2e-9, and the value is flat there
-        if at_left < at_right:
-            high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = of(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = of(right)
-        least = min(least, at_left, at_right)
-    return least
+        return math.inf if y == math.inf else self.R * math.sqrt(2 * y)  # 0 * inf is undefined, so the answer is inf
 
 
 def sample_bound(tail: Tail, informations: Sequence[float]) -> float:
@@ -160,23 +81,11 @@ def mean_node_gap(gaps: Sequence[float]) -> float:
     return math.fsum(gaps) / len(gaps)
 
 
-def federated_sample_bound(tail: Tail, informations: Sequence[Sequence[float]]) -> float:
-    r"""$\frac1{nK^2} \sum_{k,i} \psi^{*-1}(I(W_k; Z_{i,k}))$ for a location loss $D_F(w, z)$; one row a node.
+def federated_bound(tail: Tail, informations: Sequence[float], samples: int) -> float:
+    r"""$\frac1{K^2} \sum_k \psi^{*-1}(I(W_k; S_k)/n)$; for a location loss $D_F(w, z)$.
 
     Also for $D_F(\langle x, w\rangle, y)$ if the ``x`` are fixed (new labels at the old points). With random
     ``x`` it is false, although it is quoted so: the theory page has a counterexample.
-
-    >>> federated_sample_bound(SubGaussian(1.0), [[0.5, 0.5], [0.125, 0.125]])
-    0.375
-    """
-    require(len(informations) >= 1, "informations", "name at least one node", informations)
-    sizes = {len(row) for row in informations}
-    require(len(sizes) == 1, "informations", "have the same number of samples at each node", sizes)
-    return mean_node_gap([sample_bound(tail, row) for row in informations]) / len(informations)
-
-
-def federated_bound(tail: Tail, informations: Sequence[float], samples: int) -> float:
-    r"""$\frac1{K^2} \sum_k \psi^{*-1}(I(W_k; S_k)/n)$; losses as in :func:`federated_sample_bound`.
 
     >>> federated_bound(SubGaussian(1.0), [50.0, 50.0], samples=100)
     0.5
@@ -189,7 +98,8 @@ def private_information(epsilon: float) -> float:
     r"""Most nats a locally private node can tell: $x - 1 - \ln x$ with $x = \varepsilon/(e^\varepsilon - 1)$.
 
     Whatever it sends, posterior over prior varies by at most a factor $e^\varepsilon$, and no two laws so
-    close have a greater divergence. Below $\varepsilon^2/8$, and below :func:`printed_private_information`.
+    close have a greater divergence. Below $\varepsilon^2/8$, and below the published
+    $\min(\varepsilon, (e-1)\varepsilon^2)$ [BDP22].
 
     >>> round(private_information(1.0), 9), round(private_information(20.0), 9)
     (0.123301561, 16.004267766)
@@ -200,16 +110,6 @@ def private_information(epsilon: float) -> float:
         return square * (1 / 8 - square * (1 / 576 - square / 25920))
     log_x = math.log(epsilon) - epsilon - math.log(-math.expm1(-epsilon))
     return math.exp(log_x) - 1 - log_x
-
-
-def printed_private_information(epsilon: float) -> float:
-    r"""$\min(\varepsilon, (e-1)\varepsilon^2)$ [BDP22]: valid; up to 14 times :func:`private_information`.
-
-    >>> printed_private_information(0.1), printed_private_information(2.0)
-    (0.017182818..., 2.0)
-    """
-    require(0 <= epsilon < math.inf, "epsilon", "be finite and non-negative", epsilon)
-    return min(epsilon, (math.e - 1) * epsilon * epsilon)
 
 
 def coded_information(bits: float) -> float:
@@ -224,7 +124,7 @@ def coded_information(bits: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """So many nodes with so many samples each."""
+    """The number of nodes, and of samples at each."""
 
     nodes: int
     samples: int

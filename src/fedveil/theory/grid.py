@@ -1,8 +1,8 @@
-r"""What it costs that a run lives on a grid and is computed in floats: a hair of epsilon, and hardly any delta.
+r"""The cost of running on a grid with floats: very little epsilon, and hardly any delta.
 
 The run on the grid is the rounding of a chain with the ideal noise whose means are displaced by at most $a_k$ in round
-k. So on either data set its law and the ideal one are ``distance`` apart, $r^2 = \sum_k (a_k/\sigma_k)^2$, whatever
-bound was proved for the ideal run. Theory page: grid-noise.md.
+k. So on either data set its law and the ideal one are ``distance`` apart, $r^2 = \sum_k (a_k/\sigma_k)^2$, for any
+bound that was proved for the ideal run. Theory page: grid-noise.md.
 """
 
 import math
@@ -18,22 +18,22 @@ from fedveil.theory.numerics import ROUNDING
 from fedveil.values import Vector
 
 NoiseLaw = Literal["gaussian", "laplace"]
-Moves = Sequence[tuple[float, int]]  # how far one unit moves a noisy release, over its noise; how many such releases
+Moves = Sequence[tuple[float, int]]  # (how far one unit moves a noisy release, over its noise; number of such releases)
 
 SAMPLER_DISTANCE: Final = 2.0**-100  # total variation of one sampled coordinate from its law, given uniform words
-LEAST_STEPS: Final = 2.0**24  # grid steps in the noise's standard deviation: so that rounding is far below it
-MOST_STEPS: Final = 2.0**45  # so that a sample is exact in 64 bits
-LARGEST_STATE: Final = 2.0**52  # grid steps a coordinate may lie from 0: so that float64 holds it exactly
-LEAST_SHARE: Final = 2.0**8  # grid steps in one client's share of the noise: so that aliasing is nothing at all
+LEAST_STEPS: Final = 2.0**24  # least grid steps in a noise deviation, so that rounding is far below the noise
+MOST_STEPS: Final = 2.0**45  # most grid steps, so that a sample is exact in 64 bits
+LARGEST_STATE: Final = 2.0**52  # most grid steps of a coordinate, so that float64 holds it exactly
+LEAST_SHARE: Final = 2.0**8  # least grid steps in one client's share of the noise, so that aliasing is negligible
 _REACH: Final = 12.0  # deviations: 2 exp(-72) is below 2**-100
-_LOG_TAIL: Final = -40 * math.log(10)  # what a Gaussian displacement costs in delta
-_CAPS: Final = 400  # losses of one release at which the cost of imperfect samples is tried
+_LOG_TAIL: Final = -40 * math.log(10)  # the cost of a Gaussian displacement in delta
+_CAPS: Final = 400  # number of losses of one release at which the cost of imperfect samples is tried
 _UP: Final = 1 + 1e-12  # covers the rounding of a few float64 operations
 
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """Two laws with E_epsilon <= exp(log_delta), both ways."""
+    """A bound for two laws: E_epsilon <= exp(log_delta), both ways."""
 
     epsilon: float
     log_delta: float
@@ -45,16 +45,19 @@ def displacement(step: float, dimension: int, lipschitz: Vector, errors: Vector)
 
 
 def distance(shares: Vector, law: NoiseLaw) -> float:
-    r"""How far apart trajectories are, for displacements over noise: $\sqrt{\sum r_k^2}$; for Laplace $\sum r_k$."""
+    r"""Return how far apart trajectories are, for displacements over noise: $\sqrt{\sum r_k^2}$.
+
+    For Laplace noise it is $\sum r_k$.
+    """
     total = math.sqrt(float(np.sum(shares * shares))) if law == "gaussian" else float(np.sum(shares))
     return total * _UP * (1 + shares.size * 2.0**-52)
 
 
 def slack_of(distance: float, law: NoiseLaw, log_tail: float = _LOG_TAIL) -> Slack:
-    r"""The epsilon at which a displacement is as good as unseen.
+    r"""Return the epsilon at which a displacement is practically invisible.
 
-    Gaussian: $\theta_e(r) \le \Pr[N(0,1) > e/r - r/2] \le \frac12 e^{-(e/r - r/2)^2/2}$, which is ``exp(log_tail)``,
-    1e-40 unless a smaller one is asked for, at the answer.
+    Gaussian: $\theta_e(r) \le \Pr[N(0,1) > e/r - r/2] \le \frac12 e^{-(e/r - r/2)^2/2}$, which is ``exp(log_tail)`` at
+    the answer, by default 1e-40.
 
     >>> slack_of(1e-9, "gaussian").epsilon
     1.35...e-08
@@ -68,7 +71,7 @@ def slack_of(distance: float, law: NoiseLaw, log_tail: float = _LOG_TAIL) -> Sla
 
 
 def deeper_slack(distance: float, law: NoiseLaw, epsilon: float) -> Slack:
-    """The slack whose tail is still 1e-40 after it is multiplied by exp(epsilon): for large epsilons."""
+    """Return the slack whose tail is still 1e-40 after multiplication by exp(epsilon), for large epsilons."""
     return slack_of(distance, law, _LOG_TAIL - epsilon)
 
 
@@ -99,7 +102,7 @@ def log_capped_cost(total_variation: float, moves: Moves, law: NoiseLaw) -> floa
 
 
 def _log_cost(epsilon: float, slack: Slack, total_variation: float, log_capped: float = math.inf) -> float:
-    """Logarithm of what is added to the ideal delta, when the ideal run was asked at ``epsilon``."""
+    """Return the logarithm of what is added to the ideal delta, if the ideal run was evaluated at ``epsilon``."""
     tail = slack.log_delta + np.logaddexp(0.0, slack.epsilon + epsilon)
     sampler = -math.inf
     if total_variation > 0:
@@ -116,13 +119,16 @@ def log_delta_on_grid(
     costs is at most ``log_capped`` (from :func:`log_capped_cost`) where every release is seen.
     """
     if not (epsilon < math.inf and slack.epsilon < math.inf and log_delta < math.inf):
-        return 0.0  # doubt: delta = 1
+        return 0.0  # in doubt, delta = 1
     total = np.logaddexp(log_delta + slack.epsilon, _log_cost(epsilon, slack, total_variation, log_capped))
     return min(float(total) + 1e-12 * (1 + abs(float(total))) if total > -math.inf else -math.inf, 0.0)
 
 
 def log_delta_left(epsilon: float, delta: float, slack: Slack, total_variation: float) -> float:
-    """The largest ideal log delta at ``epsilon`` that makes ``delta`` on the grid; ``-inf`` if nothing is left."""
+    """Return the largest ideal log delta at ``epsilon`` that gives ``delta`` on the grid.
+
+    ``-inf`` if nothing is left.
+    """
     if not (epsilon < math.inf and slack.epsilon < math.inf):
         return -math.inf
     share = math.exp(min(_log_cost(epsilon, slack, total_variation) - math.log(delta), 0.0)) * (1 + 1e-9)
@@ -133,7 +139,7 @@ def log_delta_left(epsilon: float, delta: float, slack: Slack, total_variation: 
 
 
 def halves_of(shares: float) -> float:
-    r"""How many half grid steps one coordinate of a sum of rounded shares lies at most from a sum of real ones.
+    r"""Return how many half grid steps one coordinate of a sum of rounded shares lies at most from a sum of real ones.
 
     The sum has the law of a Gaussian, plus ``shares - 1`` uniform numbers from (-1/2, 1/2), rounded: noise-shares.md.
     By Hoeffding their sum exceeds $\frac12\cdot12\sqrt{K-1}$ with a chance below 2**-100, which is charged as such.

@@ -24,7 +24,7 @@ _TAIL = 1e-13
 
 
 def profile(uses: Sequence[tuple[LossLaw, int]], least: float = 1e-13) -> tuple[Vector, Vector]:
-    """Epsilons from 0 on and upper bounds on delta there, for all uses together, until delta is below ``least``."""
+    """Return epsilons from 0 on, and upper bounds on delta there for all uses, until delta is below ``least``."""
     laws = [(law, times) for law, times in uses if times > 0]
     widest = max(high - low for low, high in (law.reach(_TAIL) for law, _ in laws))
     step = max(widest, 1e-9) / _CELLS
@@ -43,11 +43,14 @@ def profile(uses: Sequence[tuple[LossLaw, int]], least: float = 1e-13) -> tuple[
 def two_hops(
     first: tuple[Vector, Vector], second: tuple[Vector, Vector]
 ) -> tuple[Callable[[float], float], Callable[[float], float]]:
-    """Logarithm of delta at an epsilon, and epsilon at a delta, from the profiles of the two hops."""
+    """Return log delta as a function of epsilon, and epsilon as a function of delta, from the two hops' profiles."""
     epsilons, deltas = first
 
     def at(epsilon: Vector) -> Vector:
-        """Delta of the second hop: convex in exp(epsilon), so chords lie above it; beyond the last point, that one."""
+        """Return delta of the second hop.
+
+        It is convex in exp(epsilon), so chords lie above it; beyond the last point, the last value is used.
+        """
         grid, values = second
         inside = np.clip(epsilon, 0.0, grid[-1])
         place = np.clip(np.searchsorted(grid, inside, side="right") - 1, 0, grid.size - 2)
@@ -76,7 +79,7 @@ def two_hops(
 
 
 def _between(grid: Vector, values: Vector, index: int, room: float) -> float:
-    """Where the chord in exp(epsilon) falls to ``room``."""
+    """Return where the chord in exp(epsilon) falls to ``room``."""
     if index == 0:
         return 0.0
     high, low = float(values[index - 1]), float(values[index])
@@ -86,5 +89,5 @@ def _between(grid: Vector, values: Vector, index: int, room: float) -> float:
 
 
 def log_delta_upper(alternatives: Sequence[Uses], epsilon: float) -> float:
-    """Logarithm of an upper bound on the largest delta over the alternatives."""
+    """Return the logarithm of an upper bound on the largest delta over the alternatives."""
     return math.log(max(worst_delta_upper(alternatives, epsilon), 1e-300))

@@ -20,17 +20,17 @@ from fedveil.theory.loss import LossLaw
 from fedveil.values import Vector
 
 _UNIT = 2.0**-52
-_ERROR_UNITS = 4.0  # ulps granted to a normal tail of size t: this much times 2 - ln(t); measured: below half
-_LEVEL_UNITS = 64.0  # ulps granted to the loss at which a threshold is taken, near zero
-_MIDDLE = 0.16  # the bulk of a law, by mass on either side
-LONGEST = 1 << 19  # grid points of all laws together: 4 MB
+_ERROR_UNITS = 4.0  # ulps allowed for a normal tail of size t: this much times 2 - ln(t); measured: below half
+_LEVEL_UNITS = 64.0  # ulps allowed for the loss at which a threshold is taken, near zero
+_MIDDLE = 0.16  # mass on either side of the bulk of a law
+LONGEST = 1 << 19  # most grid points of all laws together: 4 MB
 
 
 @dataclass(frozen=True, slots=True)
 class LatticeLaw:
     """Probability ``mass[i]`` of loss ``(start + i) * step``, and ``infinite`` of an infinite loss.
 
-    Rounded outward: from above the masses may add up to a hair more than one, from below to less.
+    Rounded outward: from above the masses may add up to slightly more than one, from below to less.
     """
 
     step: float
@@ -39,28 +39,29 @@ class LatticeLaw:
     infinite: float
 
     def losses(self) -> Vector:
-        """The grid points."""
+        """Return the losses at the grid points."""
         return self.step * np.arange(self.start, self.start + self.mass.size, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """A law of few atoms anywhere, which dominates the one it was drawn from."""
+    """A law of a few atoms at arbitrary places, which dominates the law it was made from."""
 
     points: Vector
     mass: Vector
     infinite: float
 
     def losses(self) -> Vector:
-        """The atoms."""
+        """Return the losses at the atoms."""
         return self.points
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Mass of each cell between ``levels`` under P, and the share of it that belongs to the cell's upper end.
+    """The mass of each cell between ``levels`` under P, and the share of it that belongs to the cell's upper end.
 
-    ``doubt`` and ``rounding`` bound the errors of share and mass; ``under``, ``over``, ``infinite``: P elsewhere.
+    ``doubt`` and ``rounding`` bound the errors of share and mass; ``under``, ``over``, ``infinite``: mass of P
+    elsewhere.
     """
 
     levels: Vector
@@ -74,7 +75,7 @@ class Cells:
 
 
 def grid_cells(law: LossLaw, step: float, tail: float) -> Cells:
-    """The cells of the grid ``step * Z``, from below the loss's reach to above it."""
+    """Return the cells of the grid ``step * Z``, from below the loss's reach to above it."""
     low, high = law.reach(tail)
     first, last = math.floor(low / step) - 1, math.ceil(high / step) + 1
     if not last - first <= LONGEST:
@@ -88,7 +89,7 @@ def _cells(law: LossLaw, levels: Vector) -> Cells:
         infinite = float(law.tails(np.array([np.inf])).p_above[0])
         p, p_rounding = _between(tails.p_above, tails.p_below)
         q, q_rounding = _between(tails.q_above, tails.q_below)
-        ratio = q * np.exp(levels[:-1]) / p  # of the mean of e^{-L} in the cell to its value at the lower end
+        ratio = q * np.exp(levels[:-1]) / p  # mean of e^{-L} in the cell over its value at the lower end
         width = -np.expm1(-np.diff(levels))
         share = np.clip((1 - ratio) / width, 0.0, 1.0)
         q_rounding *= ratio / q
@@ -96,13 +97,13 @@ def _cells(law: LossLaw, levels: Vector) -> Cells:
         doubt = q_rounding / width
     unknown = ~(np.isfinite(doubt) & np.isfinite(share))
     share[unknown], doubt[unknown] = 0.0, 1.0
-    infinite = infinite if infinite <= 1 else 1.0  # also if it is not a number
+    infinite = infinite if infinite <= 1 else 1.0  # also if it is NaN
     under, over = float(tails.p_below[0]), max(float(tails.p_above[-1]) - infinite, 0.0)
     return Cells(levels, p, share, doubt, p_rounding, under, over, infinite)
 
 
 def _between(above: Vector, below: Vector) -> tuple[Vector, Vector]:
-    """Mass between neighbouring levels, from whichever tail is smaller; and a bound on its rounding error."""
+    """Return the mass between neighbouring levels, from the smaller tail, and a bound on its rounding error."""
     use_lower, use_upper = below[1:] <= 0.5, above[:-1] <= 0.5
     upper, lower = above[:-1] - above[1:], below[1:] - below[:-1]
     middle = (1 - below[:-1]) - above[1:]
@@ -113,7 +114,10 @@ def _between(above: Vector, below: Vector) -> tuple[Vector, Vector]:
 
 
 def sketch(law: LossLaw, tail: float, points: int) -> Sketch:
-    """A dominating law of ``points`` atoms, dense in the bulk and sparse in the tails: for moments, not for sums."""
+    """Return a dominating law of ``points`` atoms, dense in the bulk and sparse in the tails.
+
+    It serves for moments, not for sums.
+    """
     low, high = law.reach(tail)
     left, right = law.reach(_MIDDLE)
     width = max(high - low, 1e-12)
@@ -125,17 +129,12 @@ def sketch(law: LossLaw, tail: float, points: int) -> Sketch:
 
 
 def from_above(law: LossLaw, step: float, tail: float) -> LatticeLaw:
-    """A law on the grid that dominates ``law``: every delta from it is an upper bound."""
+    """Return a law on the grid that dominates ``law``: every delta from it is an upper bound."""
     return raised(grid_cells(law, step, tail), step)
 
 
-def from_below(law: LossLaw, step: float, tail: float) -> LatticeLaw:
-    """A law on the grid that ``law`` dominates: every delta from it is a lower bound."""
-    return lowered(grid_cells(law, step, tail), step)
-
-
 def raised(cells: Cells, step: float) -> LatticeLaw:
-    """From above: each cell's mass at its two ends."""
+    """Return the law from above, with the mass of each cell at its two ends."""
     return LatticeLaw(step, round(cells.levels[0] / step), _split(cells), _lost(cells))
 
 
@@ -152,7 +151,7 @@ def _split(cells: Cells) -> Vector:
 
 
 def lowered(cells: Cells, step: float) -> LatticeLaw:
-    """From below: the law whose put function is the largest convex one under the lowered grid values."""
+    """Return the law from below, whose put function is the largest convex one under the lowered grid values."""
     start = round(cells.levels[0] / step)
     share = np.maximum(cells.share - cells.doubt, 0.0)
     infinite = max(cells.infinite * (1 - 1e-12) - 1e-15, 0.0)
@@ -176,25 +175,25 @@ def lowered(cells: Cells, step: float) -> LatticeLaw:
 
 
 def _shifts(mass: Vector, share: Vector, width: Vector, slope: Vector, under: float) -> Vector:
-    """By how much lowering the put function turns each chord; all of the slope if the grid is too coarse."""
+    """Return by how much lowering the put function turns each chord; the whole slope if the grid is too coarse."""
     room = share * (1 - share) * mass * width  # chord minus the two end tangents
     gap = np.maximum(np.append(0.0, room), np.append(room, 0.0))
     put = np.append(np.cumsum((slope * width)[::-1])[::-1], 0.0)  # u at the grid points
     below = under + np.append(0.0, np.cumsum(mass)[:-1])
     call = np.append(0.0, np.cumsum((below + (1 - share) * mass) * width))  # u minus its asymptote
-    # At either end u is lowered down to its asymptote, from the grid point on that still clears the gap: there the
+    # At either end u is lowered to its asymptote, from the grid point on that still clears the gap: there the
     # chord of the last cell lies under u, and further out the chords are the asymptote itself.
     left = int(np.max(np.flatnonzero(call < gap), initial=-1)) + 1
     right = int(np.min(np.flatnonzero(put < gap), initial=gap.size)) - 1
     if right <= left or call[left] > put[left] or put[right] > call[right]:
-        return slope  # the asymptotes cross before the law has shown itself
+        return slope  # the asymptotes cross before the law has any effect
     gap[: left + 1] = call[: left + 1]
     gap[right:] = put[right:]
     return np.asarray((gap[:-1] - gap[1:]) / width, dtype=np.float64)
 
 
 def _point(cells: Cells, step: float, infinite: float) -> LatticeLaw:
-    """All finite losses at one point: by Jensen, the least that any law with these masses can tell."""
+    """Return all finite losses at one point, which by Jensen is the least that any law with these masses can reveal."""
     finite = max(1 - cells.infinite, 0.0)
     level = math.floor(math.log(finite) / step) if finite > 0 else 0
     return LatticeLaw(step, level, np.array([finite * (1 - 1e-12)]), infinite)

@@ -1,7 +1,7 @@
-r"""Privacy-loss laws: what one use of a mechanism can tell, as the law of $L = \ln(dP/dQ)$ under $P$ and $Q$.
+r"""Privacy-loss laws: what one use of a mechanism can reveal, as the law of $L = \ln(dP/dQ)$ under $P$ and $Q$.
 
-Each law belongs to a pair $(P, Q)$ that dominates every pair of neighbouring outputs. All pairs here have a
-likelihood ratio that grows along one real coordinate ``x``, so "loss above a level" is "``x`` above a threshold".
+Each law belongs to a pair $(P, Q)$ that dominates every pair of neighbouring outputs. All pairs here have a likelihood
+ratio that grows along one real coordinate ``x``, so "loss above a level" is "``x`` above a threshold".
 Theory page: dominating-pairs.md.
 
 References:
@@ -21,14 +21,14 @@ from fedveil.checks import require
 from fedveil.values import Vector
 
 LARGEST_GROUP = 200
-_RARE = math.log(1e-45)  # counts of a group below this probability are moved
+_RARE = math.log(1e-45)  # counts of a group that are less likely than this are moved
 _NEWTON_STEPS = 60
 _KNOTS = 500
-_FAR = 40.0  # losses beyond which exp(loss) swallows one
+_FAR = 40.0  # losses beyond which adding one to exp(loss) changes nothing
 
 
 class Tails(NamedTuple):
-    """Probabilities, at each level, that the loss is above it / at most it, under ``P`` and under ``Q``."""
+    """Probabilities, for each level, that the loss is above it or at most it, under ``P`` and under ``Q``."""
 
     p_above: Vector
     p_below: Vector
@@ -37,14 +37,14 @@ class Tails(NamedTuple):
 
 
 class LossLaw(Protocol):
-    """The law of a privacy loss; hashable, so that equal laws are worked out once."""
+    """The law of a privacy loss; hashable, so that equal laws are computed once."""
 
     def tails(self, levels: Vector, /) -> Tails:
-        """Both tails at each level, each accurate in itself (never one minus the other)."""
+        """Return both tails at each level, each accurate in itself (never one minus the other)."""
         ...
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """Levels with at most ``mass`` of ``P`` above the second and below the first."""
+        """Return levels such that at most ``mass`` of ``P`` is below the first and above the second."""
         ...
 
 
@@ -67,12 +67,12 @@ class GaussianLaw:
         require(0 < self.mu < 1e6, "GaussianLaw.mu", "lie in (0, 1e6)", self.mu)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """The tails of N(mu, 1) and N(0, 1) at the threshold."""
+        """Return the tails of N(mu, 1) and N(0, 1) at the threshold."""
         x = levels / self.mu + self.mu / 2
         return Tails(*_mixture(x, (1.0,), (self.mu,)), *_mixture(x, (1.0,), (0.0,)))
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """Mean plus or minus a normal quantile."""
+        """Return the mean plus or minus a normal quantile."""
         spread = -float(ndtri(mass)) * self.mu
         return self.mu**2 / 2 - spread, self.mu**2 / 2 + spread
 
@@ -94,7 +94,7 @@ class SampledLaw:
         require(0 < self.rate <= 1, "SampledLaw.rate", "lie in (0, 1]", self.rate)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """Thresholds in closed form; the other direction is the mirror image."""
+        """Return the tails at thresholds in closed form; the other direction is the mirror image."""
         weights = (1 - self.rate, self.rate)
         if self.removal:
             x = self._threshold(levels)
@@ -111,13 +111,13 @@ class SampledLaw:
         return np.asarray(inner / self.mu + self.mu / 2, dtype=np.float64)
 
     def loss(self, x: float) -> float:
-        """The loss at coordinate ``x`` (``removal`` direction)."""
+        """Return the loss at coordinate ``x`` (``removal`` direction)."""
         inside = self.mu * x - self.mu**2 / 2
         rest = math.log1p(-self.rate) if self.rate < 1 else -math.inf
         return float(np.logaddexp(rest, math.log(self.rate) + inside))
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """The losses at the coordinate's own quantiles."""
+        """Return the losses at the coordinate's own quantiles."""
         z = -float(ndtri(mass))
         if self.removal:
             return self.loss(-z), self.loss(self.mu + z)
@@ -137,7 +137,7 @@ class SwappedLaw:
         require(0 < self.rate <= 1, "SwappedLaw.rate", "lie in (0, 1]", self.rate)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """A quadratic equation gives the threshold; the loss is odd in the coordinate."""
+        """Return the tails; a quadratic equation gives the threshold, and the loss is odd in the coordinate."""
         size, q = np.minimum(np.abs(levels), 1e300), self.rate
         log_a = -(self.mu**2) / 2
         with np.errstate(divide="ignore"):
@@ -152,7 +152,7 @@ class SwappedLaw:
         return Tails(*_mixture(x, weights, (0.0, self.mu)), *_mixture(x, weights, (0.0, -self.mu)))
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """Losses at the coordinate's quantiles; P has its upper tail at mu."""
+        """Return the losses at the coordinate's quantiles; P has its upper tail at mu."""
         z = -float(ndtri(mass))
         one = SampledLaw(self.mu, self.rate)
         high = one.loss(self.mu + z) - one.loss(-self.mu - z)
@@ -175,20 +175,25 @@ class FixedSizeLaw:
         require(0 < self.rate <= 1, "FixedSizeLaw.rate", "lie in (0, 1]", self.rate)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """The two directions of :class:`SampledLaw`, glued at level zero, which belongs to the upper one."""
+        """Return the tails of the two directions of :class:`SampledLaw`, joined at level zero, which is in the upper
+        one.
+        """
         upper = SampledLaw(self.mu, self.rate).tails(np.maximum(levels, 0.0))
         lower = SampledLaw(self.mu, self.rate, removal=False).tails(np.minimum(levels, 0.0))
         return Tails(*(np.where(levels >= 0, high, low) for high, low in zip(upper, lower, strict=True)))
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """The outer end of either direction."""
+        """Return the outer end of either direction."""
         high = SampledLaw(self.mu, self.rate).reach(mass)[1]
         return min(SampledLaw(self.mu, self.rate, removal=False).reach(mass)[0], 0.0), max(high, 0.0)
 
 
 @lru_cache(maxsize=256)
 def _binomial(size: int, rate: float) -> tuple[Vector, Vector]:
-    """How many of a group are sampled, with log-probabilities; rare counts are moved up, to where they tell more."""
+    """Return how many of a group are sampled, with log-probabilities.
+
+    Rare counts are moved up, to where they reveal more.
+    """
     counts = np.arange(size + 1, dtype=np.float64)
     choose = np.array([math.log(math.comb(size, count)) for count in range(size + 1)])
     log_p = choose + xlogy(counts, rate) + xlog1py(size - counts, -rate)
@@ -221,7 +226,7 @@ class GroupLaw:
         require(1 <= self.size <= LARGEST_GROUP, "GroupLaw.size", f"lie in 1..{LARGEST_GROUP}", self.size)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """Thresholds by Newton's method; the other direction is the mirror image."""
+        """Return the tails at thresholds by Newton's method; the other direction is the mirror image."""
         counts, logs = _binomial(self.size, self.rate)
         weights, means = tuple(np.exp(logs).tolist()), tuple((self.mu * counts).tolist())
         if self.removal:
@@ -231,7 +236,7 @@ class GroupLaw:
         return Tails(*_mixture(x, (1.0,), (0.0,)), *_mixture(x, weights, tuple(-mean for mean in means)))
 
     def _threshold(self, levels: Vector) -> Vector:
-        """Solves "the part of the ratio with someone sampled = exp(level) - P(nobody)": convex and increasing."""
+        """Solve "the part of the ratio with someone sampled = exp(level) - P(nobody)", convex and increasing."""
         counts, logs = _binomial(self.size, self.rate)
         nobody = float(logs[0]) if counts[0] == 0 else -math.inf
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -245,19 +250,19 @@ class GroupLaw:
         return np.asarray(x, dtype=np.float64)
 
     def _solve(self, goal: Vector) -> Vector:
-        most = np.full_like(goal, np.inf)  # to the right of the root, whichever line is followed
+        most = np.full_like(goal, np.inf)  # to the right of the root, for every line
         for slope, offset in self._lines():
             np.minimum(most, (goal - offset) / slope, out=most)
         if goal.size <= 2 * _KNOTS:
             return self._newton(goal, most, most)
-        knots = np.linspace(goal.min(), goal.max(), _KNOTS)  # a few points first, to start the others close
+        knots = np.linspace(goal.min(), goal.max(), _KNOTS)  # a few points first, as starting values for the others
         return self._newton(goal, np.minimum(np.interp(goal, knots, self._solve(knots)), most), most)
 
     def _newton(self, goal: Vector, x: Vector, most: Vector) -> Vector:
-        for _ in range(_NEWTON_STEPS):  # the sum is convex: from the right of the root every step stays there
+        for _ in range(_NEWTON_STEPS):  # the sum is convex, so from the right of the root every step stays there
             total, slant = np.zeros_like(x), np.zeros_like(x)
             for slope, offset in self._lines():
-                part = np.exp(slope * x + (offset - goal))  # relative to the goal: near one at the root
+                part = np.exp(slope * x + (offset - goal))  # relative to the goal, so near one at the root
                 total += part
                 slant += slope * part
             move = np.log(total) * total / slant
@@ -267,16 +272,16 @@ class GroupLaw:
         return x
 
     def _lines(self) -> list[tuple[float, float]]:
-        """Each count's log-ratio to N(0): slope and offset in the coordinate."""
+        """Return each count's log-ratio to N(0): slope and offset in the coordinate."""
         counts, logs = _binomial(self.size, self.rate)
         means = self.mu * counts
         return [(float(m), float(b - m * m / 2)) for m, b in zip(means, logs, strict=True) if m > 0]
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """The losses at the coordinate's own quantiles."""
+        """Return the losses at the coordinate's own quantiles."""
         z = -float(ndtri(mass / 2))
         counts, logs = _binomial(self.size, self.rate)
-        many = np.cumsum(np.exp(logs)[::-1])[::-1] > mass / 2  # that so many take part, or more
+        many = np.cumsum(np.exp(logs)[::-1])[::-1] > mass / 2  # the chance that so many or more take part
 
         def loss(x: float) -> float:
             return float(np.logaddexp.reduce(logs + self.mu * counts * x - (self.mu * counts) ** 2 / 2))
@@ -296,7 +301,7 @@ class LaplaceLaw:
         require(0 < self.r < 1e6, "LaplaceLaw.r", "lie in (0, 1e6)", self.r)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """Atoms at plus and minus ``r``, exponential between."""
+        """Return the tails: atoms at plus and minus ``r``, exponential between."""
         with np.errstate(over="ignore", under="ignore"):
             inner = np.clip(levels, -self.r, self.r)
             p_below = 0.5 * np.exp(-(self.r - inner) / 2)
@@ -307,7 +312,7 @@ class LaplaceLaw:
         return Tails(1 - p_below, p_below, q_above, 1 - q_above)
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """The loss is bounded by ``r``."""
+        """Return -r and r, which bound the loss."""
         return -self.r, self.r
 
 
@@ -343,7 +348,7 @@ class FiniteLaw:
         require(same, "FiniteLaw.q", "be p times exp(-loss)", self.q[:4])
 
     def tails(self, levels: Vector, /) -> Tails:
-        """Sums over the atoms on either side."""
+        """Return sums over the atoms on either side of each level."""
         index = np.searchsorted(np.asarray(self.losses), levels, side="right")
         p, q = np.asarray(self.p), np.asarray(self.q)
         infinite = max(0.0, 1 - math.fsum(self.p))
@@ -354,19 +359,19 @@ class FiniteLaw:
         def below(masses: Vector, extra: float) -> Vector:
             return np.append(0.0, np.cumsum(masses))[index] + extra
 
-        unseen = max(0.0, 1 - math.fsum(self.q))  # of Q alone: a loss of minus infinity
+        unseen = max(0.0, 1 - math.fsum(self.q))  # mass of Q only: a loss of minus infinity
         return Tails(above(p, infinite), below(p, 0.0), above(q, 0.0), below(q, unseen))
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """The first and last atom."""
+        """Return the first and the last atom."""
         return self.losses[0], self.losses[-1]
 
 
 def law_of_profile(epsilons: Vector, deltas: Vector) -> FiniteLaw:
-    """The law that a privacy profile allows, for guarantees that hold in both directions.
+    """Return the law that a privacy profile allows, for guarantees that hold in both directions.
 
-    ``deltas[i]`` bounds delta at ``epsilons[i]`` (0 first, increasing). The true profile is convex in exp(epsilon),
-    so it lies below the convex minorant of the points; what is left beyond the last point is an infinite loss.
+    ``deltas[i]`` bounds delta at ``epsilons[i]`` (0 first, increasing). The true profile is convex in exp(epsilon), so
+    it lies below the convex minorant of the points; what is left beyond the last point is an infinite loss.
     """
     require(
         epsilons.size >= 2 and epsilons[0] == 0, "epsilons", "start at 0 and be at least two", epsilons[:3].tolist()
@@ -383,6 +388,6 @@ def law_of_profile(epsilons: Vector, deltas: Vector) -> FiniteLaw:
     middle = max(0.0, 1 - float(p.sum()) - float(q.sum()) - float(raised[-1]))
     around = np.concatenate([q[::-1], [middle], p])
     total = float(around.sum())
-    around /= max(total, 1.0)  # rounding only
+    around /= max(total, 1.0)  # against rounding only
     points = np.concatenate([-losses[::-1], [0.0], losses])
     return FiniteLaw(tuple(points.tolist()), tuple(around.tolist()), tuple(around[::-1].tolist()))

@@ -21,7 +21,7 @@ Way = Literal["present", "null", "exchange"]
 
 _KNOTS = 400
 _STEPS = 60
-_EXACT = 4e-16  # the loss at a threshold, relative to one plus its size
+_EXACT = 4e-16  # error of the loss at a threshold, relative to one plus its size
 
 
 @final
@@ -45,7 +45,7 @@ class MixtureLaw:
         require(self.way in ("present", "null", "exchange"), "MixtureLaw.way", "be a known way", self.way)
 
     def tails(self, levels: Vector, /) -> Tails:
-        """The loss is above a level where the coordinate is above its threshold."""
+        """Return the tails; the loss is above a level where the coordinate is above its threshold."""
         if self.way == "null":
             x = -self._thresholds(-levels)
             return Tails(ndtr(-x), ndtr(x), *self._masses(-x)[::-1])
@@ -54,7 +54,7 @@ class MixtureLaw:
         return Tails(*self._masses(x), *other)
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """The losses at quantiles of the coordinate."""
+        """Return the losses at quantiles of the coordinate."""
         z = -float(ndtri(mass / 2))
         weights = np.asarray(self.weights)
         most = float(np.asarray(self.means)[np.cumsum(weights[::-1])[::-1] > mass / 2][-1])
@@ -64,7 +64,7 @@ class MixtureLaw:
         return float(ends[0]), float(ends[2])
 
     def _masses(self, x: Vector) -> tuple[Vector, Vector]:
-        """Above and below each coordinate, under the mixture."""
+        """Return the masses above and below each coordinate, under the mixture."""
         above, below = np.zeros_like(x), np.zeros_like(x)
         for weight, mean in zip(self.weights, self.means, strict=True):
             above += weight * ndtr(mean - x)
@@ -72,7 +72,7 @@ class MixtureLaw:
         return above, below
 
     def _loss(self, x: Vector) -> tuple[Vector, Vector]:
-        """The logarithm of the likelihood ratio (of ``present`` or ``exchange``) and its slope."""
+        """Return the logarithm of the likelihood ratio (of ``present`` or ``exchange``) and its slope."""
         value, slope = _log_ratio(self.means, self.weights, x)
         if self.way != "exchange":
             return value, slope
@@ -80,7 +80,7 @@ class MixtureLaw:
         return value - back, slope + down
 
     def _thresholds(self, levels: Vector) -> Vector:
-        """Where the loss is each level: minus infinity below every loss."""
+        """Return where the loss equals each level; minus infinity if every loss is above it."""
         floor = -math.inf
         if self.way != "exchange" and self.means[0] == 0:
             floor = math.log(self.weights[0])
@@ -107,7 +107,7 @@ class MixtureLaw:
         return self._newton(levels, x, left, right)
 
     def _newton(self, levels: Vector, x: Vector, left: Vector, right: Vector) -> Vector:
-        """Newton's method inside a bracket that shrinks; a step that leaves it is replaced by its middle."""
+        """Run Newton's method inside a shrinking bracket; a step that leaves the bracket is replaced by its middle."""
         todo = np.arange(levels.size)
         for _ in range(_STEPS):
             value, slope = self._loss(x[todo])

@@ -1,8 +1,8 @@
-r"""How many neighbours a masked sum needs: bounds on the chance that a random ring betrays somebody, or gets stuck.
+r"""How many neighbours a masked sum needs: bounds on the chance that a random ring reveals a client, or gets stuck.
 
 Clients stand on a ring in a uniformly random order, each tied to the ``neighbours // 2`` nearest on either side (and to
-the opposite one if the number is odd); a client and its neighbours hold the shares of its secrets. For proofs
-see docs/theory/secure-aggregation.md. Everything is exact integer arithmetic, rounded up at the end.
+the opposite one if the number is odd); a client and its neighbours hold the shares of its secrets. Proofs:
+docs/theory/secure-aggregation.md. Everything is exact integer arithmetic, rounded up at the end.
 
 References:
     [B20] Bell et al. Secure Single-Server Aggregation with (Poly)Logarithmic Overhead. CCS 2020.
@@ -16,8 +16,8 @@ from typing import Final, final
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
 
-SAFE: Final = 2.0**-40  # the chance of a betrayal that a design allows
-STUCK: Final = 1e-6  # ... and of a round that must be given up
+SAFE: Final = 2.0**-40  # the largest chance that a design reveals a client
+STUCK: Final = 1e-6  # ... and that a round must be given up
 
 
 def _rounded_up(value: Fraction) -> float:
@@ -25,7 +25,7 @@ def _rounded_up(value: Fraction) -> float:
 
 
 def _tail(population: int, marked: int, drawn: int, least: int) -> Fraction:
-    """Chance that at least ``least`` of ``drawn`` without replacement are marked: the hypergeometric tail."""
+    """Return the chance that at least ``least`` of ``drawn`` without replacement are marked (hypergeometric tail)."""
     if least <= 0:
         return Fraction(1)
     others = population - marked
@@ -33,7 +33,7 @@ def _tail(population: int, marked: int, drawn: int, least: int) -> Fraction:
     if first > last:
         return Fraction(0)
     ways, term = 0, math.comb(marked, first) * math.comb(others, drawn - first)
-    for hits in range(first, last + 1):  # each term from the one before; the divisions leave nothing over
+    for hits in range(first, last + 1):  # each term follows from the one before; the divisions are exact
         ways += term
         term = term * (marked - hits) * (drawn - hits) // ((hits + 1) * (others - drawn + hits + 1))
     return Fraction(ways, math.comb(population, drawn))
@@ -50,23 +50,23 @@ def _check(clients: int, neighbours: int, threshold: int, colluders: int, dropou
 
 
 def _exposed(clients: int, neighbours: int, threshold: int, colluders: int) -> Fraction:
-    """Some honest client has so many colluders around that both of its secrets come out.
+    """Bound the chance that some honest client has so many colluders around that both of its secrets are revealed.
 
-    Honest holders all give the same one of the two: a curious server asks for one, and an active one gets answers to
-    one list only, as two cannot both have the quorum's signatures.
+    All honest holders reveal the same one of the two secrets: a curious server asks for one, and an active server gets
+    answers to one list only, because two lists cannot both have the quorum's signatures.
     """
     return (clients - colluders) * _tail(clients - 1, colluders, neighbours, threshold)
 
 
 def _torn(clients: int, neighbours: int, colluders: int, dropouts: int, active: bool) -> Fraction:
-    """Honest survivors fall into groups without a mask between them."""
+    """Bound the chance that honest survivors fall into groups without a mask between them."""
     half = neighbours // 2
     window = 2 * half
     if neighbours == clients - 1 or colluders + dropouts < window:
         return Fraction(0)
-    # Two groups are parted by two stretches of at least ``half`` missing clients each, with a survivor between.
+    # Two groups are separated by two stretches of at least ``half`` missing clients each, with a survivor between.
     pairs = Fraction(clients * max(clients - window - 1, 0), 2)
-    if active:  # colluders fall into the two stretches by chance, dropouts where they are needed
+    if active:  # colluders fall into the two stretches by chance, dropouts are placed by the server
         return pairs * _tail(clients, colluders, window, window - dropouts)
     return pairs * _tail(clients, colluders + dropouts, window, window)
 
@@ -74,10 +74,10 @@ def _torn(clients: int, neighbours: int, colluders: int, dropouts: int, active: 
 def graph_failure(
     clients: int, neighbours: int, threshold: int, colluders: int, dropouts: int, *, active: bool = False
 ) -> float:
-    """At most this is the chance, over the ring, that the server learns more than the sum of all honest survivors.
+    """Return a bound on the chance, over the ring, that the server learns more than the sum of all honest survivors.
 
-    Colluders stand where chance put them. Dropouts too for a curious server; an ``active`` one chooses them, knowing
-    the ring and the colluders' places. Against an active one clients need identity keys, or nothing is promised.
+    Colluders have random places. So have dropouts for a curious server; an ``active`` server chooses them, knowing the
+    ring and the colluders' places. Against an active server clients need identity keys, otherwise nothing is promised.
 
     >>> graph_failure(clients=1000, neighbours=60, threshold=40, colluders=100, dropouts=100) < 2**-40
     True
@@ -90,7 +90,7 @@ def graph_failure(
 
 
 def recovery_failure(clients: int, neighbours: int, threshold: int, dropouts: int) -> float:
-    """At most this is the chance that, with random dropouts, some client's shares are too few and the round is lost."""
+    """Return a bound on the chance that, with random dropouts, a client has too few shares and the round is lost."""
     _check(clients, neighbours, threshold, 0, dropouts)
     stays = (clients - dropouts) * _tail(clients - 1, dropouts, neighbours, neighbours + 2 - threshold)
     goes = dropouts * _tail(clients - 1, dropouts - 1, neighbours, neighbours + 1 - threshold) if dropouts else 0
@@ -100,7 +100,7 @@ def recovery_failure(clients: int, neighbours: int, threshold: int, dropouts: in
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """A degree and a threshold, with the chances of a betrayal and of a lost round that come with them."""
+    """A degree and a threshold, with the chances that a client is revealed and that a round is lost."""
 
     neighbours: int
     threshold: int
@@ -111,7 +111,9 @@ class Neighbourhood:
 def least_neighbours(
     clients: int, colluders: int, dropouts: int, *, active: bool = False, safe: float = SAFE, stuck: float = STUCK
 ) -> Neighbourhood:
-    """The smallest degree, and the highest threshold with it, that keep both chances; at worst all are neighbours.
+    """Return the smallest degree, with its highest threshold, that keeps both chances.
+
+    In the worst case all clients are neighbours.
 
     >>> least_neighbours(clients=50, colluders=5, dropouts=5).neighbours
     12
@@ -132,7 +134,7 @@ def least_neighbours(
         raise CannotCertify(
             f"No graph on {clients} clients is safe with {colluders} colluders and {dropouts} dropouts; tolerate fewer."
         )
-    low, high = 0, clients // 2  # halves of degrees; where the chances are not monotone, the degree is only not least
+    low, high = 0, clients // 2  # halves of degrees; if the chances are not monotone, the degree may not be the least
     while high - low > 1:
         middle = (low + high) // 2
         found = tried(2 * middle) if 2 * middle < clients - 1 else best
@@ -141,7 +143,10 @@ def least_neighbours(
 
 
 def _highest_threshold(clients: int, neighbours: int, dropouts: int, stuck: float) -> int | None:
-    """The highest with which a round is lost with chance ``stuck`` at most; None if half the holders are more."""
+    """Return the highest threshold at which a round is lost with a chance of at most ``stuck``.
+
+    None if it is not more than half of the holders.
+    """
     low, high = max(2, (neighbours + 1) // 2 + 1), neighbours + 2
     if not recovery_failure(clients, neighbours, low, dropouts) <= stuck:
         return None

@@ -1,4 +1,4 @@
-"""Numbers on the safe side: array types, and an inverse that never stops short."""
+"""Safe numerics: limits on epsilon and delta, and an inverse that never stops on the unsafe side."""
 
 import math
 from collections.abc import Callable
@@ -8,29 +8,29 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.values import Vector
 
-Point = tuple[float, float]  # a place and the value there
+Point = tuple[float, float]  # (place, value)
 
-SMALLEST_DELTA = 1e-30  # below this a request is refused: nothing real is meant by it
-REPORTED_DELTA = 1e-12  # a computed delta below this is reported as this: rounding noise dominates
-LARGEST_EPSILON = 1e6  # beyond this a guarantee is called infinite
+SMALLEST_DELTA = 1e-30  # a request below this is refused as meaningless
+REPORTED_DELTA = 1e-12  # a computed delta below this is reported as this, because rounding errors dominate
+LARGEST_EPSILON = 1e6  # a guarantee beyond this is called infinite
 ROUNDING = 1e-9  # relative slack that covers float64 rounding of every certified closed form
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a delta at which no guarantee is meant."""
+    """Refuse a delta at which a guarantee has no meaning."""
     hint = f"Usual choices are 1e-5 to 1e-9; the least that is answered is {SMALLEST_DELTA:g}."
     require(SMALLEST_DELTA <= delta < 1, "delta", "lie strictly between 0 and 1", delta, hint)
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuse an epsilon that is no privacy parameter."""
+    """Refuse an epsilon that is not a privacy parameter."""
     require(0 <= epsilon < math.inf, "epsilon", "be finite and non-negative", epsilon)
 
 
 def smallest_epsilon(
     log_delta_of: Callable[[float], float], delta: float, guess: float = 1.0, tolerance: float = 1e-9
 ) -> float:
-    """The least epsilon with ``log_delta_of(epsilon) <= log(delta)``, from above; ``inf`` beyond reach.
+    """Return the least epsilon with ``log_delta_of(epsilon) <= log(delta)``, from above; ``inf`` beyond reach.
 
     ``log_delta_of`` should not increase. Every value returned satisfies the inequality as evaluated, so an
     upper bound on delta gives an upper bound on epsilon even where it wobbles. NaN counts as "not satisfied".
@@ -43,7 +43,7 @@ def smallest_epsilon(
     target = math.log(delta)
 
     def excess(epsilon: float) -> float:
-        """Positive where the inequality fails. The root makes Gaussian curves nearly straight."""
+        """Return a value that is positive if the inequality fails. The root makes Gaussian curves nearly linear."""
         value = log_delta_of(epsilon)
         if value <= target:
             return math.sqrt(-target) - math.sqrt(-value)
@@ -68,10 +68,10 @@ def smallest_epsilon(
 
 
 def _shrink(excess: Callable[[float], float], low: Point, high: Point, tolerance: float) -> float:
-    """Close a bracket: inverse quadratic steps where they can be trusted, else halving; the upper end.
+    """Close a bracket by inverse quadratic steps where they can be trusted, else by halving; return the upper end.
 
-    After Chandrupatla, Advances in Engineering Software 28 (1997). No step comes nearer to an end than half
-    the tolerance, so that the bracket closes from both sides.
+    After Chandrupatla, Advances in Engineering Software 28 (1997). No step comes nearer to an end than half the
+    tolerance, so that the bracket closes from both sides.
     """
     steep = low[1] - high[1]
     middle = low[0] + (high[0] - low[0]) * (low[1] / steep if math.isfinite(steep) else 0.5)
@@ -92,7 +92,7 @@ def _shrink(excess: Callable[[float], float], low: Point, high: Point, tolerance
 
 
 def _inverse_quadratic(new: Point, other: Point, old: Point) -> float:
-    """Where the root between ``new`` and ``other`` should lie, by a parabola through all; NaN in doubt."""
+    """Estimate the root between ``new`` and ``other`` by a parabola through all three points; NaN in doubt."""
     (a, fa), (b, fb), (c, fc) = new, other, old
     if not (math.isfinite(fa) and math.isfinite(fb) and math.isfinite(fc)) or fa in (fb, fc) or fb == fc:
         return math.nan
@@ -103,7 +103,7 @@ def _inverse_quadratic(new: Point, other: Point, old: Point) -> float:
 
 
 def log_sum(logs: Vector) -> float:
-    """log of the sum of exponentials; ``-inf`` for an empty sum."""
+    """Return the log of the sum of exponentials; ``-inf`` for an empty sum."""
     if logs.size == 0:
         return -math.inf
     top = float(np.max(logs))

@@ -22,7 +22,7 @@ LARGEST_SHUFFLED = 40
 @final
 @dataclass(frozen=True, slots=True)
 class LabelledLaw:
-    """Gaussian pairs, one of which is drawn and named: the loss is a mixture of their losses."""
+    """Gaussian pairs, one of which is drawn and named, so the loss is a mixture of their losses."""
 
     mus: tuple[float, ...]
     weights: tuple[float, ...]
@@ -34,21 +34,21 @@ class LabelledLaw:
         require(whole, "LabelledLaw.weights", "be positive and add up to 1", self.weights[:4])
 
     def tails(self, levels: Vector, /) -> Tails:
-        """The mean of the tails."""
+        """Return the weighted mean of the tails."""
         parts = [[w * t for t in GaussianLaw(mu).tails(levels)] for mu, w in zip(self.mus, self.weights, strict=True)]
         return Tails(*(np.asarray(sum(column), dtype=np.float64) for column in zip(*parts, strict=True)))
 
     def reach(self, mass: float, /) -> tuple[float, float]:
-        """The outermost ends."""
+        """Return the lowest and the highest end of any pair."""
         ends = [GaussianLaw(mu).reach(mass) for mu in self.mus]
         return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 def shared_batches(group: int, batches: int, size: int | None, mu: float) -> LabelledLaw:
-    """The law of one pass for a group, ``mu`` being that of one member.
+    """Return the law of one pass for a group, where ``mu`` is that of one member.
 
-    Every member has a slot of its own among ``batches * size``. Without a size members count as placed independently,
-    which is never less: then the counts majorise those of distinct slots (theory page).
+    Every member has its own slot among ``batches * size``. Without a size, members count as placed independently, which
+    is never less: then the counts majorise those of distinct slots (theory page).
     """
     found = sharing(group, batches, size)
     return LabelledLaw(tuple(mu * math.sqrt(squares) for squares in found), tuple(found.values()))
@@ -60,7 +60,7 @@ def _sharing(group: int, batches: int, size: int | None) -> tuple[tuple[int, flo
     for counts in _partitions(group, group):
         if len(counts) > batches or (size is not None and counts[0] > size):
             continue
-        log_ways = math.fsum(math.log(batches - i) for i in range(len(counts)))  # which batches, in order
+        log_ways = math.fsum(math.log(batches - i) for i in range(len(counts)))  # the choices of batches, in order
         for repeated in {c: counts.count(c) for c in counts}.values():
             log_ways -= math.lgamma(repeated + 1)
         if size is None:
@@ -75,18 +75,18 @@ def _sharing(group: int, batches: int, size: int | None) -> tuple[tuple[int, flo
 
 
 def sharing(group: int, batches: int, size: int | None) -> dict[int, float]:
-    """How likely each sum of squared counts is."""
+    """Return the probability of each sum of squared counts."""
     require(1 <= group <= LARGEST_SHUFFLED, "group", f"lie in 1..{LARGEST_SHUFFLED}", group)
     return dict(_sharing(group, batches, size))
 
 
 def _log_choose(items: int, chosen: int) -> float:
-    """Exact integers where that is cheap: lgamma of huge numbers loses the digits that are wanted."""
+    """Return the log of a binomial coefficient; in exact integers if cheap, as lgamma of huge numbers loses digits."""
     return math.fsum(math.log((items - i) / (chosen - i)) for i in range(chosen))
 
 
 def _partitions(total: int, largest: int) -> Iterator[tuple[int, ...]]:
-    """Ways to write ``total`` as a sum of whole numbers in falling order, none above ``largest``."""
+    """Yield the ways to write ``total`` as a sum of whole numbers in falling order, none above ``largest``."""
     if total == 0:
         yield ()
         return

@@ -1,7 +1,7 @@
-r"""Which plan to close gaps by: a search over shapes, judged by a coarse picture of each part's loss.
+r"""Choose the plan by which gaps are closed: a search over shapes, judged by a coarse law of each part's loss.
 
-Every plan is valid; the search only decides how good the certified number will be. So nothing here needs to be
-rounded outward. Theory page: sampled-shift.md.
+Every plan is valid; the search only decides how good the certified number will be. So nothing here is rounded outward.
+Theory page: sampled-shift.md.
 """
 
 import math
@@ -27,7 +27,7 @@ Cost = Callable[[Sequence[Part]], float]
 
 
 def best_plan(count: int, cost: Cost, *, constant: bool, passes: int = 1) -> list[Part]:
-    """The cheapest plan that is found by going downhill from a few shapes."""
+    """Return the cheapest plan found by descent from a few shapes."""
     few = not constant
     seen: dict[Shape, float] = {}
 
@@ -47,7 +47,7 @@ def best_plan(count: int, cost: Cost, *, constant: bool, passes: int = 1) -> lis
 
 @dataclass(slots=True)
 class PoissonCost:
-    """Epsilon at ``delta`` of a plan under Poisson sampling, on a coarse grid of losses up to ``widest``; or more."""
+    """Epsilon at ``delta`` of a plan under Poisson sampling, or more, on a coarse grid of losses up to ``widest``."""
 
     rounds: Rounds
     rate: float
@@ -59,7 +59,7 @@ class PoissonCost:
     _known: dict[Part, tuple[Spectrum, float]] = field(default_factory=dict)
 
     def __call__(self, parts: Sequence[Part]) -> float:
-        """Where the composed curve falls to ``delta``."""
+        """Return where the composed curve falls to ``delta``."""
         spectrum: Spectrum = np.ones(_CELLS // 2 + 1, dtype=np.complex128)
         log_finite = 0.0
         for key, count in Counter(map(self.key, parts)).items():
@@ -69,7 +69,7 @@ class PoissonCost:
             spectrum = spectrum * law**count
             log_finite += count * math.log1p(-min(lost, 0.999))
         mass = np.maximum(np.fft.irfft(spectrum, _CELLS), 0.0)
-        mass = np.roll(mass, _CELLS // 4)  # a quarter for losses below zero
+        mass = np.roll(mass, _CELLS // 4)  # a quarter of the grid is for losses below zero
         step = self._step
         above = np.cumsum(mass[::-1])[::-1] - math.expm1(log_finite)
         decayed = np.cumsum((mass * np.exp(-step * np.arange(_CELLS)))[::-1])[::-1]
@@ -89,14 +89,14 @@ class PoissonCost:
         return self.widest / (0.75 * _CELLS)
 
     def key(self, part: Part) -> Part:
-        """Rounds of one kind: only the distances count, so the part is moved to the end of the run."""
+        """Return the part moved to the end of the run if all rounds are of one kind, since only distances count."""
         if not self.constant:
             return part
         shift = self.rounds.count - part.closes
         return Part(part.first + shift, part.last + shift, part.opens + shift, part.closes + shift)
 
     def _picture(self, part: Part) -> tuple[Spectrum, float]:
-        """The law of the loss under P, split between neighbouring cells; and what lies beyond the last."""
+        """Return the law of the loss under P, split between neighbouring cells, and the mass beyond the last."""
         try:
             law = part_law(self.rounds, part, self.rate, group=self.group)
         except OverflowError:
@@ -120,12 +120,12 @@ class PoissonCost:
 
 
 def _densities(means: Vector, weights: Vector, x: Vector) -> Vector:
-    """Of the mixture, up to a constant."""
+    """Return the density of the mixture, up to a constant."""
     return np.asarray(np.exp(-((x[:, None] - means[None, :]) ** 2) / 2) @ weights, dtype=np.float64)
 
 
 def scattered_cost(rounds: Rounds, weights: Vector, constant: bool) -> Cost:
-    """For independent draws: the variance of the likelihood ratio, which the late and short parts dominate."""
+    """Return the cost for independent draws: the variance of the likelihood ratio, dominated by late, short parts."""
     known: dict[tuple[int, int, int], float] = {}
 
     def cost(parts: Sequence[Part]) -> float:

@@ -1,9 +1,8 @@
-r"""Position coupling: nobody knows in which round the victim was used, and that is worth more than averaging.
+r"""Position coupling: nobody knows in which round the victim was used, which is worth more than averaging.
 
-For a test of the released model let $p_t$, $q_t$ be its probabilities on the two data sets when the victim is
-at place t. Runs at different places are themselves hard to tell apart, so all $p_t$, $q_t$ are tied together.
-Here the ties through one place, the hub; all of them are in position_program.py.
-Theory page: position-coupling.md (full proof).
+For a test of the released model let $p_t$, $q_t$ be its probabilities on the two data sets if the victim is at place t.
+Runs at different places are themselves hard to tell apart, so all $p_t$, $q_t$ are tied together. This file uses the
+ties through one place, the hub; position_program.py uses all of them. Theory page: position-coupling.md (full proof).
 """
 
 import math
@@ -22,10 +21,10 @@ from fedveil.values import Indices, Vector
 _LOWEST, _HIGHEST = (
     -37.5,
     6.0,
-)  # normal quantiles searched; below and above, secants and p <= Phi(x + up) bound
+)  # normal quantiles searched; outside of them, secants and p <= Phi(x + up) are bounds
 _TURNS, _CLOSE = 12, 1e-7  # refinements of the search; relative distance at which it stops
-_UNIT = 4e-16  # rounding of one operation, doubled
-_CHUNK = 2_000_000  # numbers held at once while mu is worked out
+_UNIT = 4e-16  # twice the rounding error of one operation
+_CHUNK = 2_000_000  # most numbers in memory while mu is computed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +63,7 @@ class Star:
         return self._value(epsilon, x)[0]
 
     def _value(self, epsilon: float, x: Vector) -> tuple[Vector, Vector]:
-        """The value and a bound on its rounding error."""
+        """Return the value and a bound on its rounding error."""
         p, q = self.best(epsilon, x)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             gain, cost = ndtr(p), np.exp(epsilon + log_ndtr(q))
@@ -78,7 +77,7 @@ class Star:
         return there if self.back is None else max(there, self.back.log_delta(epsilon))
 
     def _one_way(self, epsilon: float) -> float:
-        """The value is concave in the hub's probability: secants bound it between the points of a search."""
+        """Return the bound in one direction: the value is concave in the hub's probability, so secants bound it."""
         x = np.linspace(_LOWEST, _HIGHEST, 59)
         values, errors = self._value(epsilon, x)
         bound = math.inf
@@ -96,21 +95,21 @@ class Star:
         return min(log_average(self.weight, epsilon, self.own), log_above(bound))
 
     def _cells(self, epsilon: float, x: Vector, values: Vector, errors: Vector) -> Vector:
-        """Upper bounds on the value between hub probability 0, the points ``x`` and 1."""
+        """Return upper bounds on the value between hub probability 0, the points ``x`` and 1."""
         end = float(self.weight.sum()) * -math.expm1(epsilon) if epsilon < 700 else -math.inf
         z = np.concatenate([[0.0], ndtr(x), [1.0]])
         v, e = np.concatenate([[0.0], values, [end]]), np.concatenate([[0.0], errors, [_UNIT * abs(end)]])
         cells = secant_bounds(z, v, e)
         cells[0] = min(cells[0], float(self.weight @ ndtr(x[0] + self.up)))
         with np.errstate(invalid="ignore"):
-            below = (v + e < 0) | (v == -np.inf)  # 0 at 0 and concave: once below 0, below 0 for good
+            below = (v + e < 0) | (v == -np.inf)  # it is 0 at 0 and concave, so once below 0 it stays below 0
         below[-1] = True
         cells[int(np.argmax(below)) :] = 0.0
         return cells
 
 
 def secant_bounds(z: Vector, v: Vector, e: Vector) -> Vector:
-    """The most a concave function with values ``v`` (within ``e``) at points ``z`` can reach in each cell.
+    """Return the most a concave function with values ``v`` (within ``e``) at points ``z`` can reach in each cell.
 
     In a cell it lies below the chord of the cell before, prolonged, and below that of the cell after. A chord
     that is not finite says nothing; where neither says anything the answer is ``inf``.
@@ -118,8 +117,8 @@ def secant_bounds(z: Vector, v: Vector, e: Vector) -> Vector:
     width = np.diff(z)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         slope, doubt = np.diff(v) / width, (e[1:] + e[:-1]) / width
-        rise = np.append(np.nan, (slope + doubt)[:-1])  # going right from the left end of each cell
-        fall = np.append((slope - doubt)[1:], np.nan)  # going left from its right end
+        rise = np.append(np.nan, (slope + doubt)[:-1])  # to the right from the left end of each cell
+        fall = np.append((slope - doubt)[1:], np.nan)  # to the left from its right end
         left, right = (v + e)[:-1], (v + e)[1:]
         meet = (right - left - fall * width) / (rise - fall)
         meet = np.where(np.isfinite(meet), np.clip(meet, 0.0, width), 0.0)
@@ -133,21 +132,21 @@ def secant_bounds(z: Vector, v: Vector, e: Vector) -> Vector:
 
 
 def log_average(weight: Vector, epsilon: float, own: Vector) -> float:
-    """Logarithm of the mean of the places' own bounds, rounded up: what is promised without any coupling."""
+    """Return the logarithm of the mean of the places' own bounds, rounded up: the promise without coupling."""
     with np.errstate(divide="ignore"):
         total = log_sum(np.log(weight) + log_theta(epsilon, own))
     return min(total + ROUNDING, 0.0)
 
 
 def log_above(bound: float) -> float:
-    """The logarithm of a bound on delta, rounded up; 0 (delta = 1) in doubt."""
+    """Return the logarithm of a bound on delta, rounded up; 0 (delta = 1) in doubt."""
     if not bound < 1:
         return 0.0
     return min(math.log(max(bound, 1e-300)) + ROUNDING, 0.0)
 
 
 def star(rounds: Rounds, places: Indices, weights: Vector, hub: int) -> Star:
-    """The ties through place ``hub``.
+    """Return the ties through place ``hub``.
 
     ``places[t]``: the rounds (from 0, increasing, one per pass) that use the victim when it sits at place t;
     ``weights[t]``: the chance of that. Where record against nothing (``rounds.gap``) is not record against
@@ -173,23 +172,23 @@ def star(rounds: Rounds, places: Indices, weights: Vector, hub: int) -> Star:
 
 
 def symmetric(rounds: Rounds, places: Indices) -> bool:
-    """Whether the victim's own gap is that of a record against a record: then both directions agree."""
+    """Return whether the victim's own gap is that of a record against a record: then both directions agree."""
     return bool(np.array_equal(rounds.gap[places], rounds.swap[places]))
 
 
 def own_mu(rounds: Rounds, places: Indices) -> Vector:
-    """mu of each place between the two data sets."""
+    """Return mu of each place between the two data sets."""
     return uses_mu(rounds, places, rounds.gap[places], np.array(rounds.count))
 
 
 def pair_mu(rounds: Rounds, places: Indices, s: Indices, t: Indices, gap_s: Vector, gap_t: Vector) -> Vector:
-    """mu of runs that differ at place ``s[i]`` by ``gap_s`` and at ``t[j]`` by ``gap_t``: row i, column j.
+    """Return mu of runs that differ at place ``s[i]`` by ``gap_s`` and at ``t[j]`` by ``gap_t``: row i, column j.
 
-    The gaps are given for every round. Entries of a place with itself mean nothing. Worked out in chunks.
+    The gaps are given for every round. Entries of a place with itself have no meaning. Computed in chunks.
     """
     passes = places.shape[1]
     out = np.empty((s.size, t.size))
-    width = min(2 * passes, 13)  # longer sets of uses are not worked out all at once
+    width = min(2 * passes, 13)  # longer sets of uses are not computed all at once
     step = max(1, _CHUNK // max(1, t.size * max(width * width, 2 * passes)))
     for first in range(0, s.size, step):
         some = s[first : first + step]
@@ -211,7 +210,7 @@ def pair_mu(rounds: Rounds, places: Indices, s: Indices, t: Indices, gap_s: Vect
 
 
 def check_places(rounds: Rounds, places: Indices, weights: Vector) -> None:
-    """Refuse places that share a round, lie outside the run, or have weights that are no probabilities."""
+    """Refuse places that share a round or lie outside the run, and weights that are not probabilities."""
     require(
         places.ndim == 2 and places.size >= 1,
         "places",

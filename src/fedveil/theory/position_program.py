@@ -20,15 +20,16 @@ from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import uses_mu
 from fedveil.values import Indices, Vector
 
-_MOST = 16  # groups of places
-_BUDGET, _FEW = 400_000, 12  # numbers spent on each table of mu; uses up to which a mu is cheap
-_TURNS, _CLOSE = 10, 2e-4  # of cutting; relative distance of the bound from what a test can reach
-_ROOM = 0.2  # a tangent that a solution stays this far below, relative to it, is dropped
-_NEAR, _MOVES = 0.1, (0.0, -0.3, 0.3)  # room, in quantiles, below which a tie gets first tangents, and where
-_REACH = 60.0  # a solution may propose this many times the star's probabilities (the bound is not told)
-_SLACK = 1e-7  # added to the gain of every unknown so that the solver's tolerance cannot spoil its multipliers
-_TOLERANCE = 1e-9  # of the solver, in units of the answer
-_LEAST_MU = 1e-6  # smaller ones are raised to this: the heights of their tangents would drown in rounding
+_MOST = 16  # most groups of places
+_BUDGET, _FEW = 400_000, 12  # numbers spent on each table of mu; number of uses up to which a mu is cheap
+_TURNS, _CLOSE = 10, 2e-4  # rounds of cutting; relative distance of the bound from what a test can reach
+_ROOM = 0.2  # a tangent that a solution stays this far below, relatively, is dropped
+# a tie with less room than this, in quantiles, gets first tangents, at these offsets
+_NEAR, _MOVES = 0.1, (0.0, -0.3, 0.3)
+_REACH = 60.0  # a solution may propose this multiple of the star's probabilities (the bound does not use it)
+_SLACK = 1e-7  # added to the gain of every unknown, so that the solver's tolerance cannot spoil its multipliers
+_TOLERANCE = 1e-9  # tolerance of the solver, in units of the answer
+_LEAST_MU = 1e-6  # smaller ones are raised to this, because the heights of their tangents would be lost in rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,13 +42,13 @@ class Cuts:
     height: Vector
 
     def near(self, x: Vector, room: float) -> "Cuts":
-        """The rows that leave a solution no more room than this, relative to what they allow."""
+        """Return the rows that leave a solution no more room than this, relative to what they allow."""
         left = self.height + self.slope * x[self.low] - x[self.high]
         kept = left <= room * (self.height + self.slope * x[self.low])
         return Cuts(self.high[kept], self.low[kept], self.slope[kept], self.height[kept])
 
     def join(self, other: "Cuts") -> "Cuts":
-        """These rows and the others."""
+        """Return these rows and the others."""
         pairs = ((getattr(self, name), getattr(other, name)) for name in ("high", "low", "slope", "height"))
         return Cuts(*(np.concatenate(pair) for pair in pairs))
 
@@ -66,10 +67,10 @@ def tangents(high: Indices, low: Indices, mu: Vector, at: Vector) -> Cuts:
 
 
 def dual_bound(gain: Vector, cuts: Cuts, multipliers: Vector) -> float:
-    r"""An upper bound on $\max c \cdot x$ over $x \in [0,1]^n$ within the cuts, for any multipliers whatever.
+    r"""Return an upper bound on $\max c \cdot x$ over $x \in [0,1]^n$ within the cuts, for any multipliers.
 
-    Weak duality, for $y \ge 0$: $c \cdot x \le b \cdot y + \sum_j \max(0, c_j - (A^T y)_j)$. A multiplier
-    that is not positive counts as 0. Rounding is added on top.
+    Weak duality, for $y \ge 0$: $c \cdot x \le b \cdot y + \sum_j \max(0, c_j - (A^T y)_j)$. A multiplier that is not
+    positive counts as 0. Rounding errors are added on top.
     """
     y = np.where(multipliers > 0, multipliers, 0.0)
     size = gain.size
@@ -107,12 +108,12 @@ class Program:
         return min(bound, log_average(self.average[0], epsilon, self.average[1]))
 
     def flipped(self) -> "Program":
-        """The same with the two data sets exchanged."""
+        """Return the program with the two data sets exchanged."""
         half = self.weight.size
         return Program(self.weight, np.roll(self.ties, (half, half), (0, 1)), self.average)
 
     def one_way(self, epsilon: float) -> float:
-        """The bound from the ties alone, p against q only."""
+        """Return the bound from the ties only, for p against q."""
         ties = self.ties
         if not epsilon < 600:
             return 0.0
@@ -128,7 +129,7 @@ class Program:
             if solved is None:
                 break
             x, prices = solved
-            # Row r was divided by unit[high], the gain by scale: undo both.
+            # Row r was divided by unit[high] and the gain by scale: undo both.
             bound = min(bound, dual_bound(gain, cuts, prices * scale / unit[cuts.high]))
             quantiles = ndtri(np.clip(x, unit * 1e-3, 1 - 1e-12))
             centre, value = _best_shift(gain, _feasible(ties, quantiles))
@@ -140,12 +141,12 @@ class Program:
 
 
 def _feasible(ties: Vector, quantiles: Vector) -> Vector:
-    """These quantiles lowered until they keep the ties: about what some test might reach."""
+    """Lower these quantiles until they keep the ties; the result is about what some test might reach."""
     return np.asarray(np.min(quantiles[None, :] + ties, axis=1), dtype=np.float64)
 
 
 def _start(weight: Vector, ties: Vector, epsilon: float) -> tuple[Vector, float]:
-    """Quantiles at the optimum of the best star, for the first tangents, and its value, for the scale."""
+    """Return quantiles at the optimum of the best star, for the first tangents, and its value, for the scale."""
     half = weight.size
     x = np.concatenate([np.arange(-37.0, -12.0), np.arange(-12.0, 3.1, 0.5)])
     stars = [Star(weight, ties[:half, hub], ties[hub, half:], np.diag(ties[:half, half:])) for hub in range(half)]
@@ -160,7 +161,7 @@ def _start(weight: Vector, ties: Vector, epsilon: float) -> tuple[Vector, float]
 
 
 def _best_shift(gain: Vector, quantiles: Vector) -> tuple[Vector, float]:
-    """The best of these quantiles all moved by the same amount, which keeps every tie, and its value."""
+    """Return the best common shift of these quantiles, which keeps every tie, and its value."""
     step, moves = 0.5, np.linspace(-2.0, 2.0, 9)
     for _ in range(3):
         values = gain @ ndtr(quantiles[:, None] + moves)
@@ -172,19 +173,19 @@ def _best_shift(gain: Vector, quantiles: Vector) -> tuple[Vector, float]:
 
 
 def _first_cuts(ties: Vector, at: Vector) -> Cuts:
-    """Tangents of the ties that are tight or broken at the start, there and around."""
+    """Return tangents of the ties that are tight or violated at the start, there and nearby."""
     room = at[None, :] + ties - at[:, None]
     np.fill_diagonal(room, np.inf)
     half = at.size // 2
     places = np.arange(half)
-    room[places, places + half] = 0.0  # a place's own tie always
+    room[places, places + half] = 0.0  # the tie of a place with itself is always included
     high, low = (np.tile(index, len(_MOVES)) for index in np.nonzero(room < _NEAR))
     moves = np.repeat(_MOVES, high.size // len(_MOVES))
     return tangents(high, low, ties[high, low], at[low] + moves)
 
 
 def _violated(ties: Vector, x: Vector, quantiles: Vector, centre: Vector) -> Cuts:
-    """Tangents of the broken ties, where they are broken and at the best test known."""
+    """Return tangents of the violated ties, where they are violated and at the best test known."""
     excess = x[:, None] - ndtr(quantiles[None, :] + ties) * (1 + 1e-6)
     np.fill_diagonal(excess, 0.0)
     high, low = np.nonzero(excess > 0)
@@ -193,7 +194,7 @@ def _violated(ties: Vector, x: Vector, quantiles: Vector, centre: Vector) -> Cut
 
 
 def _solve(gain: Vector, cuts: Cuts, unit: Vector) -> tuple[Vector, Vector] | None:
-    """Solution (in original units) and multipliers (in the solver's) of the program scaled by ``unit``."""
+    """Return the solution (in original units) and the multipliers (in the solver's) of the scaled program."""
     rows = np.arange(cuts.high.size)
     matrix = np.zeros((rows.size, unit.size))
     matrix[rows, cuts.high] = 1.0
@@ -220,7 +221,7 @@ def _solve(gain: Vector, cuts: Cuts, unit: Vector) -> tuple[Vector, Vector] | No
 
 
 def program(rounds: Rounds, places: Indices, weights: Vector, most: int = _MOST) -> Program:
-    """The program of at most ``most`` groups of consecutive places.
+    """Return the program of at most ``most`` groups of consecutive places.
 
     ``places[t]``: the rounds (from 0, increasing, one per pass) that use the victim when it sits at place t;
     ``weights[t]``: the chance of that; a sum below 1 leaves a chance of not being used at all.
@@ -245,15 +246,15 @@ def program(rounds: Rounds, places: Indices, weights: Vector, most: int = _MOST)
 
 
 def _starts(weights: Vector, own: Vector, most: int) -> Indices:
-    """First members of the groups: fine where own mu changes fast, and each place alone if they are few."""
+    """Return the first members of the groups: fine where mu changes fast, and each place alone if they are few."""
     count = own.size
     if count <= most:
         return np.arange(count)
     change = np.abs(np.diff(own)) + 0.01 * float(np.max(own)) / count
     steps = np.sqrt(change * (weights[1:] + weights[:-1]))
     steps = steps if float(steps.sum()) > 0 else np.ones(count - 1)
-    ahead = np.append(np.cumsum(steps[::-1])[::-1], 0.0) / steps.sum()  # how much is still to change
-    low, high = most - 1.0, 4.0 * count  # pieces: the most that leave no more groups than allowed
+    ahead = np.append(np.cumsum(steps[::-1])[::-1], 0.0) / steps.sum()  # how much of the change is still to come
+    low, high = most - 1.0, 4.0 * count  # number of pieces: the most that leave no more groups than allowed
     for _ in range(40):
         middle = (low + high) / 2
         fits = np.unique(np.floor(ahead * middle)).size <= most
@@ -262,9 +263,9 @@ def _starts(weights: Vector, own: Vector, most: int) -> Indices:
 
 
 def _table(rounds: Rounds, places: Indices, starts: Indices, gap_s: Vector, gap_t: Vector) -> Vector:
-    """A bound on the largest mu of a member of group g (changed by ``gap_s``) and one of h (by ``gap_t``).
+    """Return a bound on the largest mu of a member of group g (changed by ``gap_s``) and one of h (by ``gap_t``).
 
-    Exact, member by member, for the small groups; for two large ones the sum of what each place has alone.
+    It is exact, member by member, for small groups; for two large groups it is the sum of what each place has alone.
     """
     count, passes = places.shape
     ends = np.array(rounds.count)

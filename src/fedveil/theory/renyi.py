@@ -27,26 +27,25 @@ from scipy.special import digamma, gammaln, xlog1py
 
 from fedveil.checks import require
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, log_sum
-from fedveil.values import Vector
 
-LARGEST_SAMPLED_ORDER = 10_000  # beyond this the rounding of the binomial sum is no longer below ROUNDING
-_ULPS = 8 * 2.0**-52  # each logarithm below is a handful of roundings of the terms it names
-_STEPS = 56  # halvings of a bracket in log scale; the bound is flat at its optimum
+LARGEST_SAMPLED_ORDER = 10_000  # beyond this, the rounding error of the binomial sum exceeds ROUNDING
+_ULPS = 8 * 2.0**-52  # each logarithm below is a few roundings of the terms it names
+_STEPS = 56  # bisections of a bracket in log scale; the bound is flat at its optimum
 
 
 def check_order(alpha: float) -> None:
-    """Refuse what is no Renyi order here."""
+    """Refuse a number that is not a Renyi order here."""
     hint = "Order 1 is Kullback-Leibler, infinity is pure privacy: neither converts this way."
     require(1 < alpha < math.inf, "alpha", "be finite and above 1", alpha, hint)
 
 
 def check_zeta(zeta: float) -> None:
-    """Refuse what is no bound on a divergence; ``inf`` promises nothing and is allowed."""
+    """Refuse a number that is not a bound on a divergence; ``inf`` promises nothing and is allowed."""
     require(zeta >= 0, "zeta", "be non-negative", zeta, "It bounds a Renyi divergence.")
 
 
 def least_epsilon(alpha: float, zeta: float, delta: float) -> float:
-    r"""The least epsilon with which every $(\alpha, \zeta)$-RDP mechanism is (epsilon, delta)-DP, from above.
+    r"""Return the least epsilon with which every $(\alpha, \zeta)$-RDP mechanism is (epsilon, delta)-DP, from above.
 
     >>> round(least_epsilon(2, 0.1, 1e-5), 5), round(least_epsilon(10, 1.0, 1e-5), 6)
     (7.87484, 1.917997)
@@ -64,7 +63,7 @@ def least_epsilon(alpha: float, zeta: float, delta: float) -> float:
 
 
 def least_delta(alpha: float, zeta: float, epsilon: float) -> float:
-    r"""The least delta with which every $(\alpha, \zeta)$-RDP mechanism is (epsilon, delta)-DP, from above.
+    r"""Return the least delta with which every $(\alpha, \zeta)$-RDP mechanism is (epsilon, delta)-DP, from above.
 
     >>> f"{least_delta(10, 1.0, 1.917997):.4e}", least_delta(10, 0.0, 0.0)
     ('1.0000e-05', 0.0)
@@ -79,11 +78,11 @@ def least_delta(alpha: float, zeta: float, epsilon: float) -> float:
     if epsilon - zeta <= math.log1p(-1 / alpha):  # here delta >= 1/alpha
         return min(1.0, _ULPS - math.expm1(epsilon - zeta - _ULPS * (epsilon + zeta)))
     found = _search(lambda t: _log_delta_at(alpha, zeta, epsilon, epsilon + t), 1e-32, alpha)
-    return max(math.exp(min([0.0, *found])), 2.0**-1022)  # underflow is no proof of zero
+    return max(math.exp(min([0.0, *found])), 2.0**-1022)  # an underflow does not prove zero
 
 
 def largest_zeta(alpha: float, epsilon: float, delta: float) -> float:
-    r"""The largest zeta at which $(\alpha, \zeta)$-RDP implies (epsilon, delta)-DP, from below [ALCKS21].
+    r"""Return the largest zeta at which $(\alpha, \zeta)$-RDP implies (epsilon, delta)-DP, from below [ALCKS21].
 
     >>> round(largest_zeta(2, 7.87484, 1e-5), 5), round(largest_zeta(2, 1.0, 0.5), 6)
     (0.1, 1.693147)
@@ -98,7 +97,7 @@ def largest_zeta(alpha: float, epsilon: float, delta: float) -> float:
 
 
 def closed_epsilon(alpha: float, zeta: float, delta: float) -> float:
-    r"""A closed upper bound on :func:`least_epsilon` [ALCKS21]; exact when $\alpha\delta \ge 1$.
+    r"""Return a closed upper bound on :func:`least_epsilon` [ALCKS21]; exact when $\alpha\delta \ge 1$.
 
     >>> round(closed_epsilon(2, 0.1, 1e-5), 4), round(closed_epsilon(10, 1.0, 1e-5), 6)
     (8.5678, 1.918011)
@@ -130,7 +129,7 @@ def mironov_epsilon(alpha: float, zeta: float, delta: float) -> float:
 
 
 def _epsilon_at(alpha: float, zeta: float, delta: float, w: float) -> tuple[float, bool]:
-    """Epsilon proved by tangents at ``w`` and where zeta is used up; whether ``w`` should grow."""
+    """Return epsilon proved by tangents at ``w`` and where zeta is used up, and whether ``w`` should grow."""
     a = alpha - 1
     log_gap, moment = _log_gap(a, zeta, w), a * zeta
     log_step = log_gap - math.log(delta) - math.log(alpha)  # log of x^a - y^a
@@ -144,7 +143,7 @@ def _epsilon_at(alpha: float, zeta: float, delta: float, w: float) -> tuple[floa
 
 
 def _log_delta_at(alpha: float, zeta: float, epsilon: float, s: float) -> tuple[float, bool]:
-    """The log of delta proved by tangents ``s`` apart that cross at epsilon; whether ``s`` should grow."""
+    """Return log delta proved by tangents ``s`` apart that cross at epsilon, and whether ``s`` should grow."""
     a = alpha - 1
     w, log_x, log_share = _crossing(alpha, epsilon, s)
     if not w > 0:
@@ -156,7 +155,7 @@ def _log_delta_at(alpha: float, zeta: float, epsilon: float, s: float) -> tuple[
 
 
 def _zeta_at(alpha: float, epsilon: float, delta: float, s: float) -> tuple[float, bool]:
-    """Zeta forced on a pair with that delta at epsilon by tangents ``s`` apart; whether ``s`` should grow."""
+    """Return zeta forced on a pair with that delta by tangents ``s`` apart, and whether ``s`` should grow."""
     a = alpha - 1
     w, log_x, log_share = _crossing(alpha, epsilon, s)
     if not w > 0:
@@ -164,21 +163,21 @@ def _zeta_at(alpha: float, epsilon: float, delta: float, s: float) -> tuple[floa
     log_term = math.log(delta) + math.log(alpha) + a * log_x + log_share  # log of delta A(x, y)
     log_term -= _ULPS * (2 - math.log(delta) + math.log(alpha) + a * abs(log_x) + abs(log_share))
     if log_term > 30:
-        log_moment = log_term  # B >= 0 dropped: below one part in 1e13
+        log_moment = log_term  # B >= 0 is dropped: it is below one part in 1e13
     else:
         excess = math.exp(log_term) - _missing(alpha, w) * (1 + 2 * _ULPS)
-        log_moment = math.log1p(max(excess, 0.0))  # a pair of tangents that says nothing says zero
+        log_moment = math.log1p(max(excess, 0.0))  # a pair of tangents that proves nothing gives zero
     return log_moment / a - _ULPS * abs(log_moment / a), _widen(alpha, delta, s, w)
 
 
 def _crossing(alpha: float, epsilon: float, s: float) -> tuple[float, float, float]:
-    """``w``, log x and log(1 - (y/x)^a) of the tangents ``s`` apart that cross a hair below epsilon."""
+    """Return ``w``, log x and log(1 - (y/x)^a) of the tangents ``s`` apart that cross slightly below epsilon."""
     bend, hair = _bend(alpha, s), _ULPS * (1 + epsilon)
     return s + bend - epsilon + hair, epsilon - bend - hair, math.log(_em((alpha - 1) * s))
 
 
 def _search(bound_at: Callable[[float], tuple[float, bool]], least: float, alpha: float) -> list[float]:
-    """Every bound met on the way to the best tangents, by bisection in log scale; what is NaN is left out."""
+    """Return every bound found on the way to the best tangents, by bisection in log scale, without NaNs."""
     low, high, found = math.log(least), math.log(_widest(alpha)), []
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -190,29 +189,29 @@ def _search(bound_at: Callable[[float], tuple[float, bool]], least: float, alpha
 
 
 def _widen(alpha: float, delta: float, s: float, w: float) -> bool:
-    """Whether better tangents lie farther apart: the sign of the derivative, which changes once."""
+    """Return whether better tangents lie farther apart: the sign of the derivative, which changes once."""
     return alpha * delta * _em(s) * _em((alpha - 1) * s) > _missing(alpha, s) * _em(w)
 
 
 def _widest(alpha: float) -> float:
-    """Where y^a has underflowed: wider tangents change nothing."""
+    """Return where y^a has underflowed, so that wider tangents change nothing."""
     return 800 / min(alpha - 1, 1.0)
 
 
 def _log_gap(a: float, zeta: float, w: float) -> float:
-    """log of e^(a zeta) - B(y), as a sum of positive terms."""
+    """Return the log of e^(a zeta) - B(y), as a sum of positive terms."""
     moment = a * zeta
     return moment if moment > 700 else math.log(math.expm1(moment) + _missing(a + 1, w))
 
 
 def _bend(alpha: float, s: float) -> float:
-    """log of Gamma/x: from 0 at s = 0 down to log(1 - 1/alpha)."""
+    """Return the log of Gamma/x, from 0 at s = 0 down to log(1 - 1/alpha)."""
     a = alpha - 1
     return math.log(a * _em(alpha * s) / (alpha * _em(a * s)))
 
 
 def _missing(alpha: float, w: float) -> float:
-    """1 - B(e^-w) >= 0: how far the tangent at e^-w passes below the point (1, 1)."""
+    """Return 1 - B(e^-w) >= 0, by how much the tangent at e^-w passes below the point (1, 1)."""
     a, z = alpha - 1, alpha * w
     if z >= 0.5:
         return _em(a * w) - a * math.exp(-a * w) * _em(w)
@@ -234,7 +233,7 @@ def _log1p_exp(x: float) -> float:
 
 
 def epsilon_over_orders(orders: ArrayLike, zetas: ArrayLike, delta: float) -> tuple[float, float]:
-    """The least epsilon over several orders, from above, and the order that gives it.
+    """Return the least epsilon over several orders, from above, and the order that gives it.
 
     Each zeta is taken as larger by ``ROUNDING``, which covers the rounding of the divergences in this module.
 
@@ -245,7 +244,7 @@ def epsilon_over_orders(orders: ArrayLike, zetas: ArrayLike, delta: float) -> tu
 
 
 def delta_over_orders(orders: ArrayLike, zetas: ArrayLike, epsilon: float) -> tuple[float, float]:
-    """The least delta over several orders, from above, and the order that gives it.
+    """Return the least delta over several orders, from above, and the order that gives it.
 
     >>> delta_over_orders([2, 10], [0.1, 0.5], 1.42)
     (9.7135...e-06, 10.0)
@@ -261,27 +260,7 @@ def _over_orders(orders: ArrayLike, zetas: ArrayLike, convert: Callable[[float, 
     return min((convert(alpha, zeta), alpha) for alpha, zeta in zip(alphas.tolist(), inflated, strict=True))
 
 
-# The divergences that follow have a relative error below ROUNDING; the finite one is rounded up instead.
-
-
-def renyi_finite(alpha: float, p: Vector, q: Vector) -> float:
-    r"""$D_\alpha(P\|Q) = \ln(\sum_i p_i^\alpha q_i^{1-\alpha})/(\alpha-1)$; ``inf`` where ``q`` misses ``p``.
-
-    >>> round(renyi_finite(2, np.array([0.5, 0.5]), np.array([0.25, 0.75])), 6)
-    0.287682
-    """
-    check_order(alpha)
-    require(p.shape == q.shape, "q", f"have the shape of p, {p.shape}", q.shape)
-    for name, law in (("p", p), ("q", q)):
-        total = abs(float(law.sum()) - 1) < 1e-9
-        require(total and np.all(law >= 0), name, "be a probability vector", law.tolist())
-    used = p > 0
-    if np.any(q[used] == 0):
-        return math.inf
-    a, log_p = alpha - 1, np.log(p[used])
-    loss = log_p - np.log(q[used])
-    slack = 0.0 if np.array_equal(p, q) else _ULPS * (1 + float(np.max(np.abs(log_p) + alpha * np.abs(loss))))
-    return max(0.0, (log_sum(log_p + a * loss) + slack) / a)
+# The divergences that follow have a relative error below ROUNDING.
 
 
 def renyi_gaussian(alpha: float, r: float) -> float:
@@ -302,7 +281,7 @@ def renyi_laplace(alpha: float, r: float) -> float:
     check_order(alpha)
     require(0 <= r < math.inf, "r", "be finite and non-negative", r)
     a, both = alpha - 1, 2 * alpha - 1
-    if alpha * r < 0.25:  # the first order cancels: sum the series of what is left
+    if alpha * r < 0.25:  # the first order cancels, so the series of the rest is summed
         power, total = alpha * r, 0.0
         for j in range(2, 16):
             power *= alpha * r / j
@@ -331,12 +310,12 @@ def renyi_sampled_gaussian(alpha: int, q: float, sigma: float) -> float:
     k = np.arange(2, alpha + 1, dtype=np.float64)
     log_weight = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1) + xlog1py(alpha - k, -q)
     growth = k * (k - 1) / 2 / sigma / sigma
-    with np.errstate(divide="ignore"):  # growth may underflow: its term is then nothing
+    with np.errstate(divide="ignore"):  # growth may underflow; its term is then zero
         log_excess = log_sum(log_weight + k * math.log(q) + growth + np.log(-np.expm1(-growth)))
     return _log1p_exp(log_excess) / (alpha - 1)
 
 
-# What follows is for figures only, and never certified.
+# What follows is for figures only and never certified.
 
 
 def moments_rho(q: float, sigma: float) -> float:
@@ -350,7 +329,7 @@ def moments_rho(q: float, sigma: float) -> float:
 
 
 def moments_order_limit(q: float, sigma: float) -> float:
-    r"""The largest order at which :func:`moments_rho` is claimed; 1 (none) unless $q < 1/(16\sigma)$.
+    r"""Return the largest order at which :func:`moments_rho` is claimed; 1 (none) unless $q < 1/(16\sigma)$.
 
     >>> moments_order_limit(0.04, 4.0), round(moments_order_limit(0.01, 4.0), 3)  # the slides plot the first
     (1.0, 52.502)

@@ -1,7 +1,7 @@
-r"""What an (alpha, zeta)-RDP guarantee means to one who tests: the greatest power at a level.
+r"""What an (alpha, zeta)-RDP guarantee means for a test: the greatest power at a level.
 
-A test turns the two outputs into coins. By data processing the Renyi divergences of the coins, in both directions,
-are at most zeta; and any pair of coins within that is itself a mechanism with the guarantee, so the answer cannot be
+A test turns the two outputs into coins. By data processing, the Renyi divergences of the coins, in both directions, are
+at most zeta; and any pair of coins within that is itself a mechanism with the guarantee, so the answer cannot be
 improved. Theory page: renyi-conversion.md.
 """
 
@@ -11,7 +11,7 @@ from fedveil.checks import require
 
 
 def greatest_power(alpha: float, zeta: float, level: float) -> float:
-    """The largest chance to detect the record, for a test that falsely accuses with probability ``level``; rounded up.
+    """Return the largest chance to detect the record, for a test with false-alarm probability ``level``; rounded up.
 
     >>> round(greatest_power(10.0, 0.5, 0.05), 4)
     0.1057
@@ -31,7 +31,7 @@ def greatest_power(alpha: float, zeta: float, level: float) -> float:
 
 
 def _within(alpha: float, zeta: float, power: float, level: float) -> bool:
-    """Whether coins of these chances keep the guarantee in both directions."""
+    """Return whether coins with these probabilities keep the guarantee in both directions."""
     return max(_divergence(alpha, power, level), _divergence(alpha, level, power)) <= zeta
 
 

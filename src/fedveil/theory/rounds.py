@@ -14,7 +14,7 @@ from fedveil.values import Vector
 
 Indices = NDArray[np.intp]
 
-_DEEPEST = 276.0  # factors are kept within exp(+-276), about 1e120: their squares are still numbers
+_DEEPEST = 276.0  # factors are kept within exp(+-276), about 1e120, so that their squares are finite
 _UNIT = 2.0**-52  # two roundings of a float64
 
 
@@ -70,9 +70,9 @@ class Rounds:
             object.__setattr__(self, name, value)
 
     def _log_factors(self) -> Vector:
-        """Suffix sums of the logarithms, reflected at -276: each step is at least the true constant's.
+        """Return suffix sums of the logarithms, reflected at -276, so that each step is at least the true constant's.
 
-        A plain cut at -276 would not do: after the cut, constants above 1 would count for less than they are.
+        A plain cut at -276 would be wrong: after the cut, constants above 1 would count for less than they are.
         """
         with np.errstate(divide="ignore"):
             logs = np.maximum(np.log(self.lipschitz), -_DEEPEST)
@@ -82,14 +82,14 @@ class Rounds:
 
     @property
     def count(self) -> int:
-        """How many rounds."""
+        """Number of rounds."""
         return self.noise.size
 
     def span(self, before: Indices, after: Indices) -> Vector:
-        """``clock[after] - clock[before]``, never above the truth; 0 where ``after <= before``.
+        """Return ``clock[after] - clock[before]``, never above the truth; 0 where ``after <= before``.
 
-        A difference of sums loses what was small beside what went before; so it is taken from both ends, less
-        its largest possible rounding, and never below the interval's first and last round.
+        A difference of sums loses what is small compared with what came before. So it is computed from both ends, minus
+        its largest possible rounding error, and never below the noise of the interval's first and last round.
         """
         steps = after - before
         slack = (steps + 1) * _UNIT
@@ -102,17 +102,20 @@ class Rounds:
         return np.asarray(np.where(steps > 0, known, 0.0), dtype=np.float64)
 
     def until(self, count: int) -> "Rounds":
-        """The first ``count`` rounds alone, as if the state after them were the last."""
+        """Return the first ``count`` rounds alone, as if the state after them were the last."""
         noise, gap, swap = self.noise[:count], self.gap[:count], self.swap[:count]
         return Rounds(noise, gap, swap, self.lipschitz[:count], self.image[:count], self.diameter)
 
     def seen_at(self, count: int) -> "Rounds":
-        """Rounds whose factors serve a release after ``count`` rounds: the first alone, if they can be followed."""
+        """Return rounds whose factors apply to a release after ``count`` rounds.
+
+        The first ones, if they can be followed.
+        """
         part = self.until(count)
         return part if part.contracts else self
 
 
 def _odd(values: Vector) -> float:
-    """The entry to name in a refusal: the first NaN, else the least, else the largest."""
+    """Return the entry to name in an error message: the first NaN, else the least, else the largest."""
     least = float(values.min())
     return least if not least >= 0 else float(values.max())

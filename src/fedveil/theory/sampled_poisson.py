@@ -19,17 +19,17 @@ from fedveil.values import Vector
 
 Whole = NDArray[np.int64]
 
-LARGEST_PART = 60_000  # coins of one part for which counts are worked out
+LARGEST_PART = 60_000  # most coins of one part for which counts are computed
 _ALIKE = 1e-3  # lengths that differ by less are charged at the longest
-_RARE = 1e-24  # counts of less probability than this, all together, are charged at the longest shift there is
-_JOINT = 40  # victims up to which sets of two and three are closed together
+_RARE = 1e-24  # counts with less probability than this, all together, are charged at the longest shift
+_JOINT = 40  # most victims for which sets of two and three are closed together
 _FINE = 64  # steps of the grid, up to the longest single shift, on which lengths of sets are rounded up
-_COARSE = 10  # the same where only sums are rounded, of many victims
-_CLASSES = 24  # different lengths of single victims that are kept apart
+_COARSE = 10  # the same if only sums of many victims are rounded
+_CLASSES = 24  # number of different lengths of single victims that are kept
 
 
 def part_law(rounds: Rounds, part: Part, rate: float, *, group: int = 1, way: Way = "present") -> MixtureLaw:
-    """The dominating pair of a part: each of ``group`` records joins each of its rounds with probability ``rate``."""
+    """Return the dominating pair of a part: each of ``group`` records joins each round with probability ``rate``."""
     require(0 < rate <= 1, "rate", "lie in (0, 1]", rate)
     require(group >= 1, "group", "be at least 1", group)
     coins = (part.last - part.first) * group
@@ -48,7 +48,7 @@ def part_law(rounds: Rounds, part: Part, rate: float, *, group: int = 1, way: Wa
 
 
 def _counts(coins: int, rate: float) -> tuple[Vector, Vector]:
-    """How many coins show heads, with probabilities; what is rarer than can matter counts as all of them."""
+    """Return how many coins show heads, with probabilities; negligible counts are taken as all heads."""
     weights, rare = _binomial(coins, rate)
     counts = np.flatnonzero(weights).astype(np.float64)
     mass = weights[weights > 0]
@@ -56,7 +56,7 @@ def _counts(coins: int, rate: float) -> tuple[Vector, Vector]:
 
 
 def _binomial(coins: int, rate: float) -> tuple[Vector, float]:
-    """Probabilities of 0, 1, 2, ... heads, and the mass of the rare numbers above these, rounded up."""
+    """Return probabilities of 0, 1, 2, ... heads, and the mass of the rare numbers above these, rounded up."""
     if rate == 1:
         return np.append(np.zeros(coins), 1.0), 0.0
     counts = np.arange(coins, dtype=np.float64)
@@ -70,7 +70,7 @@ def _binomial(coins: int, rate: float) -> tuple[Vector, float]:
 
 
 def _law(means: Vector, weights: Vector, way: Way) -> MixtureLaw:
-    """Equal means merged, weights made to add up to one (the first, which tells least, gives way or takes)."""
+    """Merge equal means and make the weights sum to one, by adjusting the first, which reveals least."""
     values, where = np.unique(means, return_inverse=True)
     total = np.asarray(np.bincount(where, weights=weights), dtype=np.float64)
     kept = total > 0
@@ -80,7 +80,10 @@ def _law(means: Vector, weights: Vector, way: Way) -> MixtureLaw:
 
 
 def _unequal(rounds: Rounds, part: Part, single: Vector, rate: float, most: float) -> tuple[Vector, Vector]:
-    """Nobody, one, sets of two and three closed together where that is cheaper, and sums of lengths for the rest."""
+    """Return lengths and weights for unequal victims.
+
+    Nobody, one, sets of two and three closed together if that is cheaper, and sums of lengths for the rest.
+    """
     coins = single.size
     together = part.closes == rounds.count and part.opens < part.last and coins <= _JOINT
     exact = 3 if together else 1
@@ -101,12 +104,12 @@ def _unequal(rounds: Rounds, part: Part, single: Vector, rate: float, most: floa
 
 
 def _sets(coins: int, size: int, rate: float) -> Vector:
-    """The probability of one set of this size: these and no others."""
+    """Return the probability of one set of this size: exactly these and no others."""
     return np.array([math.exp(float(xlogy(size, rate) + xlog1py(coins - size, -rate)))])
 
 
 def _classes(single: Vector) -> Vector:
-    """Lengths rounded up to a few values."""
+    """Return lengths rounded up to a few values."""
     values = np.unique(single)
     if values.size <= _CLASSES:
         return single
@@ -115,9 +118,12 @@ def _classes(single: Vector) -> Vector:
 
 
 def _sums(steps: Whole, rate: float, exact: int) -> tuple[Vector, Vector]:
-    """Sums of the lengths (in steps) of more than ``exact`` victims; what is rare is charged at the largest sum."""
+    """Return sums of the lengths (in steps) of more than ``exact`` victims.
+
+    Rare ones are charged at the largest sum.
+    """
     values, counts = np.unique(steps, return_counts=True)
-    found: list[Vector] = [np.ones(1)] + [np.zeros(1) for _ in range(exact + 1)]  # the last: more than exact
+    found: list[Vector] = [np.ones(1)] + [np.zeros(1) for _ in range(exact + 1)]  # the last entry: more than exact
     rare = 0.0
     for value, count in zip(values.tolist(), counts.tolist(), strict=True):
         heads, lost = _binomial(count, rate)
@@ -141,7 +147,7 @@ def _added(total: Vector, more: Vector, shift: int) -> Vector:
 
 
 def _trimmed(mass: Vector) -> tuple[Vector, float]:
-    """Without the rare sums at the top, and their mass."""
+    """Return the masses without the rare sums at the top, and their mass."""
     above = np.cumsum(mass[::-1])[::-1]
     kept = int(np.max(np.flatnonzero(above > _RARE), initial=0)) + 1
     return mass[:kept], float(above[kept]) if kept < mass.size else 0.0

@@ -18,13 +18,13 @@ from fedveil.theory.rounds import Indices as Indices
 from fedveil.theory.rounds import Rounds
 from fedveil.values import Vector
 
-_EXHAUSTIVE = 1500  # rounds up to which every starting round is tried
-_FEW = 12  # uses up to which many hulls are worked out at once
-_MANY = 400  # uses beyond which only the last few are followed, where a bounded domain allows it
+_EXHAUSTIVE = 1500  # most rounds for which every starting round is tried
+_FEW = 12  # most uses for which many hulls are computed at once
+_MANY = 400  # beyond this many uses only the last few are followed, if a bounded domain allows it
 
 
 def unhidden_mu(rounds: Rounds, uses: Indices) -> Vector:
-    """mu when every iterate is seen: one Gaussian per use (last axis), in quadrature."""
+    """Return mu if every iterate is seen: one Gaussian per use (last axis), in quadrature."""
     return _quadrature(rounds.gap[uses] / rounds.noise[uses])
 
 
@@ -33,7 +33,7 @@ def _quadrature(parts: Vector) -> Vector:
 
 
 def shift_mu(rounds: Rounds, leaks: Vector) -> float:
-    """Least mu for any gaps ``leaks`` opened in the rounds; a bounded domain lets the past be forgotten.
+    """Return the least mu for any gaps ``leaks`` opened in the rounds; in a bounded domain the past can be forgotten.
 
     >>> one = np.ones(4); r = Rounds(one, one, one, one, np.full(4, math.inf), math.inf)
     >>> round(shift_mu(r, np.array([1.0, 0.0, 0.0, 0.0])), 12)  # one use, three more rounds: 1 / sqrt(4)
@@ -54,7 +54,7 @@ def shift_mu(rounds: Rounds, leaks: Vector) -> float:
 
 
 def _separate(rounds: Rounds, leaks: Vector) -> float:
-    """mu^2 if every state is seen, or every state from some round on, two arbitrary points having gone in."""
+    """Return mu^2 if every state is seen, or every state from some round on that began with two arbitrary points."""
     with np.errstate(over="ignore"):
         parts = (leaks / rounds.noise) ** 2
         later = np.append(np.cumsum(parts[::-1])[::-1], 0.0)
@@ -63,7 +63,7 @@ def _separate(rounds: Rounds, leaks: Vector) -> float:
 
 
 def _starts(count: int, leaks: Vector) -> list[int]:
-    """Rounds before which everything may be forgotten: all, or a geometric choice (any subset is valid)."""
+    """Return the rounds before which everything may be forgotten: all, or a geometric choice (any subset is valid)."""
     if count <= _EXHAUSTIVE:
         return list(range(count))
     later = {int(count - 1.3**power) for power in range(int(math.log(count) / math.log(1.3)) + 1)}
@@ -74,7 +74,7 @@ def _starts(count: int, leaks: Vector) -> list[int]:
 
 
 def _energy(increments: Vector, weights: Vector) -> float:
-    """Sum of slope^2 * length over the greatest convex minorant: isotonic regression of the slopes."""
+    """Return the sum of slope^2 * length over the greatest convex minorant, by isotonic regression of the slopes."""
     if not (np.all(weights > 0) and np.all(np.isfinite(weights)) and np.all(np.isfinite(increments))):
         return math.inf
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -84,10 +84,10 @@ def _energy(increments: Vector, weights: Vector) -> float:
 
 
 def uses_mu(rounds: Rounds, uses: Indices, gaps: Vector, ends: Indices) -> Vector:
-    """mu for many sets of uses: ``uses`` (sorted) and ``gaps`` are (..., K), ``ends`` broadcasts to (...).
+    """Return mu for many sets of uses: ``uses`` (sorted) and ``gaps`` are (..., K), ``ends`` broadcasts to (...).
 
-    ``ends`` counts the rounds after which the state is released. Forgetting the past after a use is tried
-    too. A use after the release is no excuse: it still counts.
+    ``ends`` counts the rounds after which the state is released. Forgetting the past after a use is tried too. A use
+    after the release still counts.
     """
     shape = np.broadcast_shapes(uses.shape[:-1], gaps.shape[:-1], ends.shape)
     gaps, ends = np.broadcast_to(gaps, (*shape, uses.shape[-1])), np.broadcast_to(ends, shape)
@@ -97,10 +97,10 @@ def uses_mu(rounds: Rounds, uses: Indices, gaps: Vector, ends: Indices) -> Vecto
         return separate
     if not rounds.deep:
         return np.minimum(separate, _hidden_mu(rounds, uses, gaps, ends))
-    out = separate.copy()  # products too small for a float: each release has its own
+    out = separate.copy()  # products too small for a float: each release is computed separately
     for end in np.unique(ends):
         here = ends == end
-        last = np.minimum(uses[here], end - 1)  # a use after the release is charged to its round
+        last = np.minimum(uses[here], end - 1)  # a use after the release is charged to the last round before it
         hidden = _hidden_mu(rounds.seen_at(int(end)), last, gaps[here], ends[here])
         out[here] = np.minimum(separate[here], hidden)
     return out
@@ -108,7 +108,7 @@ def uses_mu(rounds: Rounds, uses: Indices, gaps: Vector, ends: Indices) -> Vecto
 
 def _hidden_mu(rounds: Rounds, uses: Indices, gaps: Vector, ends: Indices) -> Vector:
     forget = math.isfinite(rounds.diameter) and uses.shape[-1] > _MANY
-    if forget:  # a bounded domain: what came before the last few uses may always be forgotten
+    if forget:  # in a bounded domain, what came before the last few uses may always be forgotten
         uses, gaps = uses[..., -_FEW - 1 :], gaps[..., -_FEW - 1 :]
     opened = rounds.factor[uses] * gaps
     stops = np.concatenate([uses[..., 1:], ends[..., None]], axis=-1)
@@ -122,7 +122,7 @@ def _hidden_mu(rounds: Rounds, uses: Indices, gaps: Vector, ends: Indices) -> Ve
 
 
 def _forgetting(rounds: Rounds, uses: Indices, opened: Vector, lengths: Vector, stops: Indices, kept: int) -> Vector:
-    """The energy if everything up to use number ``kept`` is forgotten: two arbitrary points go on."""
+    """Return the energy if everything up to use number ``kept`` is forgotten and two arbitrary points go on."""
     start = uses[..., kept] + 1  # the round after that use
     inside = np.minimum(start, rounds.count - 1)
     image = rounds.factor[inside] * rounds.reach[inside]
@@ -133,13 +133,13 @@ def _forgetting(rounds: Rounds, uses: Indices, opened: Vector, lengths: Vector, 
 
 
 def _energies(increments: Vector, widths: Vector) -> Vector:
-    """:func:`_energy` along the last axis. A piece of no width is pooled with what follows."""
+    """Return :func:`_energy` along the last axis. A piece of zero width is pooled with the next."""
     count = increments.shape[-1]
     if count > _FEW:
         flat = zip(increments.reshape(-1, count), widths.reshape(-1, count), strict=True)
         values = [_energy(*_pooled(rise, run)) if run[-1] > 0 else math.inf for rise, run in flat]
         return np.asarray(values, dtype=np.float64).reshape(increments.shape[:-1])
-    # Entry (a, b): the sum of pieces a..b, added up afresh for each a: a difference would lose what is small.
+    # Entry (a, b): the sum of pieces a..b, computed anew for each a, because a difference would lose small terms.
     rise = np.cumsum(np.triu(np.broadcast_to(increments[..., None, :], (*increments.shape, count))), axis=-1)
     run = np.cumsum(np.triu(np.broadcast_to(widths[..., None, :], (*widths.shape, count))), axis=-1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
@@ -147,11 +147,11 @@ def _energies(increments: Vector, widths: Vector) -> Vector:
         least = np.minimum.accumulate(slope[..., ::-1], axis=-1)[..., ::-1]
         fitted = np.stack([np.max(least[..., : j + 1, j], axis=-1) for j in range(count)], axis=-1)
         energy = np.sum(np.where(widths > 0, widths * fitted**2, 0.0), axis=-1)
-    stuck = widths[..., -1] <= 0  # nothing is left to close the last gap with
+    stuck = widths[..., -1] <= 0  # no noise is left to close the last gap
     return np.asarray(np.where(stuck | np.isnan(energy), np.inf, energy), dtype=np.float64)
 
 
 def _pooled(increments: Vector, widths: Vector) -> tuple[Vector, Vector]:
-    """Without pieces of no width: what they open is opened by the next."""
+    """Remove pieces of zero width: the gap they open is added to the next piece."""
     wide = np.flatnonzero(widths > 0)
     return np.add.reduceat(increments, np.append(0, wide[:-1] + 1)), widths[wide]

@@ -1,10 +1,9 @@
-r"""Hidden state by transport: what a record used once leaks through the noisy rounds that follow; certified.
+r"""Hidden state by transport: what a record used once reveals through the noisy rounds that follow; certified.
 
-Rounds are $W_k = \mathrm{proj}(\psi_k(W_{k-1}) + N_k)$: $\psi_k$ is $c_k$-Lipschitz, $N_k$ Gaussian of
-deviation $\sigma_k$, the domain closed and convex of diameter ``D``. From states ``d`` apart, the
-probabilities of any event at the end obey $h \le \gamma h' + V(\gamma; d)$. ``V`` is built backward, one
-table a round; the tables of the last ``r`` rounds serve every record that ``r`` rounds follow.
-Theory page: transport.md.
+Rounds are $W_k = \mathrm{proj}(\psi_k(W_{k-1}) + N_k)$: $\psi_k$ is $c_k$-Lipschitz, $N_k$ is Gaussian with deviation
+$\sigma_k$, the domain is closed and convex with diameter ``D``. From states ``d`` apart, the probabilities of any event
+at the end satisfy $h \le \gamma h' + V(\gamma; d)$. ``V`` is built backward, one table per round; the tables of the
+last ``r`` rounds serve every record that ``r`` rounds follow. Theory page: transport.md.
 """
 
 import math
@@ -22,14 +21,14 @@ from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, smallest_epsilon
 from fedveil.values import Vector
 
-_CELLS = (32, 64)  # distances of a table: at least, at most
-_GRADING = 1.25  # they crowd towards zero, where V has a corner
-_FIRST_SLOPES, _SLOPES = 300, 75  # slopes of the first table (closed form) and of the others
-_TAIL = 7.5  # slopes reach this many deviations; V beyond is taken as at the end
-_WIDEST = 16.0  # mu beyond which a pair counts as told apart
-_HIDDEN = 1e4  # diameters of more deviations than this are as good as infinite
-_LOWEST, _HIGHEST = -12.0, 6.0  # probit of a test at the pivot
-_FARTHEST = 40.0  # shifts beyond this (in deviations) tell apart for certain
+_CELLS = (32, 64)  # number of distances in a table: at least, at most
+_GRADING = 1.25  # they are denser towards zero, where V has a corner
+_FIRST_SLOPES, _SLOPES = 300, 75  # number of slopes of the first table (closed form) and of the others
+_TAIL = 7.5  # slopes reach this many deviations; beyond, V is taken as at the end
+_WIDEST = 16.0  # mu beyond which a pair counts as distinguished
+_HIDDEN = 1e4  # diameters of more deviations than this count as infinite
+_LOWEST, _HIGHEST = -12.0, 6.0  # range of the probit of a test at the pivot
+_FARTHEST = 40.0  # shifts beyond this (in deviations) are distinguished for certain
 _LARGEST_EPSILON = 200.0  # beyond this only the closed form is used
 
 
@@ -38,15 +37,15 @@ _LARGEST_EPSILON = 200.0  # beyond this only the closed form is used
 class Transport:
     """Tables for the last 1, 2, ... rounds; made by :func:`transport`.
 
-    ``rates``: Gaussian bounds, mu per unit of distance, for the same rounds. ``tables`` is empty where the
-    domain is too wide to help.
+    ``rates``: Gaussian bounds, mu per unit of distance, for the same rounds. ``tables`` is empty if the domain is too
+    wide to help.
     """
 
     tables: tuple[Table, ...]
     rates: tuple[float, ...]
 
     def delta(self, epsilon: float, *, gap: float, noise: float, following: int) -> float:
-        r"""An upper bound on $E_\varepsilon$ of the final laws; ``following`` rounds come after the record's.
+        r"""Return an upper bound on $E_\varepsilon$ of the final laws; ``following`` rounds come after the record's.
 
         ``gap``: how far the record moves its round; ``noise``: that round's deviation.
 
@@ -67,7 +66,7 @@ class Transport:
         return min(smooth, _ask(self.tables[following - 1], epsilon, gap / noise, noise))
 
     def epsilon(self, delta: float, *, gap: float, noise: float, following: int) -> float:
-        """The least epsilon at which :meth:`delta` is at most ``delta``, from above; ``inf`` beyond reach.
+        """Return the least epsilon at which :meth:`delta` is at most ``delta``, from above; ``inf`` beyond reach.
 
         >>> chain = transport([1.0], [1.0], diameter=1.0)
         >>> chain.epsilon(1e-5, gap=1.0, noise=1.0, following=1)
@@ -85,7 +84,7 @@ class Transport:
 def transport(
     contractions: Sequence[float], noises: Sequence[float], diameter: float, cells: int | None = None
 ) -> Transport:
-    """The chain of the rounds that follow, in order of time; ``cells`` trades time for tightness.
+    """Return the chain of the rounds that follow, in order of time; more ``cells`` take more time and are tighter.
 
     >>> len(transport([1.0, 0.9], [1.0, 2.0], diameter=3.0).tables)
     2
@@ -113,13 +112,13 @@ def transport(
 
 
 def _last(distance: Vector, rate: float) -> Table:
-    """The last round alone: every test is allowed after it."""
+    """Return the table of the last round alone, after which every test is allowed."""
     log_slope = _slopes(distance * rate, _FIRST_SLOPES)
     return _table(distance, log_slope, np.ones(log_slope.shape), rate, rate, 1.0)
 
 
 def _before(after: Table, c: float, sigma: float, rate: float) -> Table:
-    """One round put before the rounds of ``after``."""
+    """Return the table with one round put before the rounds of ``after``."""
     x = c * after.distance / sigma
     mu = 2 * math.sqrt(2) * erfinv(np.minimum(_total_variation(after, x, sigma), 1.0))
     log_slope = _slopes(mu, _SLOPES)
@@ -131,7 +130,7 @@ def _before(after: Table, c: float, sigma: float, rate: float) -> Table:
 
 
 def _slopes(mu: Vector, number: int) -> Vector:
-    """Logarithms of slopes: from 0 to where V is negligible for a Gaussian pair ``mu`` apart."""
+    """Return logarithms of slopes, from 0 to where V is negligible for a Gaussian pair ``mu`` apart."""
     mu = np.clip(mu, 1e-12, _WIDEST)
     return np.asarray(np.arange(number)[:, None] * (mu * mu / 2 + _TAIL * mu) / (number - 1))
 
@@ -145,7 +144,7 @@ def _table(distance: Vector, log_slope: Vector, value: Vector, lever: float, rat
     smooth = np.exp(log_theta(log_slope, rate * distance)) * (1 + ROUNDING)
     value = np.minimum.accumulate(np.minimum(value, smooth), axis=0)
     slope = np.exp(log_slope)
-    least = np.full(value.shape, np.inf)  # the smaller probability of the best test, from above
+    least = np.full(value.shape, np.inf)  # an upper bound on the smaller probability of the best test
     for back in (1, 2, 4, 8, 16):
         cut = slope[:-back] * np.expm1(back * log_slope[1])
         least[back:] = np.minimum(least[back:], value[:-back] / cut)
@@ -156,7 +155,7 @@ def _table(distance: Vector, log_slope: Vector, value: Vector, lever: float, rat
 
 
 def _total_variation(after: Table, x: Vector, sigma: float) -> Vector:
-    """V at slope 1, roughly: mirror images are paired; it only sets the grid of slopes."""
+    """Return V at slope 1, roughly, by pairing mirror images; it only sets the grid of slopes."""
     half = np.concatenate([[0.0], after.distance]) / (2 * sigma)
     tests = np.concatenate([[0.0], after.value[0]])
     mass = ndtr(half - x[:, None] / 2) - ndtr(half + x[:, None] / 2)
@@ -165,7 +164,7 @@ def _total_variation(after: Table, x: Vector, sigma: float) -> Vector:
 
 
 def _starts(after: Table, log_slope: Vector, x: Vector, sigma: float) -> Vector:
-    """Starts of balanced paths: bisected on a coarse lattice, interpolated between."""
+    """Return starts of balanced paths: found by bisection on a coarse lattice, interpolated between."""
     rows = np.unique(np.linspace(0, log_slope.shape[0] - 1, 11).round().astype(np.intp))
     columns = np.unique(np.linspace(0, x.size - 1, 7).round().astype(np.intp))
     some = np.broadcast_to(x[columns], (rows.size, columns.size))
@@ -175,19 +174,19 @@ def _starts(after: Table, log_slope: Vector, x: Vector, sigma: float) -> Vector:
         for _ in range(3):
             width /= parts
             over = too_high(after, ask, low[..., None] + width * np.arange(1, parts))
-            low += width * (parts - 1 - over.sum(axis=-1))  # what is too high stays so further up
+            low += width * (parts - 1 - over.sum(axis=-1))  # what is too high stays too high further up
     down, across = _weights(rows, log_slope.shape[0]), _weights(columns, x.size)
     return np.asarray(down @ (low + width / 2) @ across.T)
 
 
 def _weights(knots: NDArray[np.intp], size: int) -> Vector:
-    """The matrix of linear interpolation from ``knots`` to 0..size-1."""
+    """Return the matrix of linear interpolation from ``knots`` to 0..size-1."""
     hats = np.eye(knots.size)
     return np.stack([np.interp(np.arange(size), knots, hat) for hat in hats], axis=1)
 
 
 def _ask(table: Table, epsilon: float, x: float, noise: float) -> float:
-    """One shift: look for the balanced path, and take the best of its neighbours."""
+    """Answer one shift: search for the balanced path, and take the best of its neighbours."""
     if not x <= _FARTHEST:
         return float(table.at_diameter(np.array(epsilon))) * (1 + ROUNDING)
 

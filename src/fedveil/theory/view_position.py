@@ -1,9 +1,9 @@
-r"""Position coupling against an observer who enters one round of each pass and looks at the state before it.
+r"""Position coupling against an observer who enters one round of each pass and sees the state before it.
 
-Given the observer's round t nobody knows the victim's, and views with the victim in different rounds are themselves
-alike: between two looks they are told apart by an optimal shift, and looks compose. Rounds t are taken in groups.
-Places before t are counted backwards from it, the others as they are: then the tables of a group hardly differ, and
-the largest of each entry serves all. Theory page: observers.md.
+Given the observer's round t, nobody knows the victim's, and views with the victim in different rounds are themselves
+similar: between two looks they are distinguished by an optimal shift, and looks compose. Rounds t are taken in groups.
+Places before t are counted backwards from it, the others as they are; then the tables of a group hardly differ, and the
+largest of each entry serves all. Theory page: observers.md.
 """
 
 import math
@@ -21,18 +21,18 @@ from fedveil.theory.shift import uses_mu
 from fedveil.values import Indices, Vector
 
 _SINGLE = 10  # places next to a look that are not merged
-_WIDER = 1.35  # growth of groups of rounds and of places away from the ends
+_WIDER = 1.35  # growth factor of groups of rounds and of places away from the ends
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenStars:
-    """One star for each group of the observer's rounds, and how likely the observer is there."""
+    """One star for each group of the observer's rounds, and the chance that the observer is there."""
 
     chances: Vector
     stars: tuple[Star, ...]
 
     def log_delta(self, epsilon: float) -> float:
-        """Logarithm of an upper bound on delta: the observer knows its round, so the stars are averaged."""
+        """Return the logarithm of an upper bound on delta; the observer knows its round, so the stars are averaged."""
         values = np.array([part.log_delta(epsilon) for part in self.stars])
         return min(log_sum(values + np.log(self.chances)) + ROUNDING, 0.0)
 
@@ -48,25 +48,28 @@ class Dealt:
 
     @property
     def even(self) -> bool:
-        """Whether all rounds are of one kind and none expands."""
+        """True if all rounds are of one kind and none expands."""
         r = self.rounds
         same = all(bool(np.all(a == a[0])) for a in (r.noise, r.gap, r.swap, r.lipschitz, r.reach))
         return same and float(r.lipschitz[0]) <= 1
 
     @property
     def passes(self) -> int:
-        """How often the places are gone through."""
+        """Number of passes through the places."""
         return self.rounds.count // self.places
 
     def uses(self, at: Indices, place: Indices, stretch: int) -> tuple[Indices, NDArray[np.bool_]]:
-        """The round between looks number ``stretch`` and the next that uses ``place``, and whether there is one."""
+        """Return the round between look number ``stretch`` and the next that uses ``place``, and whether it exists."""
         turn = stretch - (place >= at)
         there = (turn >= 0) & (turn < self.passes)
         rounds: Indices = place + np.where(there, turn, 0) * self.places
         return rounds, there
 
     def own(self, at: Indices, place: Indices, gap: Vector) -> Vector:
-        """mu of views with the victim at ``place``, between the data sets; the looks are before rounds ``at``."""
+        """Return mu of views with the victim at ``place``, between the data sets.
+
+        The looks are before rounds ``at``.
+        """
         total = np.zeros(np.broadcast_shapes(at.shape, place.shape))
         for stretch in range(self.passes + 1):
             use, there = self.uses(at, place, stretch)
@@ -75,13 +78,13 @@ class Dealt:
         return np.asarray(np.sqrt(total), dtype=np.float64)
 
     def pair(self, at: Indices, place: Indices, hub: Indices, gaps: tuple[Vector, Vector]) -> Vector:
-        """mu of views that differ at ``place`` by the first gaps and at ``hub`` by the second."""
+        """Return mu of views that differ at ``place`` by the first gaps and at ``hub`` by the second."""
         total = np.zeros(np.broadcast_shapes(at.shape, place.shape))
         hub = np.broadcast_to(hub, total.shape)
         for stretch in range(self.passes + 1):
             first, one = self.uses(at, place, stretch)
             second, two = self.uses(at, hub, stretch)
-            # What is absent opens nothing; it is put where the other is.
+            # An absent use opens no gap; it is put where the other is.
             uses = np.stack([np.where(one, first, second), np.where(two, second, first)], axis=-1)
             opened = np.stack([gaps[0][first] * one, gaps[1][second] * two], axis=-1)
             order = np.argsort(uses, axis=-1)
@@ -92,7 +95,7 @@ class Dealt:
 
 
 def seen_stars(dealt: Dealt) -> SeenStars:
-    """A star for every group of the observer's rounds."""
+    """Return a star for every group of the observer's rounds."""
     groups = _groups(dealt.places)
     chances = [len(group) * dealt.batch / dealt.units for group in groups]
     stars = [_star(dealt, group, _hub(dealt, group)) for group in groups]
@@ -106,7 +109,7 @@ def seen_stars(dealt: Dealt) -> SeenStars:
 
 
 def _groups(places: int) -> list[range]:
-    """Consecutive rounds: single ones at both ends, ever longer groups towards the middle."""
+    """Return groups of consecutive rounds: single ones at both ends, longer and longer ones towards the middle."""
     half, borders, width = places // 2, [0], 1.0
     while borders[-1] < half:
         borders.append(min(half, borders[-1] + max(1, int(width))))
@@ -116,13 +119,16 @@ def _groups(places: int) -> list[range]:
 
 
 def _hub(dealt: Dealt, group: range) -> int:
-    """A label in the longer of the two parts, far from the look that ends it; any label outside the group is valid."""
+    """Return a label in the longer of the two parts, far from the look that ends it.
+
+    Any label outside the group is valid.
+    """
     before, after = group[0], dealt.places - 1 - group[-1]
     return dealt.places - 1 - int(0.8 * (after - 1)) if after >= before else int(0.8 * (before - 1))
 
 
 def _blocks(dealt: Dealt, group: range, hub: int) -> Indices:
-    """First labels of blocks that share their tables: single ones next to a look, and the hub alone."""
+    """Return the first labels of blocks that share their tables: single ones next to a look, and the hub alone."""
     near, growing = [], float(_SINGLE)
     while growing < dealt.places:
         near.append(int(growing))
@@ -134,11 +140,11 @@ def _blocks(dealt: Dealt, group: range, hub: int) -> Indices:
 
 
 def _star(dealt: Dealt, group: range, hub: int) -> Star:
-    """The ties through one label, the same star for all observers' rounds of the group."""
+    """Return the ties through one label, the same star for all of the observer's rounds in the group."""
     first = _blocks(dealt, group, hub)
     hub_block, middle = int(np.searchsorted(first, hub)), int(np.searchsorted(first, group[0]))
     slots = np.diff(np.append(first, dealt.places)) * float(dealt.batch)
-    slots[middle] -= 1  # the observer's own
+    slots[middle] -= 1  # the observer's own slot
 
     def ties(theirs: Vector, hubs: Vector) -> Vector:
         return _merged(dealt, group, first, lambda at, place: dealt.pair(at, place, _place(at, hub), (theirs, hubs)))
@@ -157,18 +163,18 @@ def _star(dealt: Dealt, group: range, hub: int) -> Star:
 
 
 def _place(at: Indices, label: Indices | int) -> Indices:
-    """Places before the observer's round are labelled backwards from it, its own and later ones by themselves."""
+    """Return places from labels: before the observer's round they count backwards from it, otherwise as they are."""
     return np.where(label < at, at - 1 - label, label)
 
 
 def _merged(dealt: Dealt, group: range, first: Indices, mu: Callable[[Indices, Indices], Vector]) -> Vector:
-    """The largest entry of each block, over all rounds of the group."""
+    """Return the largest entry of each block, over all rounds of the group."""
     at, label = np.array(group)[:, None], np.arange(dealt.places)[None, :]
     inside = slice(group[0], group[-1] + 1)
-    some = at[:1] if dealt.even else at  # in rounds of one kind the first of a group sees the most
+    some = at[:1] if dealt.even else at  # if all rounds are of one kind, the first of a group sees the most
     found = mu(some, _place(some, label)).max(axis=0)
     if dealt.even:
         found[inside] = mu(at, _place(at, label[:, inside])).max(axis=0)
-    # The observer's own noise is known to it; all noise less by that share is worse, and simple.
+    # The observer knows its own noise; reducing all noise by that share is worse, and simple.
     found[inside] *= math.sqrt(dealt.batch / max(dealt.batch - 1, 1))
     return np.asarray(np.maximum.reduceat(found, first), dtype=np.float64)

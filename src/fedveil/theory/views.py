@@ -1,9 +1,9 @@
-r"""A run whose states are looked at now and then: what each use of the victim costs until the next look.
+r"""A run whose states are seen from time to time: what each use of the victim costs until the next look.
 
-Between two looks the run starts from a known point, so a use in round u that is looked at after d rounds
-(its own among them) is an optimal shift with one gap, by the noise of those d rounds alone; uses parted by a look
-compose. The maps and noises of stretches of rounds are joined by doubling: sums of positive numbers only, so nothing
-cancels. Theory page: observers.md.
+Between two looks the run starts from a known point. So a use in round u that is seen after d rounds (its own included)
+is an optimal shift with one gap, closed by the noise of those d rounds; uses separated by a look compose. The maps and
+noises of stretches of rounds are joined by doubling: sums of positive numbers only, so nothing cancels. Theory page:
+observers.md.
 """
 
 import math
@@ -17,8 +17,8 @@ from fedveil.checks import require
 from fedveil.theory.rounds import Rounds
 from fedveil.values import Indices, Vector
 
-_TINY = 1e-150  # products of Lipschitz constants are kept above this, so that their squares are numbers
-_SURELY = 1_000_000  # kinds of outcome up to which a hypergeometric law is worked out
+_TINY = 1e-150  # products of Lipschitz constants are kept above this, so that their squares do not underflow
+_SURELY = 1_000_000  # most kinds of outcome for which a hypergeometric law is computed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,12 +32,12 @@ class Stretches:
     _levels: list[tuple[Vector, Vector]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        factor = np.append(self.rounds.lipschitz, 1.0)  # after the last round nothing happens
+        factor = np.append(self.rounds.lipschitz, 1.0)  # nothing happens after the last round
         variance = np.append(self.rounds.noise**2, 0.0)
         object.__setattr__(self, "_levels", [(factor, variance)])
 
     def _level(self, power: int) -> tuple[Vector, Vector]:
-        """Stretches of 2**power rounds from every round on."""
+        """Return stretches of 2**power rounds from every round on."""
         count = self.rounds.count
         while len(self._levels) <= power:
             later = np.minimum(np.arange(count + 1) + 2 ** (len(self._levels) - 1), count)
@@ -46,7 +46,7 @@ class Stretches:
         return self._levels[power]
 
     def after(self, distance: int) -> tuple[Vector, Vector]:
-        """G and V of the rounds between each round and a look ``distance`` rounds after its beginning."""
+        """Return G and V of the rounds between each round and a look ``distance`` rounds after its beginning."""
         count, length = self.rounds.count, min(distance, self.rounds.count) - 1
         start, power = np.arange(1, count + 1), 0
         found = np.ones(count), np.zeros(count)
@@ -66,9 +66,9 @@ def _joined(first: tuple[Vector, Vector], second: tuple[Vector, Vector]) -> tupl
 
 
 def looked_at_mu(rounds: Rounds, between: tuple[Vector, Vector], left: Vector) -> Vector:
-    """mu of a use in each round, looked at after the rounds ``between``.
+    """Return mu of a use in each round that is seen after the rounds ``between``.
 
-    ``left``: the share of the use's own noise variance that the observer does not know. The least of three: the
+    ``left``: the share of the use's own noise variance that the observer does not know. It is the least of three: the
     use seen at once; its gap closed by all the noise until the look; everything forgotten in a bounded domain.
     """
     require(np.all((left > 0) & (left <= 1)), "left", "lie in (0, 1]", left.tolist()[:3])
@@ -84,10 +84,12 @@ def looked_at_mu(rounds: Rounds, between: tuple[Vector, Vector], left: Vector) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Look:
-    """A kind of view, place by place: how soon after a use the next look comes, what is left of its noise, how likely.
+    """A kind of view, for each place.
 
-    ``distance`` counts rounds from the beginning of the use, so 1 is at once, and the rounds of a pass is "when the
-    victim is due again". An observer who looks later or knows less may be charged here too.
+    How soon after a use the next look comes, what is left of its noise, and the chance.
+
+    ``distance`` counts rounds from the beginning of the use: 1 is at once, and the rounds of a pass is "when the victim
+    is due again". An observer who looks later or knows less may be charged here too.
     """
 
     distance: int
@@ -96,16 +98,16 @@ class Look:
 
 
 def ahead(batch: Vector, distance: int) -> Vector:
-    """Slots in the ``distance`` rounds after each round, around the corner of a pass."""
+    """Return the slots in the ``distance`` rounds after each round, continuing in the next pass."""
     sums = np.cumsum(np.concatenate([[0.0], batch, batch]))
     place = np.arange(batch.size)
     return np.asarray(sums[place + 1 + distance] - sums[place + 1], dtype=np.float64)
 
 
 def looks_of_one_round(batch: Vector, units: int, held: int, distances: Indices) -> Iterator[Look]:
-    """An observer with all its ``held`` units in one random round, which it enters in every pass.
+    """Yield the looks of an observer with all its ``held`` units in one random round, which it enters in every pass.
 
-    Given the victim's round, each of the other ``units - held`` slots is as likely to be among the observer's.
+    Given the victim's round, each of the other ``units - held`` slots is equally likely to be one of the observer's.
     """
     full, due = np.ones(batch.size), int(batch.size)
     others = float(units - held)
@@ -117,7 +119,7 @@ def looks_of_one_round(batch: Vector, units: int, held: int, distances: Indices)
 
 
 def looks_of_many_rounds(batch: Vector, units: int, held: int, distances: Indices, most: int) -> Iterator[Look]:
-    """An observer whose ``held`` units are dealt at random like all others; it looks before each of its rounds."""
+    """Yield the looks of an observer whose ``held`` units are dealt at random; it looks before each of its rounds."""
     sizes, kinds = np.unique(batch, return_inverse=True)
     laws = [own_units(int(size), units, held, most) for size in sizes]
     # A group knows the noise of its largest number, and looks as often as its least: fewer here are more elsewhere.
@@ -137,9 +139,9 @@ def looks_of_many_rounds(batch: Vector, units: int, held: int, distances: Indice
 
 
 def own_units(batch: int, units: int, held: int, most: int) -> tuple[Indices, Vector]:
-    """How many of the observer's units share the victim's round: numbers and their chances, hypergeometric.
+    """Return how many of the observer's units share the victim's round: numbers and their hypergeometric chances.
 
-    More than ``most`` numbers are charged in groups, each at its largest; so are all where there are too many to count.
+    More than ``most`` numbers are charged in groups, each at its largest; so are all if there are too many to count.
     """
     least, top = max(0, held - (units - batch)), min(held, batch - 1)
     if top - least > _SURELY:
@@ -158,7 +160,7 @@ def own_units(batch: int, units: int, held: int, most: int) -> tuple[Indices, Ve
 
 
 def spared(slots: Vector, of: Vector, held: Vector) -> Vector:
-    r"""A lower bound on the chance that none of ``held`` units falls into ``slots`` of the ``of`` free ones.
+    r"""Return a lower bound on the chance that none of ``held`` units falls into ``slots`` of the ``of`` free ones.
 
     It is $\prod_{i<h}(1 - M/(N-i))$. The logarithm of a factor is concave in i: the first and the last bound the sum.
     """

@@ -1,1 +1,1 @@
-"""What crosses between an aggregator and its sites: keys, sealed envelopes and their contents; pure, no sockets."""
+"""Messages between an aggregator and its sites: keys, sealed envelopes and their contents; no sockets here."""

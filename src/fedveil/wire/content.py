@@ -1,6 +1,6 @@
-"""What an envelope holds: a few named values, and named rows of numbers, as plain bytes.
+"""The content of an envelope: a few named values and named rows of numbers, as plain bytes.
 
-A line of JSON says what follows; rows are little-endian int64 or float64. Nothing here can run code when it is read.
+A line of JSON says what follows; rows are little-endian int64 or float64. Reading it can never run code.
 """
 
 import json
@@ -33,7 +33,7 @@ class Content:
             require(flat, f"Content.rows[{name}]", "be one row of int64 or float64", getattr(row, "dtype", type(row)))
 
     def write(self) -> bytes:
-        """As bytes; equal contents give equal bytes."""
+        """Return the content as bytes; equal contents give equal bytes."""
         rows = [(name, _kind(self.rows[name]), int(self.rows[name].size)) for name in sorted(self.rows)]
         blocks = [(name, len(self.blocks[name])) for name in sorted(self.blocks)]
         head = {"values": dict(self.values), "rows": rows, "blocks": blocks}
@@ -44,7 +44,7 @@ class Content:
 
     @classmethod
     def read(cls, data: bytes) -> "Content":
-        """What :meth:`write` wrote; anything else is refused."""
+        """Read what :meth:`write` wrote; refuse anything else."""
         line, found, rest = data.partition(b"\n")
         try:
             head = json.loads(line)
@@ -60,7 +60,7 @@ class Content:
 
 
 def filled(size: int) -> Content:
-    """Nothing, at this length.
+    """Return a content of this length that says nothing.
 
     >>> len(filled(100).write())
     100
@@ -73,7 +73,7 @@ def _rows(listed: list[Any], rest: bytes) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
     start = 0
     for name, kind, size in listed:
-        wanted: Any = _TYPES[kind]  # nothing but these two is ever given to numpy
+        wanted: Any = _TYPES[kind]  # only these two types are ever given to numpy
         found[str(name)] = np.frombuffer(rest, dtype=kind, count=size, offset=start).astype(wanted)
         start += 8 * size
     return found

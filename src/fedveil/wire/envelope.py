@@ -1,9 +1,9 @@
-"""A sealed envelope: only its receiver can read it, and it proves who sent it, in which run, for which round.
+"""Sealed envelopes: only the receiver can read one, and it proves who sent it, in which run and for which round.
 
 The head is readable (the relay may count rounds) and is bound to the rest. The body is encrypted to the receiver's
-X25519 key by a key of one use (HKDF-SHA256, ChaCha20-Poly1305) and everything is signed by the sender's Ed25519 key.
-The signature is checked before anything is decrypted. Both names are in the signed head, so an envelope cannot be
-signed over by another party nor passed on to another receiver. What is not exactly so is refused.
+X25519 key with a key that is used once (HKDF-SHA256, ChaCha20-Poly1305), and everything is signed by the sender's
+Ed25519 key. The signature is checked before anything is decrypted. Both names are in the signed head, so an envelope
+can neither be signed again by another party nor passed on to another receiver. Any deviation is refused.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ RUN: Final = re.compile(r"[0-9a-f]{32}")
 _HASH: Final = re.compile(r"([0-9a-f]{64})?")
 _KIND: Final = re.compile(r"[a-z][a-z-]{0,31}")
 _LARGEST_HEAD: Final = 1024
-LARGEST: Final = ENVELOPE  # bytes
-_AROUND: Final = len(MAGIC) + 2 + _LARGEST_HEAD + 32 + 16 + 64  # bytes of an envelope that are not its body
+LARGEST: Final = ENVELOPE  # in bytes
+_AROUND: Final = len(MAGIC) + 2 + _LARGEST_HEAD + 32 + 16 + 64  # bytes of an envelope around its body
 
 
 class Refused(FedveilError):
-    """An envelope that is not what it must be; the code says why, and no more."""
+    """An envelope is refused; the code says why, and the message says nothing more."""
 
     def __init__(self, code: str) -> None:
         super().__init__(f"The message is refused: {code}.")
@@ -42,7 +42,10 @@ class Refused(FedveilError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Who sends what to whom; ``number`` rises from instruction to instruction; ``answers``: what is answered."""
+    """The readable head: who sends what to whom.
+
+    ``number`` rises from instruction to instruction; ``answers`` is the digest of the envelope that this one answers.
+    """
 
     run: str
     sender: str
@@ -63,24 +66,24 @@ class Head:
             require(type(value) is int and 0 <= value < 2**63, f"Head.{field}", "be a whole number", value)
 
     def text(self) -> bytes:
-        """The one way to write it."""
+        """Return the head as bytes; there is exactly one way to write it."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode("ascii")
 
     @classmethod
     def read(cls, data: bytes) -> "Head":
-        """Exactly what :meth:`text` wrote, or a refusal."""
+        """Read exactly what :meth:`text` wrote; refuse anything else."""
         try:
             head = cls(**json.loads(data))
         except (ValueError, TypeError, RecursionError) as error:
             raise Refused("malformed") from error
-        if head.text() != data:  # two ways to write one head would be two things to sign
+        if head.text() != data:  # two ways to write the same head could be signed differently
             raise Refused("malformed")
         return head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """An envelope that was in order; ``digest`` names it in the answer."""
+    """The content of an envelope that passed all checks; an answer refers to it by ``digest``."""
 
     head: Head
     body: bytes
@@ -88,7 +91,7 @@ class Opened:
 
 
 def seal(head: Head, body: bytes, sender: Identity, receiver: Card, once: bytes) -> bytes:
-    """The envelope; ``once``: 32 random bytes that are used for nothing else."""
+    """Return the sealed envelope; ``once``: 32 random bytes that are used for nothing else."""
     require(head.sender == sender.name, "Head.sender", f"be {sender.name}", head.sender)
     require(head.receiver == receiver.name, "Head.receiver", f"be {receiver.name}", head.receiver)
     require(isinstance(once, bytes) and len(once) == 32, "once", "be 32 random bytes", type(once).__name__)
@@ -98,19 +101,19 @@ def seal(head: Head, body: bytes, sender: Identity, receiver: Card, once: bytes)
     passing = X25519PrivateKey.from_private_bytes(once)
     public, text = passing.public_key().public_bytes_raw(), head.text()
     key = _key(passing.exchange(receiver.sealer), public, receiver.seal, text)
-    # The nonce may be constant: the key is derived from bytes of one use.
+    # The nonce may be constant, because the key is derived from bytes that are used once.
     sealed = ChaCha20Poly1305(key).encrypt(bytes(12), body, text)
     signed = MAGIC + len(text).to_bytes(2, "big") + text + public + sealed
     return signed + sender.signer.sign(signed)
 
 
 def peek(data: bytes) -> Head:
-    """The readable head, not yet proved; for sorting only."""
+    """Return the readable head, not yet verified; use it for sorting only."""
     return _parts(data)[0]
 
 
 def unseal(data: bytes, receiver: Identity, sender: Card) -> Opened:
-    """What the sender wrote, or a refusal."""
+    """Return what the sender wrote, after checking the signature; refuse anything else."""
     head, signed, signature, public, sealed, text = _parts(data)
     if head.sender != sender.name or head.receiver != receiver.name:
         raise Refused("wrong-party")
@@ -127,7 +130,10 @@ def unseal(data: bytes, receiver: Identity, sender: Card) -> Opened:
 
 
 def _parts(data: Any) -> tuple[Head, memoryview, bytes, bytes, memoryview, bytes]:
-    """Head, what is signed, signature, passing key, what is sealed, the head's text; nothing long is copied."""
+    """Split an envelope without copying its long parts.
+
+    Return the head, what is signed, the signature, the one-time public key, the sealed body, and the bytes of the head.
+    """
     start = len(MAGIC) + 2
     if not isinstance(data, bytes) or len(data) > LARGEST or not data.startswith(MAGIC):
         raise Refused("malformed")
@@ -139,6 +145,6 @@ def _parts(data: Any) -> tuple[Head, memoryview, bytes, bytes, memoryview, bytes
 
 
 def _key(shared: bytes, passing: bytes, receiver: bytes, head: bytes) -> bytes:
-    """Bound to both public keys and to the head."""
+    """Derive the encryption key, bound to both public keys and to the head."""
     info = b"fedveil envelope key" + passing + receiver + hashlib.sha256(head).digest()
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(shared)

@@ -1,6 +1,6 @@
-"""Named blocks of bytes in one frame, for a socket between two processes of one machine.
+"""Frames: named blocks of bytes, sent over a socket between two processes of one machine.
 
-Hardly more than the standard library is needed here: the relay loads this for every message that it carries.
+This file needs little more than the standard library, because the relay loads it for every message it carries.
 """
 
 import socket
@@ -18,11 +18,11 @@ Blocks = list[tuple[str, bytes]]
 
 
 class Closed(ConnectionError):
-    """The other side is gone, or sent what is no frame."""
+    """The other side has closed the connection, or sent something that is not a frame."""
 
 
 def send(connection: socket.socket, blocks: Sequence[tuple[str, bytes]]) -> None:
-    """One frame on its way."""
+    """Send one frame."""
     parts = [len(blocks).to_bytes(_COUNT, "big")]
     for name, data in blocks:
         text = name.encode("utf-8")
@@ -37,15 +37,15 @@ def receive(
     left: Callable[[], float] | None = None,
     most: int = MOST,
 ) -> Blocks:
-    """The next frame; :class:`Closed` if there is none.
+    """Return the next frame; raise :class:`Closed` if there is none.
 
-    ``left``: seconds that are left for all of it together, so that nobody holds the line by a byte now and then.
-    ``most``: how many blocks a frame may have, since many empty ones take far more memory than their bytes.
+    ``left``: returns the seconds left for the whole frame, so that a sender cannot hold the line by a byte now and
+    then. ``most``: how many blocks a frame may have, because many empty blocks take far more memory than their bytes.
     """
     size = int.from_bytes(_exactly(connection, _SIZE, left), "big")
     if size > largest:
         raise Closed("a frame is too large")
-    frame = memoryview(_exactly(connection, size, left))  # looked at in place: only the blocks themselves are copied
+    frame = memoryview(_exactly(connection, size, left))  # a view, so that only the blocks themselves are copied
     count, place = int.from_bytes(frame[:_COUNT], "big"), _COUNT
     if count > most:
         raise Closed("a frame has too many blocks")

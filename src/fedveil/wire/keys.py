@@ -1,6 +1,6 @@
-"""Who is who: a signing key (Ed25519) and a sealing key (X25519) for every party, and the public half others hold.
+"""Identities: each party has a signing key (Ed25519) and a sealing key (X25519); others hold the public keys.
 
-The private half is one file of a line, for its owner alone; the public half is one line that may be sent to anyone.
+The private keys are one line in a file that only the owner can read; the public keys are one line for anyone.
 """
 
 import re
@@ -20,7 +20,7 @@ _BYTES: Final = 32
 
 
 def check_name(name: object) -> str:
-    """A party's name: what may stand in a file name, a unit's name and a certificate."""
+    """Return a party's name, after checking that it can stand in a file name, a unit name and a certificate."""
     right = isinstance(name, str) and NAME.fullmatch(name) is not None
     hint = "Small letters, digits and hyphens, at most 63."
     require(right, "A party's name", "be short and plain", str(name)[:80], hint)
@@ -29,7 +29,7 @@ def check_name(name: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """The public half: what checks a party's signatures, and what seals an envelope for it."""
+    """The public keys of a party: one checks its signatures, the other seals envelopes for it."""
 
     name: str
     verify: bytes
@@ -52,19 +52,19 @@ class Card:
         return X25519PublicKey.from_public_bytes(self.seal)
 
     def text(self) -> str:
-        """One line for others."""
+        """Return the public keys as one line of text."""
         return f"{_PUBLIC} {self.name} {self.verify.hex()} {self.seal.hex()}\n"
 
     @classmethod
     def read(cls, text: str) -> "Card":
-        """From one line."""
+        """Read the public keys from one line of text."""
         name, first, second = _line(text, _PUBLIC, "A public key")
         return cls(name=name, verify=first, seal=second)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Identity:
-    """The private half; it never prints itself."""
+    """The private keys of a party; its text form does not show them."""
 
     name: str
     sign: bytes
@@ -75,7 +75,8 @@ class Identity:
         for field in ("sign", "unseal"):
             value = getattr(self, field)
             right = isinstance(value, bytes) and len(value) == _BYTES
-            require(right, f"Identity.{field}", "be 32 bytes", type(value).__name__)  # never the key itself
+            # the message must not show the key
+            require(right, f"Identity.{field}", "be 32 bytes", type(value).__name__)
 
     def __repr__(self) -> str:
         return f"Identity(name={self.name!r})"
@@ -92,23 +93,23 @@ class Identity:
 
     @property
     def card(self) -> Card:
-        """The public half."""
+        """The public keys that belong to these private keys."""
         verify = self.signer.public_key().public_bytes_raw()
         return Card(name=self.name, verify=verify, seal=self.opener.public_key().public_bytes_raw())
 
     def text(self) -> str:
-        """One line for its owner alone."""
+        """Return the private keys as one line of text, for the owner only."""
         return f"{_PRIVATE} {self.name} {self.sign.hex()} {self.unseal.hex()}\n"
 
     @classmethod
     def read(cls, text: str) -> "Identity":
-        """From one line."""
+        """Read the private keys from one line of text."""
         name, first, second = _line(text, _PRIVATE, "A private key")
         return cls(name=name, sign=first, unseal=second)
 
     @classmethod
     def make(cls, name: str, secret: bytes) -> "Identity":
-        """From 64 secret random bytes."""
+        """Derive an identity from 64 secret random bytes."""
         right = isinstance(secret, bytes) and len(secret) == 2 * _BYTES
         require(right, "secret", "be 64 random bytes", type(secret).__name__)
         return cls(name=name, sign=secret[:_BYTES], unseal=secret[_BYTES:])

@@ -1,4 +1,4 @@
-"""How DP-SGD is carried out: here, at the aggregator, at a site."""
+"""How DP-SGD is carried out: in this process, at the aggregator, at a site."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
-    """Run in windows that are added up where a trust is stated and clients wait for each other, else by the clock."""
+    """Train in windows if clients share trust and wait for each other, otherwise by the clock."""
 
     def tick(done: int) -> None:
         session.watch(Rounds(done))

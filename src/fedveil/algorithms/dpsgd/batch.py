@@ -1,9 +1,10 @@
-"""Which records of a client are in a round: by a coin each, a uniformly random set, or the next part of a shuffle."""
+"""Which records of a client are in a round: by draws of their own, a uniformly random set, or a part of a shuffle."""
 
 from functools import lru_cache
 
 import numpy as np
 
+from fedveil.algorithms import draws
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Sampling
 from fedveil.noise.entropy import Entropy, ranked
 from fedveil.noise.grid import Source
@@ -11,7 +12,7 @@ from fedveil.values import Indices
 
 
 class Sampler:
-    """The batches of one client, a function of the key, the client and the round alone."""
+    """The batches of one client, a function of the key, the client and the round only."""
 
     def __init__(
         self, settings: ClientSettings, sampling: Sampling, records: int, entropy: Entropy, client: int
@@ -19,9 +20,15 @@ class Sampler:
         self._settings, self._sampling, self._records = settings, sampling, records
         self._entropy, self._label = entropy, f"dpsgd batch {client}"
         self._shuffle = lru_cache(maxsize=1)(self._shuffled)
+        self._picks: draws.Draws | None = None
+        if sampling == "independent":
+            how = draws.DrawnOrder(order="independent", rounds=settings.batches_a_pass)
+            self._picks = draws.Draws(how, {client: records}, entropy, "dpsgd batch")
 
     def batch(self, turn: int) -> Indices:
-        """The places of the records in this round, in rising order (a shuffled part: as shuffled)."""
+        """Return the places of the records in this round, ascending (for a shuffle, in its order)."""
+        if self._picks is not None:
+            return self._picks.joined(turn)
         if self._sampling == "shuffled":
             per_pass, size = self._settings.batches_a_pass, self._settings.size(self._records)
             which, part = divmod(turn, per_pass)
@@ -40,15 +47,12 @@ class Sampler:
 
 
 def coins(source: Source, rate: float, records: int) -> Indices:
-    """Every record joins on its own, with probability at most ``rate`` and at least ``rate - 2**-64``."""
-    if rate == 1:
-        return np.arange(records, dtype=np.int64)
-    limit = np.uint64(int(rate * 2.0**64))  # exact: a float times a power of two, cut to a whole number
-    return np.flatnonzero(source.words(records) < limit)
+    """Return the records that join, each with its own coin of probability from ``rate - 2**-64`` to ``rate``."""
+    return np.flatnonzero(draws.coins(source, rate, 1, records)[0])
 
 
 def subset(source: Source, size: int, records: int) -> Indices:
-    """A uniformly random set of ``size`` places: the smallest words, redrawn if two tie for the last place."""
+    """Return a uniformly random set of ``size`` places: the smallest words, redrawn if two tie for the last place."""
     if size == records:
         return np.arange(records, dtype=np.int64)
     while True:

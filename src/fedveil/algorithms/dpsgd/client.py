@@ -1,4 +1,4 @@
-"""One client of DP-SGD: a batch, its clipped sum, noise on the grid, a step. What leaves it is noised already."""
+"""One client of DP-SGD: a batch, its clipped sum, noise on the grid, a step. Everything it sends is already noised."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PART = 512  # rows gathered and used at a time: they stay in the processor's ca
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """Its records, its settings, and what it remembers between rounds: the velocity, and how many records failed."""
+    """A client's records, its settings, and its memory between rounds: the velocity, and how many records failed."""
 
     plan: Plan
     method: DpSgd
@@ -52,11 +52,14 @@ class Client:
 
     @property
     def divisor(self) -> float:
-        """The planned batch: rate times records, whatever the coins say."""
+        """The planned batch size: rate times records, whatever the draws say."""
         return self.method.divisor(self.settings, self.targets.size)
 
     def update(self, model: Vector, turn: int) -> Vector:
-        """What the client subtracts from its model and sends in this round; all of it follows the noise."""
+        """Return what the client subtracts from its model and sends in this round.
+
+        Everything is computed after the noise.
+        """
         mean = self.release(model, turn)
         self.velocity = self.method.momentum * self.velocity + (mean + self.plan.model.l2 * model)
         step = self.settings.step(turn) * self.velocity
@@ -65,12 +68,12 @@ class Client:
         return compressed(self.method, step, self.entropy.stream(f"dpsgd compression {self.index}", turn))
 
     def release(self, model: Vector, turn: int) -> Vector:
-        """The noised mean gradient of the round's batch: the one thing that is computed from records.
+        """Return the noised mean gradient of the round's batch: the one thing that is computed from records.
 
         An empty batch sends its noise like any other.
         """
-        total = self.total(model, self._sampler.batch(turn))
         unit, settings = 2.0**self.plan.grid, self.settings
+        total = self.total(model, self._sampler.batch(turn))
         noise = rounded_normal(
             self.entropy.stream(f"dpsgd noise {self.index}", turn), settings.noise * settings.clip / unit, total.size
         )
@@ -81,13 +84,19 @@ class Client:
         return noised
 
     def total(self, model: Vector, chosen: NDArray[np.int64]) -> Vector:
-        """The sum of clipped gradients; with batch clipping the clipped mean."""
+        """Return the sum of clipped gradients; with batch clipping the clipped mean.
+
+        Where every record picks its round, each is rounded to the grid on its own: it adds the same to any batch.
+        """
         clip = self.settings.clip if self.method.clipping == "individual" else _NO_CLIP
+        grain = 2.0**self.plan.grid if self.method.apart else None
         loss, total, dropped = self.plan.model.loss, np.zeros(self.plan.dimension), 0
         for first in range(0, chosen.size, _PART):
             part = chosen[first : first + _PART]
             rows = np.take(self.features, part, axis=0, out=self._room[: part.size], mode="clip")
-            found, lost = loss.gradient(model, rows, self.targets[part], clip=clip, norms=self._norms[part])
+            found, lost = loss.gradient(
+                model, rows, self.targets[part], clip=clip, norms=self._norms[part], grain=grain
+            )
             total += found
             dropped += lost
         self.dropped += dropped

@@ -1,4 +1,4 @@
-"""How one client guards its records in every round, and what is charged for all its rounds together."""
+"""How one client protects its records in every round, and what is charged for all its rounds together."""
 
 import math
 from dataclasses import dataclass
@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 from fedveil.checks import require
 from fedveil.guarantee import Neighbours
-from fedveil.mechanism import Gaussian, Mechanism, Numbers, Repeat, SampledGaussian
+from fedveil.mechanism import Gaussian, IndependentGaussian, Mechanism, Numbers, Repeat, SampledGaussian
 from fedveil.values import number, whole
 
-Sampling = Literal["poisson", "fixed-size", "shuffled"]
+Sampling = Literal["poisson", "fixed-size", "shuffled", "independent"]
+DRAWN = ("poisson", "independent")  # every record draws for itself, so the sizes of batches are random
 Clipping = Literal["individual", "batch"]
 
 MOST_ROUNDS = 20_000_000
@@ -55,31 +56,35 @@ class ClientSettings:
         object.__setattr__(self, "step_size", steps if isinstance(given, list | tuple) else steps[0])
 
     def step(self, turn: int) -> float:
-        """The step size of a round, counted from 0."""
+        """Return the step size of a round, counted from 0."""
         return self.step_size[turn] if isinstance(self.step_size, tuple) else self.step_size
 
     @property
     def batches_a_pass(self) -> int:
-        """Batches that fit in one shuffled pass."""
+        """Batches that fit in one shuffled pass; with independent draws the rounds among which a record picks."""
         return max(1, math.floor(1 / self.rate * (1 + 4e-16)))  # rounding of the rate must not cost a batch
 
     def size(self, records: int) -> int:
-        """The size of a fixed batch of a client with so many records: never a larger share than ``rate``."""
+        """Return the size of a fixed batch of a client with so many records: never a larger share than ``rate``."""
         return math.floor(Fraction(self.rate) * records)
 
     def charged(self, sampling: Sampling, clipping: Clipping, neighbours: Neighbours) -> Mechanism:
-        """What the client releases in all its rounds, as its accountant sees it.
+        """Return what the client releases in all its rounds, as a mechanism.
 
-        A clipped batch moves by up to 2 * clip whether a record is exchanged or left out. Poisson batches are charged
-        for one contribution, so for half the noise; the others for an exchange, which is 2 * clip already.
+        A clipped batch moves by up to 2 * clip whether a record is exchanged or left out. Where records draw for
+        themselves it is charged for one contribution, so for half the noise; otherwise for an exchange, which is
+        2 * clip already. A pass that was only begun is charged whole.
         """
         noise = self.noise
-        if clipping == "batch" and sampling == "poisson":
+        if clipping == "batch" and sampling in DRAWN:
             noise /= 2
         elif clipping == "batch":
             neighbours = "replace-one"
+        passes = -(-self.rounds // self.batches_a_pass)
         if sampling == "shuffled":
-            passes = -(-self.rounds // self.batches_a_pass)
             return Repeat(of=Gaussian(noise_multiplier=noise, neighbours=neighbours), times=passes)
+        if sampling == "independent":
+            a_pass = IndependentGaussian(rounds=self.batches_a_pass, noise_multiplier=noise, neighbours=neighbours)
+            return Repeat(of=a_pass, times=passes)
         once = SampledGaussian(sampling=sampling, rate=self.rate, noise_multiplier=noise, neighbours=neighbours)
         return Repeat(of=once, times=self.rounds)

@@ -1,7 +1,7 @@
 """Clients of different speed, a slow and lossy network, a server that mixes in windows: one queue of events.
 
-A client goes on with its own model until a newer global one reaches it, which replaces it; it waits when it has done
-``max_lag`` rounds without one. The network's luck comes from its own public seed and sees no data.
+A client continues with its own model until a newer global one arrives and replaces it; it waits after ``max_lag``
+rounds without one. The chances of the network come from its own public seed and do not depend on data.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from fedveil.algorithms.dpsgd.messages import Broadcast, Journal, Message
 from fedveil.algorithms.dpsgd.network import Network
 from fedveil.values import Vector
 
-_FINISH, _ARRIVE, _CLOSE, _DELIVER, _BEGIN = range(5)  # order of what happens at one instant
+_FINISH, _ARRIVE, _CLOSE, _DELIVER, _BEGIN = range(5)  # the order of events at the same time
 _ROUND_LUCK, _UP_LUCK, _DOWN_LUCK = range(3)
 
 
@@ -23,12 +23,12 @@ class Worker(Protocol):
     """What the clock needs of a client."""
 
     def update(self, model: Vector, turn: int, /) -> Vector:
-        """What is subtracted from the model and sent in this round."""
+        """Return what is subtracted from the model and sent in this round."""
 
 
 @dataclass(slots=True, eq=False)
 class _Desk:
-    """A client as the clock sees it."""
+    """The state of a client in the simulation."""
 
     worker: Worker
     rounds: int
@@ -41,7 +41,7 @@ class _Desk:
 
 @dataclass(slots=True, eq=False)
 class Clock:
-    """One run: ``project`` keeps models in their ball; ``tick`` is told how many updates were sent."""
+    """One run: ``project`` keeps models in their ball; ``tick`` is called with the number of updates sent."""
 
     network: Network
     weights: Sequence[float]
@@ -57,7 +57,7 @@ class Clock:
     _left: int = 0
 
     def run(self, workers: Sequence[Worker], rounds: Sequence[int]) -> Vector:
-        """The global model after every client has done all its rounds and every update that was not lost arrived."""
+        """Return the global model after all clients have done their rounds and all remaining updates arrived."""
         self._desks = [_Desk(worker, count, self.model) for worker, count in zip(workers, rounds, strict=True)]
         self._left = sum(rounds)
         for client in range(len(workers)):
@@ -83,7 +83,7 @@ class Clock:
         heapq.heappush(self._queue, (time, kind, self._pushed, what))
 
     def _begin(self, now: float, client: int) -> None:
-        """Start a round, unless there is none left or the client is too far behind."""
+        """Start a round, unless none is left or the client is too far behind."""
         desk = self._desks[client]
         desk.waiting = desk.turn < desk.rounds and desk.behind >= self.network.max_lag
         if desk.waiting or desk.turn == desk.rounds:
@@ -92,7 +92,7 @@ class Clock:
         self._push(now + self._duration(client, desk.turn), _FINISH, client, update)
 
     def _finish(self, now: float, client: int, update: Vector) -> None:
-        """Step on the model that is held now, send the update, go on."""
+        """Step on the current model, send the update, and continue."""
         desk = self._desks[client]
         desk.model = self.project(desk.model - update)
         at = self._arrival(now, _UP_LUCK, client, desk.turn)
@@ -111,7 +111,10 @@ class Clock:
         self._window.append((client, turn, update))
 
     def _close(self, now: float, window: int) -> bool:
-        """Mix what the window holds, in an order that does not depend on arrival, and broadcast; True at the end."""
+        """Mix the updates of the window, independently of their order of arrival, and broadcast.
+
+        Return True at the end.
+        """
         step = np.zeros_like(self.model)
         for client, turn, update in sorted(self._window, key=lambda item: item[:2]):
             step += self.weights[client] * update
@@ -132,7 +135,7 @@ class Clock:
         return False
 
     def _deliver(self, now: float, client: int, version: int, model: Vector) -> None:
-        """A newer global model interrupts the client; one that was overtaken on its way is ignored."""
+        """Replace the client's model by a newer global one; ignore one that was overtaken on its way."""
         desk = self._desks[client]
         if version <= desk.version:
             return
@@ -142,7 +145,7 @@ class Clock:
             self._push(now, _BEGIN, client)
 
     def _luck(self, kind: int, client: int, turn: int) -> np.random.Generator:
-        """Luck by address, so that it does not depend on the order of events."""
+        """Return the random generator of an address, so that chances do not depend on the order of events."""
         return np.random.default_rng([self.network.network_seed, kind, client, turn])
 
     def _duration(self, client: int, turn: int) -> float:
@@ -152,7 +155,7 @@ class Clock:
         return (1 + self.network.jitter * (2 * self._luck(_ROUND_LUCK, client, turn).random() - 1)) / speed
 
     def _arrival(self, now: float, kind: int, client: int, turn: int) -> float | None:
-        """When a message sent now arrives; None: never."""
+        """Return when a message sent now arrives; None if it is lost."""
         if self.network.instant:
             return now
         luck = self._luck(kind, client, turn)

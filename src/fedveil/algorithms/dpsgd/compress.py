@@ -1,4 +1,4 @@
-"""Smaller messages from updates that are noised already: whatever is done here is post-processing and costs nothing."""
+"""Smaller messages from updates that are already noised: this is post-processing and costs no privacy."""
 
 from fedveil.algorithms.dpsgd.batch import subset
 from fedveil.algorithms.dpsgd.method import DpSgd
@@ -11,7 +11,10 @@ from fedveil.values import Vector
 
 
 def compressed(method: DpSgd, update: Vector, source: Source) -> Vector:
-    """What arrives of a noised update. Random coordinates and random rounding keep its mean; the largest do not."""
+    """Return what arrives of a noised update.
+
+    Random coordinates and random rounding keep its mean; keeping the largest coordinates does not.
+    """
     kept = packing.kept_of(method.keep, update.size)
     match method.compression:
         case "random-k":
@@ -28,5 +31,5 @@ def compressed(method: DpSgd, update: Vector, source: Source) -> Vector:
 
 
 def message_bytes(method: DpSgd, size: int) -> int:
-    """Bytes of one update."""
+    """Return the bytes of one update."""
     return packing.message_bytes(method.compression, size, keep=method.keep, levels=method.levels)

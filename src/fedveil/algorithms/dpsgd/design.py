@@ -12,9 +12,10 @@ from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
 from fedveil.algorithms.base import Method
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Clipping, Sampling
-from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd
+from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd, check_picks
 from fedveil.algorithms.dpsgd.network import Network
 from fedveil.algorithms.request import Draft, Task
+from fedveil.algorithms.yardstick import risk_with_momentum, yardstick_of
 from fedveil.checks import require
 from fedveil.mechanism import Mechanism, Numbers
 from fedveil.values import number, whole
@@ -29,7 +30,8 @@ _WALK = 1.0  # most that the noise of all rounds may move a score, in standard d
 class DpSgdRequest:
     """What clients do. ``rate``, ``rounds``, ``clip``, ``noise_multiplier``, ``steps``: one for all, or one for each.
 
-    ``rounds`` are those of all passes. ``steps``: a step size, or a list of one per round, for each client. The rest
+    ``rounds`` are those of all passes. ``steps``: a step size, or a list of one per round, for each client. With
+    independent sampling there is no ``rate``: [schedule] says among how many rounds of a pass a record picks. The rest
     is as in :class:`DpSgd` and :class:`Network`.
     """
 
@@ -61,6 +63,9 @@ class DpSgdRequest:
             for value in _listed(getattr(self, name)):
                 fine = value is None or 0 < number(f"algorithm.{name}", value) < math.inf
                 require(fine, f"algorithm.{name}", "be positive and finite", value)
+        hint = "Every record picks one round of each pass: [schedule] rounds says how many rounds a pass has."
+        drawn = self.sampling != "independent" or self.rate is None
+        require(drawn, "algorithm.rate", 'be left out with sampling = "independent"', self.rate, hint)
 
     def _with(self, client_settings: tuple[ClientSettings, ...]) -> DpSgd:
         network = Network(
@@ -85,7 +90,7 @@ class DpSgdRequest:
         )
 
     def design(self, task: Task) -> Draft:
-        """Rate, rounds and steps by rule where they are not given; the least noise that meets the target."""
+        """Set rate, rounds and steps by rule if they are not given, and the least noise that meets the target."""
         hint = 'Use kind = "fedavg" to protect whole clients.'
         require(task.target.unit == "record", "privacy.unit", "be record for dpsgd", task.target.unit, hint)
         target = task.target
@@ -94,10 +99,10 @@ class DpSgdRequest:
         method = self._with(client_settings)
         method.check(task.data, task.model, target)
         said = f"{self.sampling} batches, {method.total} rounds; noise calibrated for the worst client"
-        return Draft(method=method, reason=said)
+        return Draft(method=method, reason=said, risk=_expected_risk(method, task), passes=_passes(method))
 
     def grid(self, method: Method, task: Task) -> int:
-        """The finest on which float64 holds every noised sum exactly."""
+        """Return the exponent of the finest grid on which float64 holds every noised sum exactly."""
         found = _dpsgd(method)
         noise = [settings.noise * settings.clip for settings in found.client_settings]
         rows = (found.most_rows(settings, task.data.largest_client) for settings in found.client_settings)
@@ -106,7 +111,7 @@ class DpSgdRequest:
         return choose_grid(most, min(noise), max(noise))
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> DpSgd:
-        """The same rounds; noise that was not given is calibrated for the other target."""
+        """Return the same rounds; noise that was not given is calibrated for the other target."""
         found = _dpsgd(method)
         if self.noise_multiplier is not None:
             return found
@@ -116,7 +121,7 @@ class DpSgdRequest:
         return replace(found, client_settings=tuple(client_settings))
 
     def _kinds(self, task: Task) -> int:
-        """One settings for all clients, or as many as there are clients where a list was given."""
+        """Return the number of different settings: one for all clients, or one for each if a list was given."""
         counts = {}
         for name in ("rate", "rounds", "clip", "noise_multiplier", "steps"):
             value = getattr(self, name)
@@ -141,14 +146,15 @@ class DpSgdRequest:
         return replace(one, step_size=self._steps(task, client, one))
 
     def _rounds(self, task: Task, client: int) -> tuple[float, int]:
-        """The sampling rate and the rounds of all passes."""
+        """Return the sampling rate and the rounds of all passes."""
         schedule, rate, rounds = task.schedule, _of(self.rate, client), _of(self.rounds, client)
         require(not isinstance(schedule.batch, tuple), "schedule.batch", "be one number for dpsgd", schedule.batch)
         require(not isinstance(schedule.rounds, str), "schedule.rounds", "be a number for dpsgd", schedule.rounds)
+        if self.sampling == "independent":
+            rate = 1 / _picked_among(task)
         if rate is None and isinstance(schedule.batch, int):
-            most = task.data.records
-            require(schedule.batch <= most, "schedule.batch", f"be at most the {most} records", schedule.batch)
-            rate = _share(schedule.batch, most)
+            _check_batch(schedule.batch, task.data.records)
+            rate = _share(schedule.batch, task.data.records)
         if rate is None and isinstance(schedule.rounds, int):
             rate = _share(1, schedule.rounds)
         if rate is None:
@@ -162,7 +168,9 @@ class DpSgdRequest:
         return float(rate), count
 
     def _steps(self, task: Task, client: int, settings: ClientSettings) -> Numbers:
-        """As given; else falling linearly from a multiple of 1 / smoothness, less where the noise would drown it."""
+        """Return the given steps, or steps that fall linearly from a multiple of 1 / smoothness, less if noise
+        dominates.
+        """
         given = _of(self.steps, client)
         given = task.schedule.step_size if given is None else given
         if given is not None:
@@ -178,6 +186,49 @@ class DpSgdRequest:
         return tuple((first * (1 - np.arange(rounds) / rounds)).tolist())
 
 
+def _expected_risk(method: DpSgd, task: Task) -> float | None:
+    """What the yardstick expects if all clients are like the first and answer at once; None if it has no say."""
+    one, data = method.client_settings[0], task.data
+    plain = len(method.client_settings) == 1 and method.clipping == "individual" and method.compression == "none"
+    if task.model.constants(data.bound).smoothness is None or not plain:
+        return None
+    model, batch = yardstick_of(task), one.rate * data.records
+    steps = np.broadcast_to(np.asarray(one.step_size, dtype=np.float64), (one.rounds,))
+    return risk_with_momentum(
+        model,
+        steps,
+        momentum=method.momentum,
+        noise=(one.noise * one.clip) ** 2 * data.clients / batch**2,
+        dealing=model.spread * (1 - one.rate) / batch,
+    )
+
+
+def _passes(method: DpSgd) -> float:
+    return max(settings.rate * settings.rounds for settings in method.client_settings)
+
+
+def _picked_among(task: Task) -> int:
+    """Among how many rounds of a pass every record picks one: as the schedule says, else by the usual rule."""
+    schedule, data = task.schedule, task.data
+    if isinstance(schedule.rounds, int):
+        fits = not isinstance(schedule.batch, int) or data.records // schedule.batch == schedule.rounds
+        rule = f"be left out beside schedule.rounds = {schedule.rounds} when records pick their rounds"
+        hint = "The planned batch is the records over the rounds of a pass."
+        require(fits, "schedule.batch", rule, schedule.batch, hint)
+        found = schedule.rounds
+    elif isinstance(schedule.batch, int):
+        _check_batch(schedule.batch, data.records)
+        found = data.records // schedule.batch
+    else:
+        found = max(1, min(round(1 / _RATE), data.smallest_client // _LEAST_BATCH))
+    check_picks(found, data)
+    return found
+
+
+def _check_batch(batch: int, records: int) -> None:
+    require(batch <= records, "schedule.batch", f"be at most the {records} records", batch)
+
+
 def _listed(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
@@ -187,7 +238,7 @@ def _of(value: Any, client: int) -> Any:
 
 
 def _share(part: int, of: int) -> float:
-    """The smallest float that is not below part / of, so that a batch of that share holds all of its records."""
+    """Return the smallest float that is not below part / of, so that a batch of that share holds all of its records."""
     rate = part / of
     return rate if Fraction(rate) * of >= part else math.nextafter(rate, 2.0)
 
@@ -204,3 +255,4 @@ def _dpsgd(method: Method) -> DpSgd:
 
 
 REQUEST = DpSgdRequest
+WEIGHED_FOR = ("record",)  # the units for which kind = "auto" weighs it

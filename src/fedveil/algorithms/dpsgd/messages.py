@@ -1,4 +1,4 @@
-"""What went over the simulated network, as values: enough to replay the server without a client."""
+"""The messages of the simulated network: enough to replay the server without a client."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from fedveil.values import Vector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One update on its way to the server. ``arrives_at``: None if it was lost; ``window``: the one that applied it."""
+    """An update on its way to the server. ``arrives_at``: None if it was lost; ``window``: the one that applied it."""
 
     client: int
     round: int
@@ -18,7 +18,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broadcast:
-    """One copy of a global model on its way to a client; ``version`` is the window that made it."""
+    """A copy of a global model on its way to a client; ``version`` is the window that made it."""
 
     version: int
     client: int
@@ -38,13 +38,13 @@ class Journal:
     windows: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def sent(self, message: Message, update: Vector) -> None:
-        """A client has sent an update."""
+        """Record an update that a client has sent."""
         self.messages.append(message)
         if self.keep:
             self.updates[message.client, message.round] = update
 
     def finish(self) -> list[Message]:
-        """All messages, each with the window that applied it."""
+        """Return all messages, each with the window that applied it."""
         return [
             Message(
                 client=m.client,

@@ -1,4 +1,4 @@
-"""Noised sums of clipped gradients that every client sends as it goes: what each does, and what is charged for it.
+"""DP-SGD: every client sends noised sums of clipped gradients; what each client does, and what is charged for it.
 
 van Dijk and Nguyen 2023, Algorithm 1. Each round of a client is one release with the client's own noise, so its
 certificate follows from its own settings: neither the network, nor the server, nor what other clients do enters it.
@@ -16,7 +16,7 @@ import numpy as np
 from fedveil.account.compare import account_for
 from fedveil.account.grid import Grid
 from fedveil.algorithms.base import EveryModelSeen
-from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Clipping, Sampling
+from fedveil.algorithms.dpsgd.client_settings import DRAWN, ClientSettings, Clipping, Sampling
 from fedveil.algorithms.dpsgd.network import Network
 from fedveil.algorithms.noise_shares import check_cohorts
 from fedveil.algorithms.share_words import Row, answer_row, holder_rows, site_row, sums_row
@@ -28,6 +28,7 @@ from fedveil.model.rounding import UNIT, rounding_bound
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import known
 from fedveil.target import Target
+from fedveil.theory.crowds import most_joined
 from fedveil.theory.grid import SAMPLER_DISTANCE
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices, number, whole
@@ -36,7 +37,6 @@ Compression = Literal["none", "random-k", "top-k", "quantised", "rotated"]
 
 MOST_MESSAGES = 20_000_000
 _ROUNDINGS = 60  # of a mean and its norm, beside those of the gradient
-_RARE = 100 * math.log(2)  # minus the logarithm of the chance that a batch is larger than is allowed for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +82,15 @@ class DpSgd(EveryModelSeen):
 
     @property
     def total(self) -> int:
-        """Rounds of the client that has most."""
+        """Number of rounds of the client that has most."""
         return max(settings.rounds for settings in self.client_settings)
 
     def settings(self, client: int) -> ClientSettings:
-        """The settings of a client, counted from 0."""
+        """Return the settings of a client, counted from 0."""
         return self.client_settings[client if len(self.client_settings) > 1 else 0]
 
     def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """Records are protected; every client has its settings, and batches that exist."""
+        """Refuse unless records are protected and every client has settings and batches that exist."""
         hint = 'Use kind = "fedavg" to protect whole clients.'
         require(target.unit == "record", "privacy.unit", "be record for dpsgd", target.unit, hint)
         for name, rows in (
@@ -104,7 +104,12 @@ class DpSgd(EveryModelSeen):
         # in it; a sampled batch would tell by that who else was drawn. A shuffle fixes both.
         fixed = model.kind != "torch" or self.sampling == "shuffled"
         require(fixed, "algorithm.sampling", "be shuffled for a torch model", self.sampling, "Or use hidden training.")
-        if self.sampling != "poisson":
+        if self.sampling == "independent":
+            for settings in dict.fromkeys(self.client_settings):
+                rule = "be one over the rounds of a pass for independent sampling"
+                require(settings.rate == 1 / settings.batches_a_pass, "algorithm.rate", rule, settings.rate)
+                check_picks(settings.batches_a_pass, data)
+        elif self.sampling != "poisson":
             least = min(settings.size(data.smallest_client) for settings in self.client_settings)
             hint = "Raise the rate, or sample with poisson."
             require(least >= 1, "algorithm.rate", "give every client a batch of at least one record", least, hint)
@@ -113,13 +118,18 @@ class DpSgd(EveryModelSeen):
         require(sent <= MOST_MESSAGES, "Rounds times clients", f"be at most {MOST_MESSAGES}", sent, hint)
 
     @property
+    def apart(self) -> bool:
+        """Whether every record's contribution is rounded on its own, so that it adds the same bits to any batch."""
+        return self.sampling == "independent" and self.clipping == "individual"
+
+    @property
     def waits(self) -> bool:
-        """Clients wait for each other unless the network has delays or losses."""
+        """True unless the network has delays or losses; then clients do not wait for each other."""
         return self.network.together
 
     @property
     def window(self) -> int:
-        """As many rounds as the server mixes at once."""
+        """The number of rounds that the server mixes at once."""
         return int(self.network.window)
 
     def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
@@ -138,13 +148,13 @@ class DpSgd(EveryModelSeen):
         require(self.network.together, "[trust]", rule, "others", hint)
 
     def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
-        """Every client sends an update each round; where windows are added up, one a window."""
+        """Return the traffic: one update per client and round; if windows are added up, one per window."""
         width = self.window if trust.shared and self.waits else 1
         rounds = [math.ceil(self.settings(client).rounds / width) for client in range(data.clients)]
         return sum(rounds), max(rounds), data.clients
 
     def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
-        """The noise of the server's mix of the clients' means."""
+        """Return the noise of the server's mix of the clients' means."""
         weights = self.weights or (sizes / data.records).tolist()
         return math.hypot(*(w * self._mean_noise(k, int(sizes[k])) for k, w in enumerate(weights)))
 
@@ -154,7 +164,7 @@ class DpSgd(EveryModelSeen):
         return whole if self.clipping == "batch" else whole / self.divisor(settings, records)
 
     def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
-        """Those who still have rounds to go."""
+        """Return the number of clients that still have rounds left, for each round."""
         rounds = [self.settings(client).rounds for client in range(data.clients)]
         return [sum(turn < own for own in rounds) for turn in range(self.total)]
 
@@ -167,12 +177,12 @@ class DpSgd(EveryModelSeen):
         trust: Trust = CENTRAL,
         beside: Gaussian | None = None,
     ) -> Answer:
-        """That of the worst client: whoever is looking sees no more than all noised updates."""
+        """Return the guarantee of the worst client; no observer sees more than all noised updates."""
         charges = (with_beside(m, beside) for m in self._charges(target))
         return max((_answer(m, delta) for m in charges), key=lambda found: found.epsilon)
 
     def clients(self, delta: float, target: Target, count: int | None = None) -> list[tuple[int, float]]:
-        """Each client's own epsilon; ``count``: how many clients there are where all share one settings."""
+        """Return each client's own epsilon; ``count``: the number of clients if all share one settings."""
         count = len(self.client_settings) if count is None else count
         rows = [
             self.settings(client).charged(self.sampling, self.clipping, target.neighbours) for client in range(count)
@@ -184,7 +194,9 @@ class DpSgd(EveryModelSeen):
         return list(dict.fromkeys(rows))
 
     def radius(self, data: DataShape, model: ModelPlan) -> float:
-        """As stated, or too large to matter: descent on a convex loss goes no farther than sqrt(2 steps * loss)."""
+        """Return the stated radius, or one too large to matter, since descent goes no farther than sqrt(2 steps *
+        loss).
+        """
         if model.radius is not None:
             return model.radius
         most, size = 1.0, model.loss.size(data.features)
@@ -197,8 +209,8 @@ class DpSgd(EveryModelSeen):
         return float(2.0 ** math.ceil(math.log2(most)))
 
     def divisor(self, settings: ClientSettings, records: int) -> float:
-        """The planned size of a batch, whatever size it turns out to have."""
-        return settings.rate * records if self.sampling == "poisson" else float(settings.size(records))
+        """Return the planned size of a batch, whatever its actual size."""
+        return settings.rate * records if self.sampling in DRAWN else float(settings.size(records))
 
     def grid(
         self,
@@ -209,7 +221,7 @@ class DpSgd(EveryModelSeen):
         target: Target,
         trust: Trust = CENTRAL,
     ) -> Grid:
-        """Every release is rounded to the grid before its noise; the worst client's share, whoever is looking."""
+        """Return the cost of the grid for the worst client: every release is rounded to the grid before its noise."""
         found = []
         for settings in dict.fromkeys(self.client_settings):
             noise = np.full(settings.rounds, settings.noise * settings.clip)
@@ -218,25 +230,28 @@ class DpSgd(EveryModelSeen):
                 dimension=model.loss.size(data.features),
                 noise=noise,
                 lipschitz=np.zeros_like(noise),
-                errors=np.full_like(noise, self._float_error(settings, data, model)),
+                errors=np.full_like(noise, self._float_error(settings, data, model, exponent)),
             )
             found.append(replace(grid, total_variation=min(1.0, grid.total_variation + self._overfull(settings))))
         worst = max(found, key=lambda grid: grid.distance)
         return replace(worst, total_variation=max(grid.total_variation for grid in found))
 
     def most_rows(self, settings: ClientSettings, records: int) -> int:
-        """More records than a batch of such a client has, but for a chance of 2**-100 a round (Bernstein)."""
-        if self.sampling != "poisson":
+        """Return a size that a batch of such a client exceeds with a chance of at most 2**-100 a round (Bernstein)."""
+        if self.sampling not in DRAWN:
             return settings.size(records)
-        mean = settings.rate * records
-        return min(records, math.ceil(mean + _RARE / 3 + math.sqrt(_RARE**2 / 9 + 2 * mean * _RARE)) + 1)
+        return most_joined(settings.rate, records)
 
     def _overfull(self, settings: ClientSettings) -> float:
-        return settings.rounds * SAMPLER_DISTANCE if self.sampling == "poisson" else 0.0
+        return settings.rounds * SAMPLER_DISTANCE if self.sampling in DRAWN else 0.0
 
-    def _float_error(self, settings: ClientSettings, data: DataShape, model: ModelPlan) -> float:
-        """How far the computed sum (or clipped mean) is from the exact one."""
-        rows = self.most_rows(settings, data.largest_client)
+    def _float_error(self, settings: ClientSettings, data: DataShape, model: ModelPlan, exponent: int) -> float:
+        """Return how far the computed sum (or clipped mean) is from the exact one.
+
+        Where records are rounded on their own, only the victim's contribution is compared with one within its clip:
+        the others' are what they are, the same on both data sets (docs/dpsgd.md).
+        """
+        rows = 1 if self.apart else self.most_rows(settings, data.largest_client)
         raw = model.loss.constants(data.bound, settings.clip if self.clipping == "individual" else None)
         mean = rounding_bound(
             rows=rows,
@@ -246,6 +261,9 @@ class DpSgd(EveryModelSeen):
             radius=self.radius(data, model),
             outputs=model.loss.outputs,
         )
+        if self.apart:
+            half = 0.5 * math.sqrt(model.loss.size(data.features)) * 2.0**exponent
+            return mean + _ROUNDINGS * UNIT * raw.lipschitz + half
         if self.clipping == "individual":
             return rows * (mean + _ROUNDINGS * UNIT * raw.lipschitz)
         least = data.smallest_client  # there a batch exceeds the planned divisor most
@@ -256,12 +274,13 @@ class DpSgd(EveryModelSeen):
     def assumptions(
         self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Row]:
-        """What every client does to each of its updates before it sends it."""
+        """Return the assumptions: what every client does to each of its updates before it sends it."""
         what = "every record's gradient" if self.clipping == "individual" else "the mean gradient of every batch"
         how = {
             "poisson": "every record joins each batch by a coin of its own, which nobody learns",
             "fixed-size": "every batch is drawn uniformly among all of its size, and nobody learns it",
             "shuffled": "every record is used at most once a pass: one release is charged for each pass",
+            "independent": "every record picks one round of each pass by a draw of its own, which nobody learns",
         }[self.sampling]
         client_settings = self.client_settings
         return [
@@ -275,11 +294,24 @@ class DpSgd(EveryModelSeen):
             ),
             ("rounds of a client", _span([float(p.rounds) for p in client_settings]), "all are charged, lost ones too"),
             ("the network", "not part of it", "its delays and losses do not depend on the data: declared"),
+            *self._taking_part(trust),
             *self._window_rows(adversary, data, target, trust),
         ]
 
+    def _taking_part(self, trust: Trust) -> list[Row]:
+        """Why nobody learns the draws from who takes part: all clients do, whatever their records picked."""
+        if self.sampling != "independent":
+            return []
+        how = "a client whose batch is empty sends its noise like any other, so not even a server that sees single "
+        how += "updates learns the draws: they count in favour of every row of this certificate"
+        rows = [("every client takes part in each of its rounds", "with an empty batch if need be", how)]
+        if trust.shared and trust.dropouts:
+            why = "declared: who is missing depends on no record and on no draw"
+            rows.append(("clients are missing by chance", f"at most {trust.dropouts} a round", why))
+        return rows
+
     def _window_rows(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> list[Row]:
-        """What a stated trust adds where windows wait for everybody; otherwise nothing is added up."""
+        """Return what a stated trust adds if windows wait for all clients; otherwise nothing is added up."""
         if not trust.shared or not self.network.together:
             return []
         rows = [answer_row(trust, sorted(set(self.cohorts(data, target))))]
@@ -289,7 +321,7 @@ class DpSgd(EveryModelSeen):
         return [*rows, site_row(trust)] if adversary == "curious-client" else rows
 
     def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
-        """Sampling, rounds, noise."""
+        """Return facts about sampling, rounds and noise."""
         client_settings = self.client_settings
         return [
             ("sampling", f"{self.sampling}, rate {_span([p.rate for p in client_settings])}"),
@@ -301,7 +333,7 @@ class DpSgd(EveryModelSeen):
         ]
 
     def table(self) -> dict[str, Any]:
-        """ClientSettings as parallel lists; the network's values beside them."""
+        """Return client settings as parallel lists, with the network's values beside them."""
         own: dict[str, Any] = {
             f.name: [getattr(p, f.name) for p in self.client_settings] for f in fields(ClientSettings)
         }
@@ -310,7 +342,7 @@ class DpSgd(EveryModelSeen):
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> "DpSgd":
-        """From the table that :meth:`table` writes."""
+        """Read the table that :meth:`table` writes."""
         own, shared = [f.name for f in fields(ClientSettings)], [f.name for f in fields(Network)]
         rest = [f.name for f in fields(cls) if f.name not in ("client_settings", "network")]
         known(table, [*own, *rest, *shared], "[method]")
@@ -329,6 +361,13 @@ def _answer(mechanism: Mechanism, delta: float) -> Answer:
     found = account_for(mechanism, delta=delta)
     why = "every noised update of the client is seen, by any observer"
     return replace(found, bounds=tuple(replace(bound, reason=f"{bound.reason}; {why}") for bound in found.bounds))
+
+
+def check_picks(rounds: int, data: DataShape) -> None:
+    """Refuse passes of more rounds than some client has records: it would often have nothing but noise to send."""
+    hint = "Take fewer rounds a pass, or sample with poisson."
+    rule = f"be at most the {data.smallest_client} records of the smallest client for independent sampling"
+    require(rounds <= data.smallest_client, "schedule.rounds", rule, rounds, hint)
 
 
 def _weights(given: Any) -> tuple[float, ...]:
@@ -358,3 +397,4 @@ def _shrunk(method: DpSgd) -> str:
 
 
 METHOD = DpSgd
+TITLE = "noisy clipped gradient steps (DP-SGD)"

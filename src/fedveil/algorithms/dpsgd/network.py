@@ -12,10 +12,10 @@ from fedveil.values import number, whole
 class Network:
     """Times are in rounds of a client of speed 1.
 
-    ``speeds``: rounds a unit of time, one for each client (none: all 1); ``jitter``: spread of a round's time;
+    ``speeds``: rounds per unit of time, one for each client (none: all 1); ``jitter``: spread of the time of a round;
     ``delay``: mean time of a message on its way (exponential, so messages overtake each other); ``loss``: chance that
-    it never arrives; ``window``: how long the server collects before it mixes and broadcasts; ``max_lag``: rounds a
-    client goes on without a newer model; ``network_seed``: of all this.
+    it never arrives; ``window``: how long the server collects before it mixes and broadcasts; ``max_lag``: rounds that
+    a client continues without a newer model; ``network_seed``: the seed of all this.
     """
 
     speeds: tuple[float, ...] = ()
@@ -46,10 +46,10 @@ class Network:
 
     @property
     def instant(self) -> bool:
-        """Whether every message arrives at once: then one client alone needs no clock."""
+        """True if every message arrives at once; then a single client needs no clock."""
         return self.delay == 0 and self.loss == 0
 
     @property
     def together(self) -> bool:
-        """Whether all clients do their rounds in step, and the server waits for whole ones."""
+        """True if all clients do their rounds in step, and the server waits for complete ones."""
         return self.instant and self.jitter == 0 and set(self.speeds) <= {1.0} and self.window == int(self.window)

@@ -11,10 +11,11 @@ import numpy as np
 
 from fedveil.algorithms.dpsgd.batch import Sampler
 from fedveil.algorithms.dpsgd.client import Client
+from fedveil.algorithms.dpsgd.client_settings import DRAWN
 from fedveil.algorithms.dpsgd.messages import Journal
 from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.algorithms.dpsgd.steps import dpsgd_of, train_dpsgd, weights_of
-from fedveil.algorithms.observation import AttackView, Observation, Observations, Push, Releases
+from fedveil.algorithms.observation import AttackView, DrawnRounds, Observation, Observations, Push, Releases
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.values import Indices, Vector
@@ -26,7 +27,7 @@ _LEAST_NOISE = 1e-6  # that a client may have: over its clip
 
 
 def _with_noise(plan: Plan, factor: float) -> Plan:
-    """Multiply the noise; 0 leaves the least that there may be, a millionth of the clip."""
+    """Multiply the noise; a factor of 0 leaves the least that is allowed, a millionth of the clip."""
     method = dpsgd_of(plan)
     rows = tuple(replace(p, noise=max(p.noise * factor, _LEAST_NOISE)) for p in method.client_settings)
     return replace(plan, method=replace(method, client_settings=rows))
@@ -81,20 +82,35 @@ def _widened(plan: Plan, width: int) -> DpSgd:
 
 
 def _rows(plan: Plan, width: int) -> int:
-    """As many as a batch needs to have its rate, the others are silent.
+    """Return as many rows as a batch needs to have its rate; the other rows are zero.
 
-    Coins are tossed for each record, whoever else is there; a shuffled batch is a whole number of records.
+    Every record draws for itself, whoever else is there (but there are as many as rounds to pick among); a shuffled
+    batch is a whole number of records.
     """
     method = dpsgd_of(plan)
+    if method.sampling == "independent":
+        return math.ceil(method.settings(0).batches_a_pass / width)
     return 1 if method.sampling == "poisson" else math.ceil(20 / (method.settings(0).rate * width))
 
 
 def _push(plan: Plan, both: float) -> Push:
-    settings = dpsgd_of(plan).settings(0)
-    return Push(both / settings.noise, settings.rate, settings.noise * settings.clip)
+    method, settings = dpsgd_of(plan), dpsgd_of(plan).settings(0)
+    places = settings.batches_a_pass if method.sampling == "independent" else 0
+    return Push(both / settings.noise, settings.rate, settings.noise * settings.clip, places)
+
+
+def _drawn(plan: Plan, entropy: Entropy) -> DrawnRounds | None:
+    """Return the sampler of the largest client's records."""
+    method, settings = dpsgd_of(plan), dpsgd_of(plan).settings(0)
+    if method.sampling not in DRAWN:
+        return None
+    sampler = Sampler(settings, method.sampling, plan.data.largest_client, entropy, 0)
+    rate = settings.rate if method.sampling == "poisson" else None
+    return DrawnRounds(plan.data.largest_client, settings.batches_a_pass, rate, sampler.batch)
 
 
 ATTACK_VIEW = AttackView(
+    drawn=_drawn,
     with_noise=_with_noise,
     observe=_observe,
     first_round=_first_round,

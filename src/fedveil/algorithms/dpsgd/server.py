@@ -1,4 +1,4 @@
-"""The aggregator's part of DP-SGD: what a window asks and how it is mixed; who waits for whom is not decided here."""
+"""The aggregator's part of DP-SGD: the questions of a window and how it is mixed; waiting is decided elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class DpSgdServer:
-    """One round here is a window of the method's rounds; the row of a standing is the model."""
+    """Implements Serving; one round here is a window of the method's rounds, and the row of a state is the model."""
 
     plan: Plan
     method: DpSgd
@@ -33,49 +33,52 @@ class DpSgdServer:
 
     @classmethod
     def make(cls, plan: Plan, members: Consortium, entropy: Entropy) -> DpSgdServer:
-        """Nothing is drawn here: every client has its own noise."""
+        """Set up the server; nothing is drawn here, because every client has its own noise."""
         return cls(plan, dpsgd_of(plan), members, unit_of(plan))
 
     @property
     def width(self) -> int:
-        """Rounds in a window."""
+        """Number of rounds in a window."""
         return int(self.method.network.window)
 
     @property
     def last(self) -> int:
-        """Windows."""
+        """Number of windows."""
         return -(-self.method.total // self.width)
 
     def begin(self) -> Standing:
-        """Zero."""
+        """Return a model of zeros."""
         return Standing(0, np.zeros(self.plan.dimension))
 
     def model(self, standing: Standing) -> Vector:
-        """The row."""
+        """Return the row, which is the model."""
         return standing.row
 
     def proposal(self, site: str) -> dict[str, Indices]:
-        """Its clients' numbers."""
+        """Return the numbers of the site's clients."""
         return {"numbers": self.members.members[site].clients}
 
     def questions(self, standing: Standing) -> dict[str, Content]:
-        """The model goes to the sites whose clients have rounds left."""
+        """Return the model for each site whose clients have rounds left."""
         turn = standing.round
         return {
             site: Content(rows={"model": standing.row}) for site in self.members.members if self.clients(turn, site)
         }
 
     def cohort(self, turn: int) -> int:
-        """Clients with rounds left."""
+        """Return the number of clients with rounds left."""
         return sum(self.method.settings(client).rounds > turn * self.width for client in range(self.plan.data.clients))
 
     def clients(self, turn: int, site: str) -> set[int]:
-        """Clients of a site with rounds left."""
+        """Return the clients of a site with rounds left."""
         own = self.members.members[site].clients.tolist()
         return {client for client in own if self.method.settings(client).rounds > turn * self.width}
 
     def limit(self, turn: int, site: str, clients: list[int]) -> int:
-        """For every round of the window: all records clipped, the noise, and the penalty, times the step."""
+        """Return the limit of a window.
+
+        All records clipped, the noise and the penalty, times the step, for every round.
+        """
         size, sizes = self.plan.dimension, np.bincount(self.members.owner, minlength=self.plan.data.clients)
         total = 0.0
         for client in clients:
@@ -92,9 +95,9 @@ class DpSgdServer:
         return ceil(total * LOOSE + 2 * len(clients) * sqrt(size))
 
     def advance(self, standing: Standing, total: Whole) -> Standing:
-        """One window on."""
+        """Return the state after one more window."""
         return Standing(standing.round + 1, self.mixed(standing.row, total))
 
     def mixed(self, model: Vector, total: Whole) -> Vector:
-        """The model with the updates of a window."""
+        """Return the model with the updates of a window."""
         return advance(model, total, self.unit, self.plan.radius)

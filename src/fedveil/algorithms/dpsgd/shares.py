@@ -1,7 +1,7 @@
-"""DP-SGD in windows that wait for everybody: updates that are noised already, in whole steps, added up.
+"""DP-SGD in windows that wait for all clients: updates that are already noised, in whole steps, added up.
 
 Every update carries its client's own noise, enough for itself. What is done here is post-processing: rounding, adding
-up, and leaving clients out cost nothing.
+up, and leaving clients out cost no privacy.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from fedveil.values import Vector
 if TYPE_CHECKING:
     from fedveil.plan import Plan
 
-_FINE = 44  # bits of the ball's radius: finer than any noise on the model can be told
+_FINE = 44  # bits of the ball's radius: finer than any noise on the model
 
 
 def unit_of(plan: Plan) -> float:
-    """The step of the windows' sums: a power of two, from the radius of the ball alone."""
+    """Return the grid step of the windows' sums: a power of two, from the radius of the ball only."""
     return 2.0 ** (math.ceil(math.log2(plan.radius)) - _FINE)
 
 
 def contribution(client: Client, model: Vector, turns: range, weight: float, unit: float, clients: int) -> Whole:
-    """A client's noised updates of one window, weighted, in whole steps; cut so that no sum leaves 64 bits.
+    """Return a client's noised updates of one window, weighted, in whole steps; cut so that no sum exceeds 64 bits.
 
-    It goes on from its own model within the window, as it does where clients do not wait.
+    The client continues from its own model within the window, as it does if clients do not wait.
     """
     total, radius = np.zeros_like(model), client.plan.radius
     for turn in turns:
@@ -48,12 +48,12 @@ def contribution(client: Client, model: Vector, turns: range, weight: float, uni
 
 
 def advance(model: Vector, total: Whole, unit: float, radius: float) -> Vector:
-    """The server's part of a window."""
+    """Return the model after the server's part of a window."""
     return project(model - total.astype(np.float64) * unit, radius)
 
 
 def train_windows(plan: Plan, records: Records, entropy: Entropy, tick: Tick, add_up: Summing, fails: Fails) -> Trained:
-    """The model after the last window."""
+    """Train in windows and return the model after the last one."""
     method = dpsgd_of(plan)
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
     clients, weights = clients_of(plan, method, records, entropy), weights_of(method, records)

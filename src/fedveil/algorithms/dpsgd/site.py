@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class DpSgdSite:
-    """See fedveil.federation.site.work.SiteWork."""
+    """Implements SiteWork (fedveil.algorithms.across_sites) for DP-SGD."""
 
     plan: Plan
     clients: tuple[Client, ...]
@@ -38,7 +38,10 @@ class DpSgdSite:
 
     @classmethod
     def make(cls, plan: Plan, records: Records, numbers: tuple[int, ...], entropy: Entropy, memory: Path) -> DpSgdSite:
-        """Every client with its own records, under its number in the study; ``memory``: where velocities are kept."""
+        """Set up every client with its own records, under its number in the study; ``memory``.
+
+        Where velocities are kept.
+        """
         method = dpsgd_of(plan)
         order, starts = records.by_client()
         parts = [order[a:b] for a, b in pairwise(starts.tolist())]
@@ -49,7 +52,7 @@ class DpSgdSite:
         return cls(plan, tuple(clients), int(method.network.window), memory)
 
     def parts(self, turn: int, asked: Content) -> dict[int, Whole]:
-        """What every client with rounds left does in this window."""
+        """Return what every client with rounds left sends in this window."""
         model, first, method = model_needed(asked, self.plan), turn * self.width, dpsgd_of(self.plan)
         if not 0 <= first < method.total:
             raise Refused("no-such-round")
@@ -62,17 +65,18 @@ class DpSgdSite:
             if len(turns):
                 weight = method.weights[client.index] if method.weights else self._share(client)
                 found[client.index] = contribution(client, model, turns, weight, unit, self.plan.data.clients)
-        if found:  # a window without an answer is none, and must not be remembered in place of one
+        if found:  # a window without an answer must not replace the remembered one
             self._remember(turn, before)
         return found
 
     def _remembered(self, turn: int) -> Matrix:
-        """Every client's velocity before this window: asked again, a window begins where it began."""
+        """Return every client's velocity before this window, so that a repeated window starts from the same state."""
         size = len(self.clients) * self.plan.dimension
         if not self.memory.exists():
             return np.zeros((len(self.clients), self.plan.dimension))
         kept = Content.read(self.memory.read_bytes())
-        if turn < kept.values["window"]:  # what was known then is gone: with its noise, anything else is another answer
+        # the earlier state is gone, and with the same noise any other answer would reveal something
+        if turn < kept.values["window"]:
             raise Refused("stale-round")
         row = kept.rows["before" if kept.values["window"] == turn else "after"]
         require(row.size == size, str(self.memory), f"hold {size} numbers", row.size)

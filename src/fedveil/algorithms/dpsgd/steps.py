@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def train_dpsgd(
     plan: Plan, records: Records, entropy: Entropy, tick: Tick, /, *, journal: Journal | None = None
 ) -> Trained:
-    """The whole run; ``journal`` is filled with what went over the network."""
+    """Run the whole training; ``journal`` is filled with the messages of the network."""
     method = dpsgd_of(plan)
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
     clients = clients_of(plan, method, records, entropy)
@@ -61,12 +61,12 @@ def train_dpsgd(
 
 
 def weights_of(method: DpSgd, records: Records) -> tuple[float, ...]:
-    """As the plan states them, or in proportion to the clients' records."""
+    """Return the weights that the plan states, or weights in proportion to the clients' records."""
     return method.weights or tuple((records.sizes / len(records)).tolist())
 
 
 def clients_of(plan: Plan, method: DpSgd, records: Records, entropy: Entropy) -> list[Client]:
-    """Every client with its own records."""
+    """Return every client with its own records."""
     if records.clients == 1:
         return [Client(plan, method, 0, records.features, records.targets, entropy)]
     order, starts = records.by_client()
@@ -78,7 +78,7 @@ def clients_of(plan: Plan, method: DpSgd, records: Records, entropy: Entropy) ->
 
 
 def _alone(plan: Plan, method: DpSgd, client: Client, tick: Tick) -> Vector:
-    """One client whose messages arrive at once: the global model is its own."""
+    """Train one client whose messages arrive at once, so that the global model is its own."""
     model, radius = np.zeros(plan.dimension), plan.radius
     for turn in range(client.settings.rounds):
         model = project(model - client.update(model, turn), radius)
@@ -87,7 +87,7 @@ def _alone(plan: Plan, method: DpSgd, client: Client, tick: Tick) -> Vector:
 
 
 def dpsgd_of(plan: Plan) -> DpSgd:
-    """Return the method, which must be this one."""
+    """Return the plan's method, which must be DP-SGD."""
     if not isinstance(plan.method, DpSgd):
         raise BadValue(f"The plan must be for dpsgd here, and it is for {plan.method.kind}.")
     return plan.method

@@ -1,4 +1,4 @@
-"""How federated averaging is carried out: here, at the aggregator, at a site."""
+"""How federated averaging is carried out: in this process, at the aggregator, at a site."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Federated averaging, planned: everything that is not given has a default that looks at no data.
+"""Design of federated averaging: everything that is not given has a default that does not look at data.
 
-With updates clipped below what clients usually send, every round moves the model by about the same length, and only the
-length of the whole way matters: the longest at which the noise on a score stays bearable. Page: docs/fedavg.md.
+If updates are clipped below what clients usually send, every round moves the model by about the same length, and only
+the length of the whole path matters: the design takes the longest for which the noise on a score is acceptable. Page:
+docs/fedavg.md.
 """
 
 import math
@@ -9,23 +10,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
 from fedveil.algorithms.base import Method
 from fedveil.algorithms.fedavg.method import FedAvg, Noise, Sampling, Weights
 from fedveil.algorithms.noise_shares import extra_noise
 from fedveil.algorithms.request import Draft, Task
+from fedveil.algorithms.yardstick import risk_with_momentum, yardstick_of
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.values import number, whole
 
-_EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for the sampler's share
+_EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # reserved for the sampler
 _ROUNDS = 80
 _MOMENTUM = 0.8
-_CLIP_SHARE = 0.05  # of the longest update that local training can make: most updates are clipped
-_SCORE_NOISE = 1.3  # on the score of the longest row, at the end of the way
-_LONGEST = 1500.0  # the way in units of 1/bound, when there is hardly any noise
+_CLIP_SHARE = 0.05  # of the longest possible update of local training, so that most updates are clipped
+_SCORE_NOISE = 1.3  # on the score of the longest row, at the end of the path
+_LONGEST = 1500.0  # length of the path in units of 1/bound, if there is hardly any noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +67,25 @@ class FedAvgRequest:
             object.__setattr__(self, "cohort", whole("algorithm.cohort", self.cohort))
             require(self.cohort >= 1, "algorithm.cohort", "be at least 1", self.cohort)
 
+    def noised_by_clients(self) -> "FedAvgRequest":
+        """Return the same, but what the server would add to the sum is added by the clients in shares."""
+        return replace(self, noise="shared") if self.noise == "central" else self
+
     def design(self, task: Task) -> Draft:
-        """Defaults first, then the noise that meets the target."""
-        _check_wishes(task)
+        """Set defaults first, then the noise that meets the target."""
+        _check_schedule(task)
         plain = self._noiseless(task)
         plain.check(task.data, task.model, task.target)
         if self.noise == "none":
             return Draft(method=self._stepped(plain, task), reason="no noise was asked for: no guarantee")
         method = self._noised(plain, task)
         reason = f"{method.rounds} rounds of {method.cohort:g} clients, their updates clipped to {method.update_norm:g}"
-        return Draft(method=self._stepped(method, task), reason=reason)
+        stepped = self._stepped(method, task)
+        passes = stepped.rounds * stepped.cohort / task.data.clients * stepped.local_epochs
+        return Draft(method=stepped, reason=reason, risk=_expected_risk(stepped, task), passes=passes)
 
     def grid(self, method: Method, task: Task) -> int:
-        """The finest on which float64 holds the sum of all clients' updates exactly."""
+        """Return the exponent of the finest grid on which float64 holds the sum of all clients' updates exactly."""
         found = _fedavg(method)
         noise = found.noise_std if found.noise_std > 0 else found.update_norm
         share = noise / math.sqrt(found.cohort) if found.noise == "shared" and found.cohort > 1 else noise
@@ -83,11 +93,11 @@ class FedAvgRequest:
         return choose_grid(task.data.clients * found.update_norm, min(share, noise), largest)
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> FedAvg:
-        """The same rounds with the noise for another target."""
+        """Return the same rounds with the noise for another target."""
         return _calibrated(_fedavg(method), task, epsilon, delta)
 
     def _noiseless(self, task: Task) -> FedAvg:
-        """All but noise and the server's step."""
+        """Return the method without noise and without the server's step."""
         constants, schedule, data = task.model.constants(task.data.bound), task.schedule, task.data
         sampling, cohort = self._cohort(data, schedule.batch if isinstance(schedule.batch, int) else None)
         given = self.local_step if self.local_step is not None else schedule.step_size
@@ -110,7 +120,7 @@ class FedAvgRequest:
         )
 
     def _cohort(self, data: DataShape, batch: int | None) -> tuple[Sampling, float]:
-        """Who is expected: all of them unless a rate or a number is given."""
+        """Return the sampling and the expected cohort: all clients unless a rate or a number is given."""
         if self.rate is not None:
             return "poisson", self.rate * data.clients
         count = self.cohort if self.cohort is not None else batch
@@ -134,18 +144,39 @@ class FedAvgRequest:
         return _calibrated(plain, task, target.epsilon * (1 - _EPSILON_SHARE), target.delta * (1 - _DELTA_SHARE))
 
     def _stepped(self, method: FedAvg, task: Task) -> FedAvg:
-        """The server's step: as given, or such that the whole way has its usual length."""
+        """Set the server's step: as given, or such that the whole path has its usual length."""
         if self.server_step is not None:
             return replace(method, server_step=self.server_step)
-        # Noise on a score at the end over the way: z/divisor of a round's length, and rounds add in quadrature.
+        # Noise on a score at the end over the path: z/divisor of a round's length, and rounds add in quadrature.
         noise = method.noise_multiplier / method.divisor(task.data) / math.sqrt(method.rounds)
         longest = _LONGEST if noise == 0 else min(_LONGEST, _SCORE_NOISE / noise)
         way = longest / task.data.bound
         return replace(method, server_step=way * (1 - method.momentum) / (method.rounds * method.update_norm))
 
 
+def _expected_risk(method: FedAvg, task: Task) -> float | None:
+    """What the yardstick expects if clients have as many records each, drawn alike; None if it has no say."""
+    data = task.data
+    if task.model.constants(data.bound).smoothness is None:
+        return None
+    model, each = yardstick_of(task), max(1, data.records // data.clients)
+    turns = method.local_epochs * (-(-each // method.local_batch) if method.local_batch else 1)
+    whole = model.curvature + model.ridge
+    gain = (1 - (1 - np.minimum(method.local_step * whole, 1.0)) ** turns) / whole
+    own = model.spread * float(np.sum(model.count * model.curvature * gain**2)) / each
+    return risk_with_momentum(
+        model,
+        np.full(method.rounds, method.server_step),
+        momentum=method.momentum,
+        noise=(method.noise_std / method.divisor(data)) ** 2,
+        gain=gain,
+        longest=method.update_norm,
+        private=own,
+    )
+
+
 def _settle(request: FedAvgRequest, name: str, kind: Callable[[str, Any], float], least: float) -> None:
-    """A plain number from what the user wrote, if anything."""
+    """Convert what the user wrote, if anything, to a plain number."""
     given = getattr(request, name)
     if given is not None:
         object.__setattr__(request, name, kind(f"algorithm.{name}", given))
@@ -153,13 +184,13 @@ def _settle(request: FedAvgRequest, name: str, kind: Callable[[str, Any], float]
 
 
 def _usual_norm(request: FedAvgRequest, step: float, data: DataShape) -> float:
-    """A share of the longest way that local training can go."""
+    """Return a share of the longest possible update of local training."""
     batches = -(-data.largest_client // request.local_batch) if request.local_batch else 1
     return _CLIP_SHARE * request.local_epochs * batches * step
 
 
 def _calibrated(method: FedAvg, task: Task, epsilon: float, delta: float) -> FedAvg:
-    """The multiplier is in proportion to every observer's, so one factor serves."""
+    """Calibrate the noise; the multiplier is proportional to that of every observer, so one factor is enough."""
     target = task.target
     plain = replace(method, noise_multiplier=1.0)
     if task.trust.shared:
@@ -173,8 +204,8 @@ def _calibrated(method: FedAvg, task: Task, epsilon: float, delta: float) -> Fed
     return replace(method, noise_multiplier=factor)
 
 
-def _check_wishes(task: Task) -> None:
-    """What a schedule can say about fedavg: rounds, batch (the cohort), step_size (of clients), noise_std (a share)."""
+def _check_schedule(task: Task) -> None:
+    """Refuse schedule entries other than rounds, batch (the cohort), step_size (of clients), noise_std (a share)."""
     schedule = task.schedule
     counted = schedule.rounds is None or isinstance(schedule.rounds, int)
     require(counted, "schedule.rounds", "be a whole number for fedavg", schedule.rounds)
@@ -193,3 +224,4 @@ def _fedavg(method: Method) -> FedAvg:
 
 
 REQUEST = FedAvgRequest
+WEIGHED_FOR = ("client",)  # the units for which kind = "auto" weighs it

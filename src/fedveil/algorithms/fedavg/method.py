@@ -1,20 +1,20 @@
-"""Federated averaging with clients as the protected unit: clipped updates, summed and noised, divided by a fixed count.
+"""Federated averaging with clients as the protected unit: clipped updates, summed, noised, divided by a fixed count.
 
-What is on the grid is each client's update, cut to whole steps towards zero, so that its norm cannot grow. Sums of
-whole numbers are exact and the noise is whole: the released sum is computed from the ideal one, and rounding costs no
-privacy at all. Page: docs/fedavg.md.
+Each client's update is cut to whole grid steps towards zero, so that its norm cannot grow. Sums of whole numbers are
+exact and the noise is whole: the released sum is computed from the ideal one, and rounding costs no privacy at all.
+Page: docs/fedavg.md.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
 from fedveil.account.compare import account_for
 from fedveil.account.grid import Grid
-from fedveil.algorithms.base import EveryModelSeen
+from fedveil.algorithms.base import EveryModelSeen, Tabled
 from fedveil.algorithms.noise_shares import check_cohorts, check_punctual, check_range, variation, with_masks
 from fedveil.algorithms.share_words import SENT_ALWAYS, Row, drawn, share_rows
 from fedveil.checks import require
@@ -22,7 +22,6 @@ from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer, Bound, Neighbours
 from fedveil.mechanism import Gaussian, Mechanism, Repeat, SampledGaussian, with_beside
 from fedveil.model.spec import ModelPlan
-from fedveil.tables import filled
 from fedveil.target import Target
 from fedveil.theory.grid import LARGEST_STATE, SAMPLER_DISTANCE
 from fedveil.trust import CENTRAL, Trust
@@ -38,7 +37,7 @@ _NOISELESS = Bound(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FedAvg(EveryModelSeen):
+class FedAvg(Tabled, EveryModelSeen):
     """``cohort``: clients expected in a round; ``update_norm``: every update is clipped to it.
 
     ``noise_multiplier``: noise of the sum over ``update_norm``. ``weights`` by records count up to ``most_records``, so
@@ -60,6 +59,7 @@ class FedAvg(EveryModelSeen):
     most_records: int = 0
 
     kind: ClassVar[str] = "fedavg"
+    pulls_when_empty: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("rounds", "local_epochs", "local_batch", "most_records"):
@@ -71,27 +71,30 @@ class FedAvg(EveryModelSeen):
 
     @property
     def total(self) -> int:
-        """Rounds."""
+        """Number of rounds."""
         return self.rounds
 
     @property
     def noiseless(self) -> bool:
-        """Whether the user asked for a run without any guarantee, for comparison."""
+        """True if the user asked for a run without any guarantee, for comparison."""
         return self.noise == "none"
 
     @property
     def noise_std(self) -> float:
-        """Of each coordinate of the sum."""
+        """Standard deviation of the noise on each coordinate of the sum."""
         return self.noise_multiplier * self.update_norm
 
     def divisor(self, data: DataShape) -> float:
-        """What sums are divided by, whoever answers: the planned cohort, or the weight it is expected to carry."""
+        """Return what sums are divided by, whoever answers.
+
+        The planned cohort, or the weight it is expected to carry.
+        """
         if self.weights == "uniform":
             return self.cohort
         return min(self.cohort, self.cohort / data.clients * data.records / self.most_records)
 
     def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """Clients are protected, and no more of them are asked than there are."""
+        """Refuse unless clients are protected and no more of them are asked than exist."""
         hint = 'Set privacy.unit = "client": that protects each of their records too.'
         require(target.unit == "client", "privacy.unit", "be client for fedavg, which clips updates", target.unit, hint)
         few = self.cohort <= data.clients
@@ -100,7 +103,7 @@ class FedAvg(EveryModelSeen):
         require(full, "fedavg.cohort", f"be all {data.clients} clients when all take part", self.cohort)
 
     def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """The clients must share the noise, and the grid must hold all sums."""
+        """Refuse unless the clients share the noise and the grid holds all sums."""
         sizes = self.cohorts(data, target)
         check_cohorts(sizes, trust)
         check_punctual(trust, self.kind)
@@ -110,18 +113,18 @@ class FedAvg(EveryModelSeen):
         check_range(noise, sizes, trust, exponent, self.cohort * each, each)
 
     def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
-        """The planned cohort sends in every round."""
+        """Return the traffic: the planned cohort sends in every round."""
         largest = min(math.ceil(self.cohort), data.clients) if self.sampling != "poisson" else data.clients
         return round(self.rounds * self.cohort), self.rounds, largest
 
     def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
-        """As many in every round."""
+        """Return the same cohort size for every round."""
         return [int(self.cohort)] * self.total
 
     def mechanism(
         self, adversary: Adversary, data: DataShape, neighbours: Neighbours, trust: Trust = CENTRAL
     ) -> Mechanism | None:
-        """What this observer sees of a client, as a mechanism; None where it knows all the noise there is.
+        """Return what this observer sees of a client, as a mechanism; None if it knows all of the noise.
 
         A secret cohort counts only while nobody learns who is in it, and while the noise cannot depend on who is.
         """
@@ -132,7 +135,7 @@ class FedAvg(EveryModelSeen):
         match adversary:
             case "server":  # each update comes with its own share of the noise, and a name
                 return self.each_round(1.0, noise / math.sqrt(self._honest(trust)), neighbours)
-            case "server-with-secure-aggregation":  # it asked the clients, so it knows who is in the sum
+            case "server-with-secure-aggregation":  # the server asked the clients, so it knows who is in the sum
                 return self.each_round(1.0, noise, neighbours)
             case "curious-client":
                 return self.each_round(*self._beside(rate, noise, data.clients, trust), neighbours)
@@ -140,28 +143,29 @@ class FedAvg(EveryModelSeen):
                 return self.each_round(rate, noise, neighbours)
 
     def _honest(self, trust: Trust) -> float:
-        """Clients of a round whose shares make up the planned noise; with poisson cohorts, as many as are expected."""
+        """Return how many clients' shares make up the planned noise; for poisson cohorts, the expected number."""
         return trust.honest(int(self.cohort)) if trust.shared else self.cohort
 
     def _beside(self, rate: float, noise: float, clients: int, trust: Trust) -> tuple[float, float]:
-        """Rate and noise of the others for clients that know when they take part, and what they add."""
+        """Return rate and noise of the others, for clients that know when they take part and what they add."""
         if self.sampling == "fixed-size":
             rate = min(1.0, self.cohort / max(clients - 1, 1))  # rounds without it have more room for the victim
             known = trust.dropouts or trust.server != "trusted" or trust.hand > 1
             rate = 1.0 if known else rate
-        if self.noise == "shared":  # at least the victim answers beside those who look together
+        if self.noise == "shared":  # at least the victim answers besides those who look together
             noise *= math.sqrt(self._unknown(trust))
         return rate, noise
 
     def _unknown(self, trust: Trust) -> float:
-        """The share of a round's planned variance that clients who look together do not know."""
+        """Return the share of a round's planned variance that clients who look together do not know."""
         if not trust.shared:
-            return 1 - 1 / self.cohort if self.cohort > 1 else 1.0  # alone in a round it learns nothing about anybody
+            # alone in a round, a client learns nothing about anybody
+            return 1 - 1 / self.cohort if self.cohort > 1 else 1.0
         honest = trust.honest(int(self.cohort))
         return min(1.0, max(honest + trust.colluders - trust.hand, 1) / honest)
 
     def each_round(self, rate: float, noise: float, neighbours: Neighbours) -> Mechanism:
-        """All rounds, with clients that take part in this share of them."""
+        """Return the mechanism of all rounds, with clients that take part in this share of them."""
         if self.sampling == "all" or rate == 1.0:
             return Repeat(of=Gaussian(noise_multiplier=noise, neighbours=neighbours), times=self.rounds)
         law: Literal["poisson", "fixed-size"] = "poisson" if self.sampling == "poisson" else "fixed-size"
@@ -177,14 +181,14 @@ class FedAvg(EveryModelSeen):
         trust: Trust = CENTRAL,
         beside: Gaussian | None = None,
     ) -> Answer:
-        """Composition over the rounds of what this observer sees."""
+        """Compose over the rounds what this observer sees."""
         seen = self.mechanism(adversary, data, target.neighbours, trust)
         if seen is None:
             return Answer(epsilon=math.inf, delta=delta, certified_by=None, bounds=(_NOISELESS,))
         found = account_for(with_beside(seen, beside), delta=delta)
         if adversary not in ("final-model", "every-model") or self.noise != "shared":
             return found
-        # Whoever learns every sum, and who took part, sees all that these see: its guarantee is theirs too.
+        # An observer of every sum and of who took part sees everything that these see, so its guarantee is theirs too.
         sums = self.mechanism("server-with-secure-aggregation", data, target.neighbours, trust)
         other = found if sums is None else account_for(with_beside(sums, beside), delta=delta)
         return other if other.epsilon < found.epsilon else found
@@ -198,7 +202,7 @@ class FedAvg(EveryModelSeen):
         target: Target,
         trust: Trust = CENTRAL,
     ) -> Grid:
-        """Nothing but the sampler: one sum a round, or (for the server) one share a client and round."""
+        """Return the cost of the sampler only: one sum a round, or (for the server) one share per client and round."""
         dimension = model.loss.size(data.features)
         samples = self.rounds * (data.clients if adversary == "server" else 1)
         exact = data.clients * self.update_norm + 16 * self.noise_std <= LARGEST_STATE * 2.0**exponent
@@ -214,27 +218,17 @@ class FedAvg(EveryModelSeen):
         return with_masks(replace(found, total_variation=shares), trust, adversary, self.total)
 
     def radius(self, data: DataShape, model: ModelPlan) -> float:
-        """As stated, or too large to be reached by updates and noise in practice."""
+        """Return the stated radius, or one too large to be reached by updates and noise in practice."""
         if model.radius is not None:
             return model.radius
         noise = 10 * self.noise_std * math.sqrt(model.loss.size(data.features))
         travel = self.server_step / (1 - self.momentum) * (data.clients * self.update_norm + noise)
         return 2.0 ** math.ceil(math.log2(self.rounds * travel / self.divisor(data)))
 
-    def table(self) -> dict[str, Any]:
-        """All fields."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def read(cls, table: Mapping[str, Any]) -> "FedAvg":
-        """From the table that :meth:`table` writes."""
-        found: FedAvg = filled(cls, table, "method")
-        return found
-
     def assumptions(
         self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Row]:
-        """Clipping, divisor, sampling and noise, and what this observer is trusted with."""
+        """Return the assumptions: clipping, divisor, sampling and noise, and what this observer is trusted with."""
         if self.noiseless:
             return [("noise", "none", "the study asked for none: nothing is promised to anybody")]
         rows = [
@@ -257,7 +251,7 @@ class FedAvg(EveryModelSeen):
         return [("secret cohorts", rate, how)]
 
     def _observer_rows(self, adversary: Adversary, trust: Trust) -> list[Row]:
-        """What this observer is trusted with; under a stated trust, :func:`share_rows` says the rest."""
+        """Return what this observer is trusted with; if clients share the noise, :func:`share_rows` says the rest."""
         shares = ("every client adds its share of the noise", "no dropouts, no colluders", "declared")
         given = [shares] if self.noise == "shared" and not trust.shared else []
         server = ("the server is trusted", "declared", "declared: it sees more than this observer")
@@ -276,7 +270,7 @@ class FedAvg(EveryModelSeen):
                 return [shares]
 
     def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
-        """Cohorts, local work and noise."""
+        """Return facts about cohorts, local work and noise."""
         batch = f"batches of {self.local_batch:,}" if self.local_batch else "all records at once"
         places = {"central": "by the server", "shared": "in shares by the clients", "none": "by nobody"}
         return [
@@ -324,3 +318,4 @@ def _noise_rule(none: bool) -> str:
 
 
 METHOD = FedAvg
+TITLE = "federated averaging of noised updates"

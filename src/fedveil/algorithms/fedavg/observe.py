@@ -74,7 +74,7 @@ def _observe(plan: Plan, records: Records, entropy: Entropy, clients: Sequence[i
 
 
 def _sums(plan: Plan, records: Records, entropy: Entropy) -> Vector:
-    """Return the noised sums of all clients' updates."""
+    """Return the noised sums of the clients' updates, round by round."""
     method, local = method_of(plan), Local.of(plan)
     held, weights, unit = Held.of(records), weights_of(method, records.sizes), 2.0**plan.grid
     start, found = np.zeros(plan.dimension), []
@@ -109,5 +109,6 @@ ATTACK_VIEW = AttackView(
         push=_push,
         clients=True,
         work=lambda plan: method_of(plan).local_epochs,
+        shortened=lambda plan, rounds: replace(plan, method=replace(method_of(plan), rounds=rounds)),
     ),
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class FedAvgServer:
-    """See fedveil.federation.aggregator.serving.Serving; the row is the model and the server's velocity."""
+    """Implements Serving (fedveil.algorithms.across_sites); the row is the model and the server's velocity."""
 
     plan: Plan
     rule: Rule
@@ -32,28 +32,28 @@ class FedAvgServer:
 
     @classmethod
     def make(cls, plan: Plan, members: Consortium, entropy: Entropy) -> FedAvgServer:
-        """Who takes part is drawn from the aggregator's key."""
+        """Set up the server; who takes part is drawn from the aggregator's key."""
         return cls(plan, Rule.of(plan), members, entropy)
 
     @property
     def last(self) -> int:
-        """All rounds."""
+        """Number of rounds."""
         return int(self.rule.method.rounds)
 
     def begin(self) -> Standing:
-        """Zero, at rest."""
+        """Return a model of zeros with velocity zero."""
         return Standing(0, np.zeros(2 * self.plan.dimension))
 
     def model(self, standing: Standing) -> Vector:
-        """The first half."""
+        """Return the first half of the row."""
         return standing.row[: self.plan.dimension]
 
     def proposal(self, site: str) -> dict[str, Indices]:
-        """Its clients' numbers."""
+        """Return the numbers of the site's clients."""
         return {"numbers": self.members.members[site].clients}
 
     def questions(self, standing: Standing) -> dict[str, Content]:
-        """The model goes to the sites of the round's clients, with their numbers."""
+        """Return the model and the numbers of the round's clients, for each of their sites."""
         turn, model = standing.round, self.model(standing)
         asked: dict[str, Content] = {}
         for site in self.members.members:
@@ -63,23 +63,23 @@ class FedAvgServer:
         return asked
 
     def cohort(self, turn: int) -> int:
-        """As planned."""
+        """Return the planned cohort size."""
         return int(self.rule.method.cohort)
 
     def clients(self, turn: int, site: str) -> set[int]:
-        """Those drawn."""
+        """Return the clients of this site that were drawn for the round."""
         drawn = cohort_of(self.rule.method, self.plan.data.clients, self.entropy, turn).tolist()
         return set(drawn) & set(self.members.members[site].clients.tolist())
 
     def limit(self, turn: int, site: str, clients: list[int]) -> int:
-        """Clipped updates of these clients, their noise, and rounding."""
+        """Return the limit from clipped updates, noise and rounding."""
         size = self.plan.dimension
         bound = len(clients) * self.rule.method.update_norm / self.rule.unit
         noise = sqrt(len(clients)) * self.rule.share * (sqrt(size) + TAIL)
         return ceil((bound + noise) * LOOSE + 2 * len(clients) * sqrt(size))
 
     def advance(self, standing: Standing, total: Whole) -> Standing:
-        """One round on."""
+        """Return the state after one more round."""
         size = self.plan.dimension
         state = advance(self.rule, State(standing.round, standing.row[:size], standing.row[size:]), total)
         return Standing(state.round, np.concatenate([state.model, state.speed]))

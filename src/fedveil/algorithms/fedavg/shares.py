@@ -1,4 +1,4 @@
-"""Federated averaging by parts: a client's clipped update in whole grid steps, and how the server goes on."""
+"""Federated averaging with shared noise: a client's clipped update in whole grid steps, and the server's step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """After ``round`` rounds: the model, and the server's velocity."""
+    """The model and the server's velocity after ``round`` rounds."""
 
     round: int
     model: Vector
@@ -35,7 +35,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """What every round needs, worked out once from the plan; ``share``: grid steps of one client's noise."""
+    """What every round needs, computed once from the plan; ``share``: grid steps of one client's noise."""
 
     method: FedAvg
     local: Local
@@ -47,7 +47,7 @@ class Rule:
 
     @classmethod
     def of(cls, plan: Plan) -> Rule:
-        """The rule that a plan states."""
+        """Return the rule that a plan states."""
         method, trust, unit = method_of(plan), plan.trust, 2.0**plan.grid
         cohort = int(method.cohort)
         deviation = share_deviation(method.noise_std, trust, cohort) / unit
@@ -57,10 +57,10 @@ class Rule:
 def contribution(
     rule: Rule, turn: int, model: Vector, held: Held, client: int, weight: float, entropy: Entropy
 ) -> Whole | None:
-    """A client's update, clipped, weighted and cut to whole grid steps; its norm is checked in exact integers.
+    """Return a client's update, clipped, weighted and cut to whole grid steps; its norm is checked in exact integers.
 
-    An update that is no finite number counts as zero, and is sent with its noise like any other: not to answer would
-    tell the server about the client's records. None: what came out breaks its bound, so it was not computed as planned.
+    An update that is not finite counts as zero, and is sent with its noise like any other, because silence would tell
+    the server about the client's records. None: the result exceeds its bound, so it was not computed as planned.
     """
     change = trained(rule.local, model, held, client, entropy, turn) - model
     steps = clipped(change, rule.method.update_norm, weight, rule.unit)
@@ -69,14 +69,14 @@ def contribution(
 
 
 def advance(rule: Rule, state: State, total: Whole) -> State:
-    """The server's part of a round: its velocity, its step, the ball."""
+    """Return the state after the server's part of a round: its velocity, its step, the projection."""
     method = rule.method
     speed = method.momentum * state.speed + total.astype(np.float64) * (rule.unit / rule.divisor)
     return State(state.round + 1, project(state.model + method.server_step * speed, rule.radius), speed)
 
 
 def train_shares(plan: Plan, records: Records, entropy: Entropy, tick: Tick, add_up: Summing, fails: Fails) -> Trained:
-    """The model after the last round."""
+    """Train with shared noise and return the model after the last round."""
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
     rule, held = Rule.of(plan), Held.of(records)
     weights = weights_of(rule.method, records.sizes)

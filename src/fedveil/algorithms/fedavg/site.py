@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class FedAvgSite:
-    """See fedveil.federation.site.work.SiteWork; ``numbers`` are its clients' numbers in the whole study."""
+    """Implements SiteWork (fedveil.algorithms.across_sites); ``numbers``: its clients' numbers in the whole study."""
 
     plan: Plan
     rule: Rule
@@ -36,12 +36,12 @@ class FedAvgSite:
 
     @classmethod
     def make(cls, plan: Plan, records: Records, numbers: tuple[int, ...], entropy: Entropy) -> FedAvgSite:
-        """Set up once."""
+        """Set up the work of a site for one run."""
         rule = Rule.of(plan)
         return cls(plan, rule, Held.of(records), weights_of(rule.method, records.sizes), numbers, entropy)
 
     def parts(self, turn: int, asked: Content) -> dict[int, Whole]:
-        """The updates of the clients that were drawn."""
+        """Return the updates of the clients that were drawn."""
         if not 0 <= turn < self.rule.method.rounds:
             raise Refused("no-such-round")
         model, drawn = model_needed(asked, self.plan), asked.rows.get("clients")
@@ -57,7 +57,7 @@ class FedAvgSite:
         return found
 
     def _alone(self, number: int) -> Held:
-        """One client's records under its number in the study, by which its local order is drawn."""
+        """Return one client's records under its number in the study, from which its local order is drawn."""
         place = self.numbers.index(number)
         rows = slice(int(self.held.starts[place]), int(self.held.starts[place + 1]))
         starts = np.zeros(number + 2, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Federated averaging in this process: local training, clipped updates, exact sums, noise on them.
+"""Federated averaging in this process: local training, clipped updates, exact sums, noise on the sums.
 
-An update is clipped, weighted and cut to whole grid steps towards zero, so its norm is at most the bound whatever it
-was. Page: docs/fedavg.md.
+An update is clipped, weighted and cut to whole grid steps towards zero, so its norm never exceeds the bound. Page:
+docs/fedavg.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedveil.values import Indices, Vector
 if TYPE_CHECKING:
     from fedveil.plan import Plan
 
-_INSIDE = 1 - 2.0**-40  # the computed norm of 2**40 numbers errs by less, summed pairwise
+_INSIDE = 1 - 2.0**-40  # more than the error of a computed norm of 2**40 numbers, summed pairwise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +42,7 @@ class Local:
 
     @classmethod
     def of(cls, plan: Plan) -> Local:
-        """What a plan states for every client."""
+        """Return what a plan states for every client."""
         method = method_of(plan)
         return cls(
             plan.model.loss,
@@ -65,14 +65,14 @@ class Held:
 
     @classmethod
     def of(cls, records: Records) -> Held:
-        """The records in the order of their clients."""
+        """Return the records in the order of their clients."""
         order, starts = records.by_client()
         features = records.features[order]
         return cls(features, records.targets[order], np.sqrt(np.vecdot(features, features)), starts)
 
 
 def train_fedavg(plan: Plan, records: Records, entropy: Entropy, tick: Tick) -> Trained:
-    """The model after the last round."""
+    """Train and return the model after the last round."""
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
     method, local = method_of(plan), Local.of(plan)
     held, weights = Held.of(records), weights_of(method, records.sizes)
@@ -87,32 +87,34 @@ def train_fedavg(plan: Plan, records: Records, entropy: Entropy, tick: Tick) -> 
         model = project(model + method.server_step * speed, plan.radius)
         dropped += lost
         tick(turn + 1)
-    sent = round(method.rounds * method.cohort) * plan.dimension * 8  # as planned: who really came is a secret
+    # as planned, because who really took part is secret
+    sent = round(method.rounds * method.cohort) * plan.dimension * 8
     return Trained(model=model, dropped=dropped, bytes_up=sent, bytes_down=sent)
 
 
 def cohort_of(method: FedAvg, clients: int, entropy: Entropy, turn: int) -> Indices:
-    """Who takes part in a round: a function of the run's key and the round. Possibly nobody."""
+    """Return who takes part in a round, possibly nobody: a function of the run's key and the round."""
     match method.sampling:
         case "all":
             return np.arange(clients, dtype=np.int64)
         case "poisson":
             words = entropy.words("cohort", turn, clients)
-            limit = int(method.cohort / clients * 2**64)  # rounded down: nobody takes part more often than planned
+            # rounded down, so that nobody takes part more often than planned
+            limit = int(method.cohort / clients * 2**64)
             return np.flatnonzero(words < np.uint64(min(limit, 2**64 - 1))).astype(np.int64)
         case _:
             return np.sort(permutation(entropy, clients, f"cohort {turn}")[: int(method.cohort)])
 
 
 def weights_of(method: FedAvg, sizes: Indices) -> Vector:
-    """How much each client counts, at most 1."""
+    """Return the weight of each client, at most 1."""
     if method.weights == "uniform":
         return np.ones(sizes.size)
     return np.minimum(sizes, method.most_records) / method.most_records
 
 
 def noise_of(method: FedAvg, size: int, unit: float, entropy: Entropy, turn: int) -> Vector:
-    """The noise of a round in whole grid steps; shares of clients are drawn at once, as their sum."""
+    """Return the noise of a round in whole grid steps; shares of clients are drawn at once, as their sum."""
     if method.noiseless:
         return np.zeros(size)
     return rounded_normal(entropy.stream("noise", turn), method.noise_std / unit, size).astype(np.float64)
@@ -129,7 +131,7 @@ def summed(
     entropy: Entropy,
     turn: int,
 ) -> tuple[Vector, int]:
-    """The exact sum of the clients' updates in grid steps, and how many were lost because they were not finite."""
+    """Return the exact sum of the clients' updates in grid steps, and the number of updates dropped as not finite."""
     total, lost = np.zeros(model.size), 0
     for client in clients.tolist():
         change = trained(local, model, held, client, entropy, turn) - model
@@ -142,7 +144,7 @@ def summed(
 
 
 def clipped(change: Vector, bound: float, weight: float, unit: float) -> Vector | None:
-    """The update in whole grid steps, of norm at most ``weight * bound``; None if it is not finite.
+    """Return the update in whole grid steps, of norm at most ``weight * bound``; None if it is not finite.
 
     >>> clipped(np.array([3.0, 4.0]), 1.0, 1.0, 0.25).tolist(), clipped(np.array([np.nan]), 1.0, 1.0, 0.25)
     ([2.0, 3.0], None)
@@ -156,11 +158,11 @@ def clipped(change: Vector, bound: float, weight: float, unit: float) -> Vector 
 
 
 def trained(local: Local, model: Vector, held: Held, client: int, entropy: Entropy, turn: int) -> Vector:
-    """A client's model after its local epochs, from the global one."""
+    """Return a client's model after its local epochs, from the global one."""
     start, end = int(held.starts[client]), int(held.starts[client + 1])
     features, targets, norms = held.features[start:end], held.targets[start:end], held.norms[start:end]
     found = model
-    with np.errstate(all="ignore"):  # what overflows is dropped when it is clipped
+    with np.errstate(all="ignore"):  # an overflow is dropped when it is clipped
         for part in _parts(local, end - start, entropy, turn, client):
             mine = (features, targets, norms) if part is None else (features[part], targets[part], norms[part])
             rows, wanted, lengths = mine
@@ -171,7 +173,7 @@ def trained(local: Local, model: Vector, held: Held, client: int, entropy: Entro
 
 
 def _parts(local: Local, size: int, entropy: Entropy, turn: int, client: int) -> Iterator[Indices | None]:
-    """The records of each local step: all (None), or batches of a new order in every epoch."""
+    """Yield the records of each local step: all (None), or batches of a new order in every epoch."""
     if local.batch == 0 or local.batch >= size:
         yield from [None] * local.epochs
         return
@@ -183,7 +185,7 @@ def _parts(local: Local, size: int, entropy: Entropy, turn: int, client: int) ->
 
 
 def method_of(plan: Plan) -> FedAvg:
-    """The method, which must be this one."""
+    """Return the plan's method, which must be federated averaging."""
     if not isinstance(plan.method, FedAvg):
         raise BadValue(f"The plan must be for fedavg here, and it is for {plan.method.kind}.")
     return plan.method

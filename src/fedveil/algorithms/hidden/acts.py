@@ -1,4 +1,4 @@
-"""How hidden training is carried out: here, at the aggregator, at a site."""
+"""How hidden training is carried out: in this process, at the aggregator, at a site."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 
 
 def _work(plan: Plan, records: Records, proposal: Content, entropy: Entropy, memory: Path) -> HiddenSite:
-    place: Any = proposal.rows["place"]
+    place: Any = None if plan.run.sampled else proposal.rows["place"]
     numbers = tuple(int(number) for number in proposal.rows["numbers"])
     return HiddenSite.make(plan, records, numbers, place, entropy)
 
 
 def _check_proposal(plan: Plan, records: Records, proposal: Content) -> None:
-    """Refuse rounds of records that are not as the plan deals them."""
+    """Refuse rounds of records that are not as the plan deals them; where units draw, nobody else says their rounds."""
     place = proposal.rows.get("place")
+    if plan.run.sampled:
+        if place is not None:
+            raise Refused("other-deal")
+        return
     if place is None or not _places(place, len(records), plan.run.rounds):
         raise Refused("malformed")
     if not _dealt(plan, records, place):
@@ -43,8 +47,10 @@ def _places(place: NDArray[Any], records: int, rounds: int) -> bool:
 
 
 def _dealt(plan: Plan, records: Records, place: NDArray[Any]) -> bool:
-    """Whether the records lie as the plan deals them: whole clients where clients are dealt, and no round of more
-    units than its planned batch, which is what every average is divided by.
+    """Return whether the records lie as the plan deals them.
+
+    If clients are dealt, whole clients must be in one round, and no round may hold more units than its planned batch,
+    by which every average is divided.
     """
     units = place
     if plan.deal == "clients":

@@ -1,4 +1,4 @@
-"""Who is used when: units dealt into rounds, in a secret random order or as they come.
+"""Which unit is used in which round: units are dealt in a secret random order, or in their own order.
 
 The records are laid out in the order of the rounds once, before the first pass, so that every round is one slice.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """The records of one round; ``weights`` is None when each counts once; ``norms`` are the rows' norms."""
+    """The records of one round; ``weights`` is None if each counts once; ``norms`` are the rows' norms."""
 
     features: Vector
     targets: Vector
@@ -40,7 +40,7 @@ class Dealt:
     starts: Indices
 
     def batch(self, turn: int) -> Batch:
-        """The records of a round; passes repeat the same rounds."""
+        """Return the records of a round; passes repeat the same rounds."""
         turn = turn % (self.starts.size - 1)
         part = slice(int(self.starts[turn]), int(self.starts[turn + 1]))
         weights = None if self.weights is None else self.weights[part]
@@ -48,14 +48,14 @@ class Dealt:
 
 
 def deal(plan: Plan, records: Records, entropy: Entropy) -> Dealt:
-    """Records dealt into the plan's rounds; a secret order is drawn from ``entropy``, uniformly over all partitions."""
+    """Deal records into the plan's rounds; a secret order is drawn from ``entropy``, uniformly over all partitions."""
     ends = np.append(0, np.cumsum(np.broadcast_to(np.asarray(plan.run.batch), (plan.run.rounds,))))
     if plan.deal == "records":
         chosen = _order(plan, entropy, plan.data.records)[: ends[-1]]
         return _laid_out(records, chosen, ends, None)
     sizes = records.sizes
     if plan.target.unit == "record":
-        ends = ends // plan.data.largest_client  # clients of one size: rounds counted in clients
+        ends = ends // plan.data.largest_client  # clients of one size: rounds are counted in clients
     clients = _order(plan, entropy, plan.data.clients)[: ends[-1]]
     starts = np.append(0, np.cumsum(sizes[clients]))[ends]
     chosen = _records_of(clients, records, sizes)
@@ -64,12 +64,12 @@ def deal(plan: Plan, records: Records, entropy: Entropy) -> Dealt:
 
 
 def rounds_of_units(plan: Plan, records: Records, entropy: Entropy) -> Indices:
-    """The round, in a pass from 0, that each record is dealt into, as :func:`deal` deals them; -1: none."""
+    """Return the round, in a pass from 0, into which :func:`deal` puts each record; -1 if none."""
     return rounds_of_owned(plan, records.owner, entropy)
 
 
 def rounds_of_owned(plan: Plan, owner: Indices, entropy: Entropy) -> Indices:
-    """The same for whoever knows only which client owns each record."""
+    """Return the same as :func:`rounds_of_units` from the owner of each record alone."""
     ends = np.cumsum(np.broadcast_to(np.asarray(plan.run.batch), (plan.run.rounds,)))
     count = plan.data.records
     if plan.deal == "clients":
@@ -86,7 +86,7 @@ def _order(plan: Plan, entropy: Entropy, count: int) -> Indices:
 
 
 def _records_of(clients: Indices, records: Records, sizes: Indices) -> Indices:
-    """The records of these clients, client after client."""
+    """Return the records of these clients, client after client."""
     grouped = np.argsort(records.owner, kind="stable")
     first = np.append(0, np.cumsum(sizes))[:-1]
     lengths = sizes[clients]
@@ -97,6 +97,6 @@ def _records_of(clients: Indices, records: Records, sizes: Indices) -> Indices:
 
 def _laid_out(records: Records, chosen: Indices, starts: Indices, weights: Vector | None) -> Dealt:
     asis = chosen.size == records.targets.size and bool(np.all(chosen == np.arange(chosen.size)))
-    features = records.features if asis else records.features[chosen]  # no copy of what is in order already
+    features = records.features if asis else records.features[chosen]  # no copy of what is already in order
     norms = row_norms(features)
     return Dealt(features, records.targets[chosen], norms, weights, np.asarray(starts, dtype=np.int64))

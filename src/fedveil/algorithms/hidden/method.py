@@ -15,6 +15,7 @@ from fedveil.account.observers import Participation, views
 from fedveil.account.profile import composed
 from fedveil.account.shares import Shares, views_of_shares
 from fedveil.algorithms.base import Served
+from fedveil.algorithms.hidden.crowd import crowd, crowded, steepness
 from fedveil.algorithms.hidden.words import assumption_rows, fact_rows
 from fedveil.algorithms.noise_shares import (
     check_cohorts,
@@ -31,6 +32,7 @@ from fedveil.guarantee import Adversary, Answer
 from fedveil.mechanism import Gaussian, LastIterate
 from fedveil.mechanism_file import last_iterate_table, mechanism_of
 from fedveil.model.rounding import rounding_bound
+from fedveil.model.rows import grain_of
 from fedveil.model.spec import ModelPlan
 from fedveil.target import Target
 from fedveil.theory.grid import halves_of
@@ -53,41 +55,51 @@ class Hidden(Served):
 
     def __post_init__(self) -> None:
         require(self.deal in get_args(Deal), "algorithm.deal", "be records or clients", self.deal)
-        # What is accounted must be what runs: rounds are dealt from one permutation, never drawn record by record.
-        hint = "Other orders can be accounted for in a mechanism file; no training draws them yet."
-        dealt = self.run.order in ("secret", "public")
-        require(dealt, "plan.run.order", "be secret or public", self.run.order, hint)
+        if self.run.sampled:
+            flat = isinstance(self.run.batch, int)
+            hint = f"With order {self.run.order} every unit draws for itself, and only the divisor is planned."
+            require(flat, "plan.run.batch", "be one number for all rounds, not a partition", self.run.batch, hint)
 
     @property
     def total(self) -> int:
-        """Rounds of all passes."""
+        """Number of rounds of all passes."""
         return self.run.total
 
     def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """What is accounted for is what the model's enforced constants say, never less."""
+        """Refuse units that do not fit the data, and constants below those that the model enforces."""
         _check_units(self, data, target)
         _check_constants(self.run, model, data)
 
     @property
+    def everyone(self) -> bool:
+        """Whether every client takes part in every round, if only with its noise."""
+        return self.deal == "records" or self.run.sampled
+
+    @property
     def hides(self) -> bool:
-        """Nobody sees a model before the last."""
+        """True: nobody sees a model before the last."""
         return True
 
     def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """Noise must be normal to be shared, and the grid must hold all sums."""
+        """Refuse noise that is not normal, which cannot be shared, and a grid that does not hold all sums."""
         sizes = self.cohorts(data, target)
         check_cohorts(sizes, trust)
         check_punctual(trust, self.kind)
         hint = "A sum of Laplace shares is no Laplace noise."
         require(self.run.noise == "gaussian", "algorithm.noise", "be gaussian with [trust]", "laplace", hint)
-        # All contributions to a round together: no more units than the planned batch, each bounded; it may be one's.
-        most = np.asarray(per_round(self.run.step_size, self.run) * self.run.lipschitz, dtype=np.float64)
+        # All contributions to a round together: no more units than its crowd, each bounded; it may be one client's.
+        most = self.longest()
         check_range(self.noise(), sizes, trust, exponent, most, most)
 
     def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
-        """A client answers once a round, for all of its units in the batch; sums of all include those without one."""
+        """Return the traffic: a client answers once a round, for all of its units.
+
+        If all are asked together, clients without a unit in the batch send as well.
+        """
         batches, clients = per_round(self.run.batch, self.run), data.clients
         each = 1 if target.unit == "client" else data.largest_client
+        if self.run.sampled:
+            return self.run.total * clients, self.run.total, clients
         if self.deal == "records":
             sizes, most = np.full_like(batches, clients) if together else np.minimum(batches, clients), self.run.total
             return int(sizes.sum()), most, clients
@@ -95,7 +107,7 @@ class Hidden(Served):
         return int(sizes.sum()), self.run.passes, int(sizes.max())
 
     def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
-        """Root mean square over rounds, which count by their squared step."""
+        """Return the root mean square over rounds, weighted by their squared step."""
         steps = per_round(self.run.step_size, self.run)
         law = math.sqrt(2) if self.run.noise == "laplace" else 1.0  # a Laplace scale is not yet a deviation
         each = law * self.noise() / steps
@@ -103,8 +115,8 @@ class Hidden(Served):
         return whole * math.sqrt(extra_noise(self.cohorts(data, target), trust))
 
     def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
-        """All clients where records are dealt (some send noise alone); where clients are dealt, the round's own."""
-        if self.deal == "records":
+        """Return all clients where records are dealt or units draw (some send noise alone); else the round's own."""
+        if self.everyone:
             return [data.clients] * self.total
         each = 1 if target.unit == "client" else data.largest_client
         return [round(size) // each for size in per_round(self.run.batch, self.run).tolist()]
@@ -139,33 +151,44 @@ class Hidden(Served):
         return views(self.run, adversary, who)
 
     def shares(self, data: DataShape, target: Target, trust: Trust) -> Shares:
-        """How the clients share the noise of a round."""
+        """Return how the clients share the noise of a round."""
         sizes = self.cohorts(data, target)[: self.run.rounds]
         return Shares(
             cohort=sizes[0] if len(set(sizes)) == 1 else tuple(sizes),
             dropouts=trust.dropouts,
             colluders=trust.colluders,
-            everyone=self.deal == "records",
+            everyone=self.everyone,
             opened=trust.key_holder == "clients",
             named=trust.server != "trusted",
             together=trust.hand,
         )
 
     def participation(self, data: DataShape, target: Target) -> Participation:
-        """How often clients take part, as the observers' accounting wants to know."""
+        """Return how often clients take part, in the form that accounting needs."""
         held = 1 if target.unit == "client" else data.largest_client
-        return Participation(largest_client=held, clients=data.clients, every_round=self.deal == "records" and held > 1)
+        # Where one party draws the noise, clients that drew no unit have nothing to send: it sees who takes part.
+        every_round = self.deal == "records" and held > 1 and not self.run.sampled
+        return Participation(largest_client=held, clients=data.clients, every_round=every_round)
 
     def radius(self, data: DataShape, model: ModelPlan) -> float:
-        """As stated, or too large to be reached by steps and noise in practice."""
+        """Return the stated radius, or one too large to be reached by steps and noise in practice."""
         if model.radius is not None:
             return model.radius
         step = per_round(self.run.step_size, self.run)
         noise = float(np.sqrt(np.sum(self.noise() ** 2) * model.loss.size(data.features)))
         return 2.0 ** math.ceil(math.log2(float(step.sum()) * self.run.lipschitz + 10 * noise))
 
+    def longest(self) -> Vector:
+        """Return how far the units of each round move the model at most, all together."""
+        step, batch = per_round(self.run.step_size, self.run), per_round(self.run.batch, self.run)
+        return np.asarray(step * self.run.lipschitz * (crowd(self.run) / batch), dtype=np.float64)
+
+    def grain(self, data: DataShape) -> float | None:
+        """To multiples of what each record's gradient is rounded, where its company varies (fedveil.model.rows)."""
+        return grain_of(self.run.lipschitz, data.records) if self.run.sampled else None
+
     def noise(self) -> Vector:
-        """The noise of every round: standard deviation per coordinate, or Laplace scale."""
+        """Return the noise of every round: standard deviation per coordinate, or Laplace scale."""
         run = self.run
         step, batch, std = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
         return np.asarray(step * std / (1.0 if run.noise == "laplace" else np.sqrt(batch)), dtype=np.float64)
@@ -190,6 +213,7 @@ class Hidden(Served):
             errors=self.float_errors(data, model, target),
             law=self.run.noise,
         )
+        grid = replace(grid, total_variation=min(1.0, grid.total_variation + crowded(self.run)))
         if adversary in ("final-model", "every-model"):
             return grid
         # The others know part of a round's noise; some unit's share is left, or no guarantee is given at all.
@@ -199,10 +223,12 @@ class Hidden(Served):
     def _grid_of_shares(
         self, exponent: int, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust
     ) -> Grid:
-        """Each contribution is rounded on its own, and a state is off by the rounding of all shares."""
+        """Return the cost of the grid if each contribution is rounded separately and a state has the error of all
+        shares.
+        """
         cohorts, dimension = self.cohorts(data, target), model.loss.size(data.features)
         sizes = np.array(cohorts, dtype=np.float64)
-        sent = np.minimum(sizes, per_round(self.run.batch, self.run))  # zeros are not rounded
+        sent = np.minimum(sizes, crowd(self.run))  # zeros are not rounded
         noise, half = self.noise(), 2.0**exponent / 2 * math.sqrt(dimension)
         stretch, errors = self.stretch(), self.float_errors(data, model, target)
         shares = self.shares(data, target, trust)
@@ -215,28 +241,36 @@ class Hidden(Served):
             errors = errors + half * (sent + stretch * (float(halves.max()) - 1))
             noise = noise * np.sqrt(left)
         found = Grid.of(exponent=exponent, dimension=dimension, noise=noise, lipschitz=stretch, errors=errors)
-        found = replace(found, total_variation=variation(self.noise(), cohorts, trust, found))
+        sampled = variation(self.noise(), cohorts, trust, found) + crowded(self.run)
+        found = replace(found, total_variation=min(1.0, sampled))
         return with_masks(found, trust, adversary, self.total)
 
     def stretch(self) -> Vector:
-        """How much a step of each round may enlarge the rounding of the state that it starts from.
+        """Return how much a step of each round may enlarge the rounding of the state that it starts from.
 
         Of unknown smoothness a record's gradient may be any function, so also that of the rounded state: what the
         rounding moves is the state alone, and no step stretches that (docs/torch.md).
         """
         step = per_round(self.run.step_size, self.run)
-        return np.ones_like(step) if self.run.smoothness is None else lipschitz_of_step(self.run, step)
+        if self.run.smoothness is None:
+            return np.ones_like(step)
+        if not self.run.sampled:
+            return lipschitz_of_step(self.run, step)
+        steepest = steepness(self.run, crowd(self.run))
+        if not self.run.convex:
+            return np.asarray(1 + step * steepest, dtype=np.float64)
+        return np.maximum(np.abs(1 - step * self.run.strong_convexity), np.abs(1 - step * steepest))
 
     def float_errors(self, data: DataShape, model: ModelPlan, target: Target) -> Vector:
-        """How far a step computed in floats is from the exact one: the gradient's rounding, and the step's own.
+        """Return how far a step computed in floats is from the exact one: the gradient's rounding, and the step's own.
 
         In one piece or in parts: rounding errors of parts add up to no more than those of the whole.
         """
         step = per_round(self.run.step_size, self.run)
         raw, radius = model.loss.constants(data.bound, model.clip), self.radius(data, model)
-        each = data.largest_client if target.unit == "client" else 1
-        gradient = rounding_bound(
-            rows=int(per_round(self.run.batch, self.run).max()) * each,
+        each, grain = data.largest_client if target.unit == "client" else 1, self.grain(data)
+        gradient: float | Vector = rounding_bound(
+            rows=int(per_round(self.run.batch, self.run).max()) * each if grain is None else 1,
             features=data.features,
             lipschitz=max(raw.lipschitz, self.run.lipschitz),
             smoothness=raw.smoothness,
@@ -244,21 +278,25 @@ class Hidden(Served):
             outputs=model.loss.outputs,
         )
         size = radius * (1 + step * model.l2) + step * max(raw.lipschitz, self.run.lipschitz)
+        if grain is not None:  # every record errs by itself, and is rounded to the grain; the sum is exact
+            full = crowd(self.run) / per_round(self.run.batch, self.run)
+            gradient = full * (gradient + each * grain / 2 * math.sqrt(model.loss.size(data.features)))
+            size = radius * (1 + step * model.l2) + step * full * max(raw.lipschitz, self.run.lipschitz)
         return np.asarray(step * gradient + _STEP_ROUNDINGS * _UNIT * size, dtype=np.float64)
 
     def assumptions(
         self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Row]:
-        """Clipping, order, noise, steps, and what this observer is trusted with."""
+        """Return the assumptions: clipping, order, noise, steps, and what this observer is trusted with."""
         return assumption_rows(self, adversary, data, target, trust)
 
     def table(self) -> dict[str, Any]:
-        """As in a mechanism file, with what is dealt."""
+        """Return the table of a mechanism file, with what is dealt."""
         return {"deal": self.deal, **last_iterate_table(self.run)}
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> "Hidden":
-        """From the table that :meth:`table` writes."""
+        """Read the table that :meth:`table` writes."""
         values = dict(table)
         deal: Any = values.pop("deal", None)
         run = mechanism_of(values)
@@ -267,7 +305,7 @@ class Hidden(Served):
         return cls(run=run, deal=deal)  # type: ignore[arg-type]
 
     def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
-        """Order, rounds and noise."""
+        """Return facts about order, rounds and noise."""
         return fact_rows(self, target)
 
 
@@ -292,6 +330,9 @@ def _check_units(method: Hidden, data: DataShape, target: Target) -> None:
         batches = run.batch if isinstance(run.batch, tuple) else (run.batch,)
         filled = all(count % data.largest_client == 0 for count in batches)
         require(filled, "plan.run.batch", f"hold whole clients of {data.largest_client}", run.batch)
+    whole = unit == "client" or deal == "records" or not run.sampled
+    hint = "Records of one client that join together would tell each other's draws."
+    require(whole, "algorithm.deal", f"be records when records are protected and the order is {run.order}", deal, hint)
     units = data.clients if unit == "client" else data.records
     require(run.records == units, "plan.run.records", f"be the number of units, {units}", run.records)
     same = run.neighbours == target.neighbours
@@ -306,6 +347,14 @@ def _check_constants(run: LastIterate, model: ModelPlan, data: DataShape) -> Non
         least = np.inf if real.smoothness is None else real.smoothness
         require(run.smoothness >= least, "plan.run.smoothness", f"be at least {least}", run.smoothness)
     most = real.strong_convexity
+    if run.sampled:
+        known = model.kind != "torch"
+        hint = "What torch computes for a record may depend, in its last bits, on who else is in the batch."
+        require(known, "algorithm.order", "be secret or public for a torch model", run.order, hint)
+        stated = run.largest_batch is not None or not run.smoothness
+        hint = "A record's smoothness says nothing of a round that many join."
+        require(stated, "plan.run.largest_batch", f"be given when the order is {run.order}", None, hint)
+        most = min(most, model.l2)  # what every round adds whole, whoever joined
     require(run.strong_convexity <= most, "plan.run.strong_convexity", f"be at most {most}", run.strong_convexity)
     largest = float(np.max(per_round(run.step_size, run)))
     hint = "Larger steps throw the model out by the penalty alone, which the bounds do not cover."
@@ -316,3 +365,4 @@ def _check_constants(run: LastIterate, model: ModelPlan, data: DataShape) -> Non
 
 
 METHOD = Hidden
+TITLE = "hidden training"

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedveil.algorithms.hidden.deal import Batch, deal
+from fedveil.algorithms.draws import Draws
+from fedveil.algorithms.hidden.deal import Batch
+from fedveil.algorithms.hidden.drawn import LABEL, drawn_order
 from fedveil.algorithms.hidden.steps import Rule, State, draw, last_round, model_of, start, step
-from fedveil.algorithms.observation import AttackView, Observation, Observations, noise_of_client
+from fedveil.algorithms.hidden.train import batches_of
+from fedveil.algorithms.observation import AttackView, DrawnRounds, Observation, Observations, noise_of_client
 from fedveil.data.records import Records
 from fedveil.guarantee import Adversary
 from fedveil.noise.entropy import Entropy
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _with_noise(plan: Plan, factor: float) -> Plan:
-    """Multiply the noise; there is no plan without any: it is taken away when the run is observed."""
+    """Multiply the noise; a plan always has some, so a factor of 0 is applied when the run is observed."""
     run = plan.run
     noise = np.multiply(run.noise_std, factor or 1.0)
     std = tuple(noise.tolist()) if noise.ndim else float(noise)
@@ -33,15 +36,15 @@ def _first_round(plan: Plan, records: Records, entropy: Entropy) -> Indices:
 
 
 def _first_dealt(plan: Plan, records: Records, entropy: Entropy) -> Indices:
-    """Which records are dealt into round one: the same deal, of records that hold nothing but their number."""
+    """Return which records are dealt into round one, by dealing records that hold only their number."""
     count = len(records)
     numbered = replace(records, features=np.arange(count, dtype=np.float64)[:, None] / count, bound=1.0)
-    batch = deal(plan, numbered, entropy).batch(0)
+    batch = batches_of(plan, numbered, entropy).batch(0)
     return np.rint(batch.features[:, 0] * count).astype(np.int64)
 
 
 def _observe(plan: Plan, records: Records, entropy: Entropy, clients: Sequence[int], noiseless: bool) -> Observations:
-    rule, dealt = Rule.of(plan), deal(plan, records, entropy)
+    rule, dealt = Rule.of(plan), batches_of(plan, records, entropy)
     if noiseless:
         rule = replace(rule, noise=np.zeros_like(rule.noise))
     planned, size, moved = float(rule.batches[0]), plan.dimension, float(rule.steps[0])
@@ -66,8 +69,8 @@ def _round(rule: Rule, state: State, batch: Batch, size: int, entropy: Entropy) 
 
 
 def _own(plan: Plan, rule: Rule, records: Records, entropy: Entropy, clients: Sequence[int]) -> dict[int, Observation]:
-    """A client's part of the first round, by the same step: its units, with their own noise and no one else's."""
-    whole, chosen = deal(plan, records, entropy).batch(0), _first_dealt(plan, records, entropy)
+    """Return a client's part of the first round, by the same step: its units with only their own noise."""
+    whole, chosen = batches_of(plan, records, entropy).batch(0), _first_dealt(plan, records, entropy)
     found = {}
     for client in clients:
         mine = records.owner[chosen] == client
@@ -90,4 +93,12 @@ def _own(plan: Plan, rule: Rule, records: Records, entropy: Entropy, clients: Se
     return found
 
 
-ATTACK_VIEW = AttackView(with_noise=_with_noise, observe=_observe, first_round=_first_round)
+def _drawn(plan: Plan, entropy: Entropy) -> DrawnRounds | None:
+    """Return the draws of one client that holds all units: each unit's draws have the same law, whoever holds it."""
+    if not plan.run.sampled:
+        return None
+    draws = Draws(drawn_order(plan.run), {0: plan.units}, entropy, LABEL)
+    return DrawnRounds(plan.units, plan.run.rounds, plan.run.rate, draws.joined)
+
+
+ATTACK_VIEW = AttackView(with_noise=_with_noise, observe=_observe, first_round=_first_round, drawn=_drawn)

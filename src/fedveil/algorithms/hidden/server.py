@@ -25,39 +25,47 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenServer:
-    """Hidden training at the aggregator; ``place``: the round of a pass that each record is dealt into."""
+    """Hidden training at the aggregator; ``place``: the round of a pass that each record is dealt into.
+
+    Where units draw their own rounds it is None: the aggregator learns no draws, and asks everybody in every round.
+    """
 
     plan: Plan
     rule: Rule
     members: Consortium
-    place: Indices
+    place: Indices | None
     cohorts: tuple[int, ...]
     last: int
 
     @classmethod
     def make(cls, plan: Plan, members: Consortium, entropy: Entropy) -> HiddenServer:
-        """The order and the stop are drawn from the aggregator's key: each site learns its own records' rounds only."""
-        place = rounds_of_owned(plan, members.owner, entropy)
+        """Set up the server.
+
+        Order and stop are drawn from its key, and each site learns only its own records' rounds.
+        """
+        place = None if plan.run.sampled else rounds_of_owned(plan, members.owner, entropy)
         sizes = tuple(plan.method.cohorts(plan.data, plan.target))
         return cls(plan, Rule.of(plan), members, place, sizes, last_round(plan, entropy))
 
     def begin(self) -> Standing:
-        """Zero, whatever the data."""
+        """Return a model of zeros, whatever the data are."""
         return Standing(0, start(self.plan).position)
 
     def model(self, standing: Standing) -> Vector:
-        """On the ball."""
+        """Return the model, projected on the ball."""
         return model_of(self.rule, State(standing.round, standing.row))
 
     def proposal(self, site: str) -> dict[str, Indices]:
-        """Its clients' numbers, and the rounds of its own records."""
+        """Return the numbers of the site's clients, and the rounds of its own records."""
         member = self.members.members[site]
+        if self.place is None:
+            return {"numbers": member.clients}
         return {"numbers": member.clients, "place": self.place[member.records]}
 
     def questions(self, standing: Standing) -> dict[str, Content]:
-        """A model goes only where a record of the round is; other clients of the round add their noise without one.
+        """Return the questions: sites with a record in the round get the model, the others only add their noise.
 
-        Both questions have one length: whoever carries them must not learn where a record is by weighing them.
+        Both kinds of questions have the same length, so that their size does not tell a carrier where a record is.
         """
         turn, model = standing.round, self.model(standing)
         asked: dict[str, Content] = {}
@@ -70,18 +78,18 @@ class HiddenServer:
         return asked
 
     def cohort(self, turn: int) -> int:
-        """As the plan counts them."""
+        """Return the number of clients as the plan counts them."""
         return self.cohorts[turn]
 
     def clients(self, turn: int, site: str) -> set[int]:
-        """With records dealt, all; with clients dealt, the round's own."""
+        """Return all clients of the site if records are dealt; if clients are dealt, those of the round."""
         member = self.members.members[site]
-        if self.plan.deal == "records":
+        if self.plan.hidden.everyone:
             return set(member.clients.tolist())
         return set(self.members.owner[member.records[self._of_round(turn, member.records)]].tolist())
 
     def limit(self, turn: int, site: str, clients: list[int]) -> int:
-        """The clipped gradients of the round's units, the noise of these clients, and rounding."""
+        """Return the limit from the clipped gradients of the round's units, these clients' noise, and rounding."""
         records = self.members.members[site].records
         used = int(np.sum(self._of_round(turn, records)))
         units, size = used if self.plan.target.unit == "record" else len(clients), self.plan.dimension
@@ -90,9 +98,12 @@ class HiddenServer:
         return ceil((bound + noise) * LOOSE + 2 * len(clients) * sqrt(size))
 
     def advance(self, standing: Standing, total: Whole) -> Standing:
-        """One round on."""
+        """Return the state after one more round."""
         state = advance(self.rule, State(standing.round, standing.row), total)
         return Standing(state.round, state.position)
 
     def _of_round(self, turn: int, records: Indices) -> NDArray[np.bool_]:
+        """Return the records that are in a round, or may be."""
+        if self.place is None:
+            return np.ones(records.size, dtype=np.bool_)
         return np.asarray(self.place[records] == turn % self.plan.run.rounds)

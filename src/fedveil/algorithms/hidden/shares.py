@@ -1,6 +1,6 @@
-"""Hidden training by parts: what a client computes from its records of a round, and how the server goes on.
+"""Hidden training with shared noise: what a client computes from its records of a round, and the server's step.
 
-In one process and on many machines the same rows meet the same functions in the same order. Page: docs/trust.md.
+In one process and on many machines the same functions get the same rows in the same order. Page: docs/trust.md.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedveil.algorithms.hidden.deal import Batch, rounds_of_units
+from fedveil.algorithms.hidden.drawn import Drawn
 from fedveil.algorithms.hidden.steps import LARGEST, Rule, State, model_of
 from fedveil.algorithms.noise_shares import share_deviation
 from fedveil.algorithms.shares import bounded, rounded_norm
@@ -39,7 +40,10 @@ class Laid:
     whole: bool
 
     def part(self, turn: int, client: int) -> Batch | None:
-        """A client's records of a round, in their own order; None if it has none. Passes repeat the same rounds."""
+        """Return a client's records of a round, in their own order; None if it has none.
+
+        Passes repeat the same rounds.
+        """
         key = turn % self.rounds * self.clients + client
         first, after = np.searchsorted(self.keys, [key, key + 1]).tolist()
         if first == after:
@@ -49,7 +53,7 @@ class Laid:
         return Batch(here.features[rows], here.targets[rows], here.norms[rows], weights)
 
     def cohort(self, turn: int) -> Sequence[int]:
-        """Who takes part in a round: all clients if records are dealt, the round's own if clients are."""
+        """Return who takes part in a round: all clients if records are dealt, those of the round if clients are."""
         if not self.whole:
             return range(self.clients)
         start = turn % self.rounds * self.clients
@@ -58,13 +62,15 @@ class Laid:
         return found
 
 
-def laid_out(plan: Plan, records: Records, entropy: Entropy) -> Laid:
-    """Return the records of every client in the order of the rounds, dealt as ``deal.deal`` does."""
+def laid_out(plan: Plan, records: Records, entropy: Entropy) -> Laid | Drawn:
+    """Return the records of every client by round: dealt as ``deal.deal`` does, or as their units draw."""
+    if plan.run.sampled:
+        return Drawn(plan, records, range(records.clients), entropy)
     return laid_by(plan, records, rounds_of_units(plan, records, entropy))
 
 
 def laid_by(plan: Plan, records: Records, place: Indices) -> Laid:
-    """Records, all or a site's own, in the order of the rounds that they are dealt into; -1: none."""
+    """Lay out records (all, or a site's own) in the order of the rounds that they are dealt into; -1: none."""
     used = np.flatnonzero(place >= 0)
     keys = place[used] * records.clients + records.owner[used]
     order = np.argsort(keys, kind="stable")
@@ -85,7 +91,13 @@ def contribution(rule: Rule, turn: int, model: Vector, batch: Batch | None) -> W
     if batch is None:
         return np.zeros(model.size, dtype=np.int64)
     total, _ = rule.loss.gradient(
-        model, batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
+        model,
+        batch.features,
+        batch.targets,
+        clip=rule.clip,
+        weights=batch.weights,
+        norms=batch.norms,
+        grain=rule.grain,
     )
     scale = rule.steps[turn] / rule.batches[turn]
     units = batch.targets.size if batch.weights is None else float(batch.weights.sum())
@@ -94,7 +106,7 @@ def contribution(rule: Rule, turn: int, model: Vector, batch: Batch | None) -> W
 
 
 def advance(rule: Rule, state: State, total: Whole) -> State:
-    """The server's part of a round: the model, shrunk by the penalty and rounded to the grid, moved by the sum."""
+    """Return the state after the server's part of a round: the model shrunk, rounded to the grid, moved by the sum."""
     turn = state.round
     model = model_of(rule, state)
     base = np.rint((model - rule.steps[turn] * rule.l2 * model) / rule.unit).astype(np.int64)
@@ -103,5 +115,5 @@ def advance(rule: Rule, state: State, total: Whole) -> State:
 
 
 def share_steps(plan: Plan, turn: int, cohort: int) -> float:
-    """The deviation of one client's share in grid steps."""
+    """Return the deviation of one client's share in grid steps."""
     return share_deviation(float(plan.hidden.noise()[turn]), plan.trust, cohort) / 2.0**plan.grid

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from fedveil.algorithms.across_sites import model_in
+from fedveil.algorithms.across_sites import model_in, model_needed
+from fedveil.algorithms.hidden.drawn import Drawn
 from fedveil.algorithms.hidden.shares import Laid, contribution, laid_by, share_steps
 from fedveil.algorithms.hidden.steps import Rule
 from fedveil.algorithms.shares import message, share
@@ -30,29 +31,35 @@ class HiddenSite:
 
     plan: Plan
     rule: Rule
-    laid: Laid
+    laid: Laid | Drawn
     numbers: tuple[int, ...]
     cohorts: tuple[int, ...]
     entropy: Entropy
 
     @classmethod
     def make(
-        cls, plan: Plan, records: Records, numbers: tuple[int, ...], place: Indices, entropy: Entropy
+        cls, plan: Plan, records: Records, numbers: tuple[int, ...], place: Indices | None, entropy: Entropy
     ) -> HiddenSite:
-        """``place``: the round of a pass that each of the site's own records is dealt into; -1: none."""
+        """``place``: the round of a pass that each of the site's own records is dealt into; -1: none.
+
+        It is None where units draw their own rounds: then the site draws, from its own key.
+        """
+        sizes = tuple(plan.method.cohorts(plan.data, plan.target))
+        if place is None:
+            return cls(plan, Rule.of(plan), Drawn(plan, records, numbers, entropy), numbers, sizes, entropy)
         inside = place.shape == (len(records),) and bool(np.all((place >= -1) & (place < plan.run.rounds)))
         require(inside, "place", f"give each of {len(records)} records a round of the plan", place.shape)
-        sizes = tuple(plan.method.cohorts(plan.data, plan.target))
         return cls(plan, Rule.of(plan), laid_by(plan, records, place), numbers, sizes, entropy)
 
     def parts(self, turn: int, asked: Content) -> dict[int, Whole]:
-        """What its clients of this round send, by their numbers in the study; the noise is in it.
+        """Return what the clients of this round send, by their numbers in the study, with the noise included.
 
         A model is sent to a site only for rounds in which it has a record; without one its clients send noise alone.
+        Where units draw, every question must hold one: to ask only those who drew a record would tell who did.
         """
         if not 0 <= turn < self.plan.run.total:
             raise Refused("no-such-round")
-        model = model_in(asked, self.plan)
+        model = (model_needed if self.plan.run.sampled else model_in)(asked, self.plan)
         found: dict[int, Whole] = {}
         steps = share_steps(self.plan, turn, self.cohorts[turn])
         for client in self.laid.cohort(turn):

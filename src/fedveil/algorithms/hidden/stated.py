@@ -1,7 +1,7 @@
-"""Hidden training of a model whose smoothness nobody knows: no yardstick ranks schedules, so the user states one.
+"""Hidden training of a model whose smoothness is unknown: schedules cannot be ranked, so the user states one.
 
-Only the noise is left to be found. Without smoothness a gap cannot be followed through the steps; what hides a record
-is that the model is kept in a ball while noise is added (docs/torch.md), and the secret order.
+Only the noise remains to be found. Without smoothness a gap cannot be followed through the steps; a record is hidden
+because the model is kept in a ball while noise is added (docs/torch.md), and by the secret order.
 """
 
 from fedveil.algorithms.hidden.schedule import Calibrator
@@ -16,7 +16,7 @@ from fedveil.model.loss import Constants
 def stated_run(
     task: Task, *, order: str, stopping: str, noise: str, epsilon: float, delta: float, calibrate: Calibrator
 ) -> LastIterate:
-    """The user's schedule with the least noise that is certified, or with the user's own if that is enough."""
+    """Return the user's schedule with the least certified noise, or with the user's own noise if that is enough."""
     constants, schedule = task.model.constants(task.data.bound), task.schedule
     units = task.data.clients if task.target.unit == "client" else task.data.records
     run = _unscaled(task, constants, units, order=order, stopping=stopping, noise=noise)
@@ -57,7 +57,7 @@ def _unscaled(task: Task, constants: Constants, units: int, *, order: str, stopp
 
 
 def _deal(schedule: ScheduleRequest, units: int) -> tuple[int, int | tuple[int, ...]]:
-    """Rounds of a pass, and their batch."""
+    """Return the rounds of a pass, and their batch."""
     batch, rounds = schedule.batch, schedule.rounds
     require(rounds != "converged", "schedule.rounds", "be a number for a model of unknown smoothness", rounds)
     require(batch is not None or rounds is not None, "schedule.batch", "be given (or rounds)", None)

@@ -28,7 +28,7 @@ LARGEST = 2**52  # grid steps a coordinate may lie from the origin: sums with no
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """After ``round`` rounds: the model before projection, in whole grid steps, and how many updates were dropped."""
+    """The model after ``round`` rounds, before projection, in whole grid steps; and how many updates were dropped."""
 
     round: int
     position: Vector
@@ -37,7 +37,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """What every round needs, worked out once from the plan."""
+    """What every round needs, computed once from the plan."""
 
     loss: Loss
     clip: float
@@ -48,25 +48,27 @@ class Rule:
     batches: Vector
     noise: Vector
     laplace: bool
+    grain: float | None = None
 
     @classmethod
     def of(cls, plan: Plan) -> Rule:
-        """The rule that a plan states."""
+        """Return the rule that a plan states."""
         run: LastIterate = plan.run
         steps, batches = (per_round(v, run) for v in (run.step_size, run.batch))
         unit = 2.0**plan.grid
         laplace = run.noise == "laplace"
         noise = plan.hidden.noise() / unit
-        return cls(plan.model.loss, run.lipschitz, plan.model.l2, plan.radius, unit, steps, batches, noise, laplace)
+        grain, l2 = plan.hidden.grain(plan.data), plan.model.l2
+        return cls(plan.model.loss, run.lipschitz, l2, plan.radius, unit, steps, batches, noise, laplace, grain)
 
 
 def start(plan: Plan) -> State:
-    """The model before the first round: zero, whatever the data."""
+    """Return the model before the first round: zero, whatever the data are."""
     return State(0, np.zeros(plan.dimension))
 
 
 def model_of(rule: Rule, state: State) -> Vector:
-    """The model of a state: off the grid's units, and projected on the ball."""
+    """Return the model of a state: in real units, projected on the ball."""
     return project(state.position * rule.unit, rule.radius)
 
 
@@ -75,12 +77,19 @@ def step(rule: Rule, state: State, batch: Batch, noise: Vector) -> State:
 
     The divisor is the planned batch, whoever answers; a gradient that is not finite contributes nothing and is counted.
     Several runs may be made at once: positions one a row, and rows of the batch that are zero but for their own run's
-    columns (fedveil.attack.batched_runs).
+    columns (fedveil.attack.batched_runs). Such sums are not exact: their last bits are not those of a single run.
     """
     turn = state.round
     model = model_of(rule, state)
+    grain = rule.grain if isinstance(batch.features, np.ndarray) else None
     total, dropped = rule.loss.gradient(
-        model.ravel(), batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
+        model.ravel(),
+        batch.features,
+        batch.targets,
+        clip=rule.clip,
+        weights=batch.weights,
+        norms=batch.norms,
+        grain=grain,
     )
     moved = model - rule.steps[turn] * (total.reshape(model.shape) / rule.batches[turn] + rule.l2 * model)
     position = np.rint(moved / rule.unit) + noise
@@ -89,15 +98,15 @@ def step(rule: Rule, state: State, batch: Batch, noise: Vector) -> State:
 
 
 def draw(rule: Rule, turn: int, size: int, entropy: Entropy) -> Vector:
-    """The noise of a round in whole grid steps: a function of the run's key and the round alone.
+    """Return the noise of a round in whole grid steps: a function of the run's key and the round only.
 
-    It is the sum of the clients' shares, drawn at once: nobody in this process sees a share on its own.
+    It is the sum of the clients' shares, drawn at once, so that nobody in this process sees a single share.
     """
     sample = rounded_laplace if rule.laplace else rounded_normal
     return sample(entropy.stream("noise", turn), float(rule.noise[turn]), size).astype(np.float64)
 
 
 def last_round(plan: Plan, entropy: Entropy) -> int:
-    """After how many rounds the model is released: all, or with random stopping a uniformly random number."""
+    """Return after how many rounds the model is released: all, or with random stopping a uniformly random number."""
     total = plan.run.total
     return total if plan.run.stopping == "end" else 1 + uniform_below(entropy, "stop", total)

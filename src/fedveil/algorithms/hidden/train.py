@@ -9,7 +9,8 @@ import numpy as np
 
 from fedveil.account.hidden import per_round
 from fedveil.algorithms.acting import Session
-from fedveil.algorithms.hidden.deal import deal
+from fedveil.algorithms.hidden.deal import Dealt, deal
+from fedveil.algorithms.hidden.drawn import Drawn
 from fedveil.algorithms.hidden.shares import advance, contribution, laid_out, share_steps
 from fedveil.algorithms.hidden.steps import Rule, State, draw, last_round, model_of, start, step
 from fedveil.algorithms.shares import gathered, message, share
@@ -44,8 +45,8 @@ def train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> T
 
 
 def _at_once(plan: Plan, rule: Rule, records: Records, entropy: Entropy, session: Session) -> Callable[[State], State]:
-    """A round in one piece: the sum of all clients, and the sum of their noise drawn at once."""
-    dealt = deal(plan, records, entropy)
+    """Return a function that runs a round at once: the sum of all clients, and the sum of their noise."""
+    dealt = batches_of(plan, records, entropy)
 
     def one(state: State) -> State:
         noise = draw(rule, state.round, plan.dimension, entropy)
@@ -54,10 +55,20 @@ def _at_once(plan: Plan, rule: Rule, records: Records, entropy: Entropy, session
     return one
 
 
+def batches_of(plan: Plan, records: Records, entropy: Entropy) -> Dealt | Drawn:
+    """Return the batch of every round: dealt before the first one, or drawn by each unit."""
+    if plan.run.sampled:
+        return Drawn(plan, records, range(records.clients), entropy)
+    return deal(plan, records, entropy)
+
+
 def _in_shares(
     plan: Plan, rule: Rule, records: Records, entropy: Entropy, session: Session
 ) -> Callable[[State], State]:
-    """A round as clients and server run it: every client sends its own part with its own share of the noise."""
+    """Return a function that runs a round as clients and server do.
+
+    Each client sends its part with its share of noise.
+    """
     laid = laid_out(plan, records, entropy)
 
     def one(state: State) -> State:
@@ -79,8 +90,8 @@ def _in_shares(
 def _messages(plan: Plan) -> int:
     """At most so many are sent: a client answers once a round, for all of its units in the batch.
 
-    In shares, clients without a unit in the batch send their noise too.
+    In shares, clients without a unit in the batch send their noise too; and nobody says who drew which round.
     """
-    if plan.trust.shared:
+    if plan.trust.shared or plan.run.sampled:
         return sum(plan.method.cohorts(plan.data, plan.target))
     return int(np.minimum(per_round(plan.run.batch, plan.run), plan.data.clients).sum())

@@ -1,4 +1,4 @@
-"""What the guarantees of hidden training assume, and what a reader should know of a run, as rows for people."""
+"""The assumptions of hidden training's guarantees, and facts about a run, as rows for people."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedveil.account.hidden import per_round
+from fedveil.algorithms.hidden.crowd import chance_of_a_larger_batch, steepness
 from fedveil.algorithms.share_words import SENT_ALWAYS, Row, drawn, share_rows, span
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary
+from fedveil.mechanism import LastIterate
 from fedveil.target import Target
 from fedveil.trust import Trust
 
@@ -24,26 +26,31 @@ _SENT: Row = ("it is sent a model only when it takes part", "declared", "declare
 def assumption_rows(
     method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust
 ) -> Sequence[Row]:
-    """All that the guarantee against this observer assumes, beside what every algorithm does."""
+    """Return everything that the guarantee against this observer assumes, besides what every algorithm does."""
     rows = [*_units(method), *_noise(method, trust)]
-    if adversary in ("final-model", "curious-client"):
+    if adversary == "final-model" or (adversary == "curious-client" and not method.run.sampled):
         rows += [*_steps(method), *_hiding(method, trust)]
-    if adversary == "every-model":
+    elif adversary in ("every-model", "curious-client") or (method.run.sampled and trust.shared):
         rows += _order(method, trust)  # where noise differs between rounds, not to know a unit's own round counts
     rows += _observer(method, adversary, data, target, trust)
     if not trust.shared:
         return rows
-    seen = method.deal == "records" or trust.key_holder == "clients"
+    seen = method.everyone or trust.key_holder == "clients"
     return [*rows, *share_rows(adversary, trust, method.cohorts(data, target), SENT_ALWAYS if seen else _SENT)]
 
 
 def _units(method: Hidden) -> list[Row]:
     run = method.run
     once = "at most one round of each pass" if run.rounds > 1 else "every round"
+    how, who = "the rounds are slices of one permutation", "joins" if run.sampled else "answers"
+    if run.order == "poisson":
+        once, how = f"every round with chance {run.rate:.6g}", "by a coin of its own for every round"
+    elif run.order == "independent":
+        once, how = f"one of {run.rounds} rounds of each pass", "picked uniformly by a draw of its own for every pass"
     return [
         ("gradient bound", f"{run.lipschitz:.12g}", "every record's gradient is clipped to it before it is averaged"),
-        ("a unit takes part in", once, "the rounds are slices of one permutation"),
-        ("fixed divisor", f"{span(run.batch)} units", "averages divide by the planned batch, whoever answers"),
+        ("a unit takes part in", once, how),
+        ("fixed divisor", f"{span(run.batch)} units", f"averages divide by the planned batch, whoever {who}"),
     ]
 
 
@@ -58,6 +65,8 @@ def _steps(method: Hidden) -> list[Row]:
     run = method.run
     if run.smoothness is None or not run.convex:
         return [("convexity", "not used", "only bounds that do without it are offered")]
+    if run.sampled:
+        return [*_sampled_steps(run), *_curvature(run)]
     largest = float(np.max(per_round(run.step_size, run)))
     limit = f"{largest:.6g} <= {2 / run.smoothness:.6g}" if largest <= 2 / run.smoothness else f"{largest:.6g}"
     held = "checked when the plan was made" if largest <= 2 / run.smoothness else "not met: the growth is charged"
@@ -65,6 +74,27 @@ def _steps(method: Hidden) -> list[Row]:
         ("step_size <= 2/smoothness", limit, held),
         ("smoothness", f"{run.smoothness:.12g}", "derived from the loss and the feature bound"),
     ]
+    return rows + _curvature(run)
+
+
+def _sampled_steps(run: LastIterate) -> list[Row]:
+    """Return rows about steps of rounds that more units may join than are planned."""
+    if run.largest_batch is None:
+        return []
+    largest = float(np.max(per_round(run.step_size, run) * steepness(run, float(run.largest_batch))))
+    limit = f"{largest:.6g} <= 2" if largest <= 2 else f"{largest:.6g}"
+    held = "checked when the plan was made" if largest <= 2 else "not met: the growth is charged"
+    chance = chance_of_a_larger_batch(run)
+    more = f"accounted for up to so many; the chance of more in any round, at most {chance:.2g}, is in delta"
+    return [
+        ("units that join a round", f"at most {run.largest_batch}", more),
+        ("step_size * smoothness of such a round", limit, held),
+        ("smoothness of a unit", f"{run.smoothness:.12g}", "derived from the loss and the feature bound"),
+    ]
+
+
+def _curvature(run: LastIterate) -> list[Row]:
+    rows: list[Row] = []
     if run.strong_convexity:
         rows.append(("strong convexity", f"{run.strong_convexity:.12g}", "the l2 term of the loss"))
     if run.diameter is not None:
@@ -81,24 +111,42 @@ def _hiding(method: Hidden, trust: Trust) -> list[Row]:
 
 
 def _order(method: Hidden, trust: Trust) -> list[Row]:
+    if method.run.sampled:
+        return [("secret draws", "of every unit, for itself", _who_draws(trust))]
     if method.run.order != "secret":
         return []
     how = drawn(trust, "drawn from the run's key, never written down")
     return [("secret order", f"{method.run.rounds} rounds a pass", how)]
 
 
+def _who_draws(trust: Trust) -> str:
+    """Return who draws, and who does not learn the draws."""
+    if not trust.shared:
+        how = "drawn for each client from the run's key, never written down; whoever draws the noise is trusted with "
+        return how + "them, and may see who has something to send"
+    how = "each client draws for its own units, across sites from its site's key, and tells nobody; every client is "
+    return how + "sent every model and answers in every round, with its noise alone if it drew nothing"
+
+
 def _observer(method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> list[Row]:
-    """What this observer is trusted with; where clients add shares, :func:`share_rows` says the rest."""
+    """Return what this observer is trusted with; if clients add shares, :func:`share_rows` says the rest."""
     shares = ("every client adds its share of the noise", "no dropouts, no colluders", "declared")
     match adversary:
         case "final-model" | "every-model":
             return [_SERVER]
         case "curious-client":
             held = method.participation(data, target).largest_client
+            if method.run.sampled:
+                own = ("a single client, not the victim's", f"at most {held} units", "it knows its own draws alone")
+                return [own, _SERVER]
             alone = ("a single client, not the victim's", f"at most {held} units", "the plan's data shape")
             return [alone, _SERVER] if trust.shared else [alone, _SENT, _SERVER]
         case _ if trust.shared:
             return []
+        case "server-with-secure-aggregation" if method.run.sampled:
+            sums = ("the server learns sums only", "declared", "declared: this run did not use secure aggregation")
+            why = "counted as known: only where clients add shares of the noise do all take part in every round"
+            return [sums, shares, ("the draws", "known to the server", why)]
         case "server-with-secure-aggregation":
             sums = ("the server learns sums only", "declared", "declared: this run did not use secure aggregation")
             return [sums, shares]
@@ -106,13 +154,21 @@ def _observer(method: Hidden, adversary: Adversary, data: DataShape, target: Tar
             return [("every client adds its share of the noise", "before it sends", "declared")]
 
 
+_ORDERS = {
+    "secret": "secret",
+    "public": "public",
+    "poisson": "poisson: a secret coin of its own for every unit and round",
+    "independent": "independent: every unit picks one round of each pass, secretly",
+}
+
+
 def fact_rows(method: Hidden, target: Target) -> Sequence[tuple[str, str]]:
-    """Order, rounds and noise."""
+    """Return facts about order, rounds and noise."""
     run = method.run
     batch = f"{run.batch:,}" if isinstance(run.batch, int) else f"{min(run.batch):,} to {max(run.batch):,}"
     return [
-        ("order", "secret" if run.order == "secret" else "public"),
-        ("rounds", f"{run.passes:,} x {run.rounds:,} of {batch} {target.unit}s"),
+        ("order", _ORDERS[run.order]),
+        ("rounds", f"{run.passes:,} x {run.rounds:,} of {'about ' if run.sampled else ''}{batch} {target.unit}s"),
         ("step", _ends(run.step_size)),
         (f"noise a {target.unit}", _ends(run.noise_std)),
         ("released", "the last model" if run.stopping == "end" else "the model after a random round"),

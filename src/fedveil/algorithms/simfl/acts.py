@@ -1,4 +1,4 @@
-"""How SimFL is carried out: here, or between parties whose sealed messages the aggregator carries."""
+"""How SimFL is carried out: in this process, or between parties whose sealed messages the aggregator carries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SimFL, planned: rounds and step by defaults that look at no data, the noise calibrated for the chosen observer."""
+"""Design of SimFL: rounds and step by defaults that do not look at data, noise calibrated for the chosen observer."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.values import number
 
-_EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
+_EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # reserved for the cost of the grid
 _ROUNDS = 100
 _MOMENTUM = 0.9
 _SCORE_NOISE = 0.8  # on the score of the longest row at the end; see algorithms/fedavg/design.py
@@ -21,7 +21,7 @@ _SCORE_NOISE = 0.8  # on the score of the longest row at the end; see algorithms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimFLRequest:
-    """``rate``: which share of the records joins a round, by secret coins; ``momentum`` of the leaders' steps."""
+    """``rate``: the share of records that join a round, by secret coins; ``momentum``: of the leaders' steps."""
 
     rate: float = 1.0
     momentum: float = _MOMENTUM
@@ -35,9 +35,9 @@ class SimFLRequest:
         require(0 <= self.momentum < 1, "algorithm.momentum", "lie in [0, 1)", self.momentum)
 
     def design(self, task: Task) -> Draft:
-        """Defaults first, then the noise that meets the target, then a step that the noise allows."""
+        """Set defaults first, then the noise that meets the target, then a step that the noise allows."""
         schedule, data, target = task.schedule, task.data, task.target
-        _check_wishes(task)
+        _check_schedule(task)
         constants = task.model.constants(data.bound)
         plain = SimFL(
             rounds=schedule.rounds if isinstance(schedule.rounds, int) else _ROUNDS,
@@ -58,13 +58,13 @@ class SimFLRequest:
         return Draft(method=replace(method, step_size=step), reason=reason)
 
     def grid(self, method: Method, task: Task) -> int:
-        """The finest on which float64 holds the sum of all records' gradients exactly."""
+        """Return the exponent of the finest grid on which float64 holds the sum of all records' gradients exactly."""
         found = _simfl(method)
         most = found.noise_std * math.sqrt(task.data.clients)
         return choose_grid(task.data.records * found.clip, found.noise_std, most)
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> SimFL:
-        """The same rounds with the noise for another target."""
+        """Return the same rounds with the noise for another target."""
         found, target = _simfl(method), task.target
         seen = replace(found, noise_multiplier=1.0).mechanism(target.adversary, task.data.clients, target.neighbours)
         factor, _ = calibrate(seen, epsilon=epsilon, delta=delta)
@@ -72,14 +72,14 @@ class SimFLRequest:
 
 
 def _step(method: SimFL, task: Task) -> float:
-    """As long as the loss allows and the noise permits: rounds add to the noise on a score in quadrature."""
+    """Return the longest step that the loss and the noise allow; noise on a score adds in quadrature over rounds."""
     spread = math.sqrt(method.rounds * task.data.clients) * method.noise_std * task.data.bound
     bearable = _SCORE_NOISE * (1 - method.momentum) * method.divisor(task.data) / spread
     return min(method.step_size, bearable)
 
 
-def _check_wishes(task: Task) -> None:
-    """What a schedule can say about simfl: rounds, step_size, noise_std (of one party's sum)."""
+def _check_schedule(task: Task) -> None:
+    """Refuse schedule entries other than rounds, step_size and noise_std (of one party's sum)."""
     schedule = task.schedule
     counted = schedule.rounds is None or isinstance(schedule.rounds, int)
     require(counted, "schedule.rounds", "be a whole number for simfl", schedule.rounds)

@@ -1,19 +1,19 @@
 """SimFL: no server; a rotating leader collects the parties' noised gradient sums, steps, and sends the model on.
 
-Every party adds noise to its own sum before it leaves it, the leader too. A party has seen, in the rounds it led, every
-other party's noised sum, and in the others the model. Page: docs/simfl.md.
+Every party adds noise to its own sum before it leaves, and so does the leader. In the rounds it led, a party has seen
+every other party's noised sum, and in the others the model. Page: docs/simfl.md.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from fedveil.account.compare import account_for
 from fedveil.account.grid import Grid
-from fedveil.algorithms.base import EveryModelSeen
+from fedveil.algorithms.base import EveryModelSeen, Tabled
 from fedveil.algorithms.share_words import Row
 from fedveil.checks import require
 from fedveil.data.records import DataShape
@@ -22,7 +22,6 @@ from fedveil.guarantee import Adversary, Answer, Bound, Neighbours
 from fedveil.mechanism import Compose, Gaussian, Mechanism, Repeat, SampledGaussian, with_beside
 from fedveil.model.rounding import rounding_bound
 from fedveil.model.spec import ModelPlan
-from fedveil.tables import filled
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices, number, whole
@@ -31,7 +30,7 @@ _MOST_ROUNDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimFL(EveryModelSeen):
+class SimFL(Tabled, EveryModelSeen):
     """``noise_multiplier``: noise of one party's sum over ``clip``, the bound on a record's gradient.
 
     ``rate``: every record joins a round by its own secret coin; 1: all do. ``momentum`` is part of the leader's step.
@@ -59,20 +58,23 @@ class SimFL(EveryModelSeen):
 
     @property
     def total(self) -> int:
-        """Rounds."""
+        """Number of rounds."""
         return self.rounds
 
     @property
     def noise_std(self) -> float:
-        """Of each coordinate of one party's sum."""
+        """Standard deviation of the noise on each coordinate of one party's sum."""
         return self.noise_multiplier * self.clip
 
     def leader(self, turn: int, parties: int) -> int:
-        """Who leads round ``turn`` (from 0): each in turn, so leads differ by at most one."""
+        """Return who leads round ``turn`` (from 0).
+
+        Parties lead in turn, so their numbers of leads differ by at most one.
+        """
         return turn % parties
 
     def leads(self, party: int, parties: int) -> int:
-        """How many rounds a party leads.
+        """Return how many rounds a party leads.
 
         >>> method = SimFL(rounds=7, step_size=1.0, clip=1.0, noise_multiplier=1.0)
         >>> [method.leads(party, 3) for party in range(3)]
@@ -81,11 +83,11 @@ class SimFL(EveryModelSeen):
         return self.rounds // parties + (party < self.rounds % parties)
 
     def divisor(self, data: DataShape) -> float:
-        """What sums are divided by, however many records joined."""
+        """Return what sums are divided by, however many records joined."""
         return self.rate * data.records
 
     def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """Records are protected, by a bound that the model enforces; there is someone to exchange with."""
+        """Refuse unless records are protected, the model enforces the clip, and there are several parties."""
         hint = 'Set privacy.unit = "record", or use fedavg, which protects clients.'
         require(target.unit == "record", "privacy.unit", "be record for simfl", target.unit, hint)
         require(data.clients >= 2, "clients", "be at least two for simfl, which has no server", data.clients)
@@ -93,18 +95,21 @@ class SimFL(EveryModelSeen):
         require(self.clip >= least, "simfl.clip", f"be at least the gradient bound, {least}", self.clip)
 
     def seen_by(self, party: int, parties: int, neighbours: Neighbours) -> Mechanism:
-        """What one party learns about a record of another: that party's sum alone, or all sums but its own added up."""
+        """Return what one party learns about a record of another.
+
+        That party's sum, or all sums but its own added up.
+        """
         alone, model = self.leads(party, parties), math.sqrt(parties - 1)
         parts = [self._use(1.0, alone, neighbours), self._use(model, self.rounds - alone, neighbours)]
         found = tuple(part for part in parts if part is not None)
         return found[0] if len(found) == 1 else Compose(parts=found)
 
     def mechanism(self, adversary: Adversary, parties: int, neighbours: Neighbours) -> Mechanism:
-        """What an observer learns about a record; the curious client is the party that led most often."""
+        """Return what an observer learns about a record; the curious client is the party that led most often."""
         match adversary:
             case "curious-client":
                 return self.seen_by(0, parties, neighbours)
-            case "server":  # there is none: whoever carries the messages, and reads them all
+            case "server":  # there is no server: this is whoever carries the messages and reads all of them
                 share = 1.0
             case _:  # models only, or sums only: the noise of all parties together
                 share = math.sqrt(parties)
@@ -123,23 +128,23 @@ class SimFL(EveryModelSeen):
 
     @property
     def served(self) -> bool:
-        """A rotating leader takes the place of a server."""
+        """False: a rotating leader takes the place of a server."""
         return False
 
     def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
-        """There is no server, so no trust to be stated."""
+        """Refuse any stated trust, since there is no server."""
         raise BadValue(f"[trust] must be left out for {self.kind}: it has no server to be trusted or not.")
 
     def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
-        """All but the leader send in every round."""
+        """Return the traffic: all parties but the leader send in every round."""
         return self.rounds * (data.clients - 1), self.rounds, data.clients
 
     def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
-        """The noise of all parties over the divisor."""
+        """Return the noise of all parties over the divisor."""
         return self.noise_std * math.sqrt(data.clients) / (self.rate * data.records)
 
     def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
-        """All parties, in every round."""
+        """Return all parties, for every round."""
         return [data.clients] * self.total
 
     def answer(
@@ -160,17 +165,17 @@ class SimFL(EveryModelSeen):
         return replace(found, bounds=(*found.bounds, *rows))
 
     def groups(self, parties: int) -> list[range]:
-        """Parties that have seen equally much, those who led more often first."""
+        """Return groups of parties that have seen equally much; those that led more often come first."""
         more = self.rounds % parties
         return [group for group in (range(more), range(more, parties)) if len(group)]
 
     def _row(self, group: range, parties: int, target: Target, delta: float) -> Bound:
         epsilon = account_for(self.seen_by(group[0], parties, target.neighbours), delta=delta).epsilon
-        # A statement about these parties, not about the worst one: it must not be taken for the certificate.
+        # A statement about these parties, not about the worst one, so it must not be used as the certificate.
         return Bound(name=_name(group), status="comparison", reason=self.received(group[0], parties), epsilon=epsilon)
 
     def received(self, party: int, parties: int) -> str:
-        """The messages that a party was sent, in words."""
+        """Return the messages that a party was sent, in words."""
         led = self.leads(party, parties)
         return (
             f"led {led} rounds and was sent {led * (parties - 1)} noised gradients of single parties; "
@@ -186,7 +191,10 @@ class SimFL(EveryModelSeen):
         target: Target,
         trust: Trust = CENTRAL,
     ) -> Grid:
-        """Every party's sum is rounded once a round; a sum of rounded normals is as good as a rounded normal."""
+        """Return what the grid costs.
+
+        Every party's sum is rounded once a round, and a sum of rounded normals is as good as a rounded normal.
+        """
         parties = data.clients
         once = Grid.of(
             exponent=exponent,
@@ -198,7 +206,7 @@ class SimFL(EveryModelSeen):
         return replace(once, total_variation=min(1.0, once.total_variation * parties))
 
     def _float_error(self, data: DataShape, model: ModelPlan) -> float:
-        """Of one party's sum."""
+        """Return the float error of one party's sum."""
         raw, rows = model.loss.constants(data.bound, model.clip), data.largest_client
         average = rounding_bound(
             rows=rows,
@@ -211,27 +219,17 @@ class SimFL(EveryModelSeen):
         return average * rows
 
     def radius(self, data: DataShape, model: ModelPlan) -> float:
-        """As stated, or too large to be reached by steps and noise in practice."""
+        """Return the stated radius, or one too large to be reached by steps and noise in practice."""
         if model.radius is not None:
             return model.radius
         noise = 10 * self.noise_std * math.sqrt(data.clients * model.loss.size(data.features))
         travel = self.step_size / (1 - self.momentum) * (data.records * self.clip + noise) / self.divisor(data)
         return 2.0 ** math.ceil(math.log2(self.rounds * travel))
 
-    def table(self) -> dict[str, Any]:
-        """All fields."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def read(cls, table: Mapping[str, Any]) -> "SimFL":
-        """From the table that :meth:`table` writes."""
-        found: SimFL = filled(cls, table, "method")
-        return found
-
     def assumptions(
         self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
     ) -> Sequence[Row]:
-        """Clipping, noise, sampling, and what this observer has seen."""
+        """Return the assumptions: clipping, noise, sampling, and what this observer has seen."""
         everyone = "drawn for every party and round, also when none of its records joins"
         rows = [
             ("gradient bound", f"{self.clip:.12g}", "every record's gradient is clipped to it before it is added"),
@@ -259,7 +257,7 @@ class SimFL(EveryModelSeen):
                 return [("messages between parties stay between them", "declared", "declared"), honest]
 
     def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
-        """Turns, steps and noise."""
+        """Return facts about turns, steps and noise."""
         joined = "all" if self.rate == 1 else f"{100 * self.rate:.4g}% of the"
         return [
             ("server", "none: the parties lead in turn"),
@@ -271,8 +269,9 @@ class SimFL(EveryModelSeen):
 
 
 def _name(group: range) -> str:
-    """Parties are counted from 1."""
+    """Return the name of a group of parties, counted from 1."""
     return f"party {group[0] + 1}" if len(group) == 1 else f"parties {group[0] + 1} to {group[-1] + 1}"
 
 
 METHOD = SimFL
+TITLE = "rounds without a server, led by each client in turn (SimFL)"

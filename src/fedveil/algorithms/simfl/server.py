@@ -1,6 +1,6 @@
 """The aggregator's part of SimFL: it carries sealed messages from the parties to the leader and back, and reads none.
 
-What it carries is on its disk between rounds: a restart goes on with the same envelopes.
+What it carries is on its disk between rounds, so a restart continues with the same envelopes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def check_parties(members: Consortium) -> None:
-    """Every site is one party, and they are numbered by their names: so each knows by itself who leads."""
+    """Refuse unless every site is one party and parties are numbered by their names, so that each knows who leads."""
     numbers = [members.members[site].clients.tolist() for site in sorted(members.members)]
     rule = "be one at each site for simfl, numbered in the order of the sites' names"
     require(numbers == [[k] for k in range(len(numbers))], "The clients", rule, numbers)
 
 
 def relayed_model(plan: Plan, sites: list[str], ask: Asks, log: Path, tick: Callable[[int], None]) -> Vector:
-    """All rounds; the model that the last leader releases."""
+    """Relay all rounds and return the model that the last leader releases."""
     method, names = simfl_of(plan), sorted(sites)
     kept = Content.read(log.read_bytes()) if log.exists() else Content(values={"round": 0})
     for turn in range(int(kept.values["round"]), method.rounds):

@@ -1,7 +1,7 @@
-"""A site's part of SimFL: its own noised sum, sealed for the leader of the round; and the leader's step, in its turn.
+"""A site's part of SimFL: its own noised sum, sealed for the leader of the round, and the leader's step in its turn.
 
-The parties are the sites, numbered by their names, so nobody chooses who leads. Whoever carries the messages reads
-none of them: sums are sealed for the leader, models for the others, by the public keys that sites have of each other.
+The parties are the sites, numbered by their names, so nobody chooses who leads. Whoever carries the messages can read
+none: sums are sealed for the leader, models for the others, by the public keys that sites have of each other.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _MODEL: Final = "party-model"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stand:
-    """What a party knows before round ``round``: one model for it, ever."""
+    """What a party knows before round ``round``; there is only one model for a round."""
 
     round: int
     model: Vector
     speed: Vector
 
     def write(self) -> Content:
-        """As content."""
+        """Return the state as content."""
         return Content(values={"round": self.round}, rows={"model": self.model, "speed": self.speed})
 
     @classmethod
     def read(cls, said: Content, size: int) -> Stand:
-        """From content; anything but finite rows of the right length is refused."""
+        """Read the state from content; refuse anything but finite rows of the right length."""
         turn, rows = said.values.get("round"), [said.rows.get(name) for name in ("model", "speed")]
         found = [row.astype(np.float64) for row in rows if row is not None and _vector(row, size)]
         if type(turn) is not int or len(found) != 2:
@@ -59,7 +59,7 @@ class Stand:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SimFLSite:
-    """One run at one site; ``memory``: a private file for what must outlive this process; ``names``: all parties."""
+    """One run at one site; ``memory``: a private file for what must survive a restart; ``names``: all parties."""
 
     plan: Plan
     run: str
@@ -82,7 +82,7 @@ class SimFLSite:
         memory: Path,
         random: Callable[[int], bytes],
     ) -> SimFLSite:
-        """``keys``: the site's own, and the public ones it has of the others."""
+        """Set up the site; ``keys``: the site's own, and the public keys of the others."""
         identity, peers = keys
         names = tuple(sorted([identity.name, *peers]))
         (own,) = parties_of(plan, records)
@@ -90,7 +90,7 @@ class SimFLSite:
         return cls(plan, run, party, names, identity, peers, entropy, memory, random)
 
     def contribute(self, turn: int, asked: Content) -> Content:
-        """The noised sum of this round, for its leader's eyes."""
+        """Return the noised sum of this round, sealed for its leader."""
         leader = self.leader(turn)
         if leader == self.identity.name:
             raise Refused("out-of-turn")
@@ -98,11 +98,11 @@ class SimFLSite:
         return Content(blocks={"sum": self._sealed(leader, _SUM, turn, Content(rows={"sum": self._own(stand)}))})
 
     def lead(self, turn: int, asked: Content) -> Content:
-        """The step, if this site leads: the new model for each of the others; the last one is for everybody."""
+        """Step if this site leads; return the new model sealed for each of the others, the last one for everybody."""
         if self.leader(turn) != self.identity.name:
             raise Refused("out-of-turn")
         kept = self._kept()
-        if kept.round != turn + 1:  # otherwise the step is done, and is told again
+        if kept.round != turn + 1:  # otherwise the step is already done, and is only sent again
             stand = self._stand(turn, asked)
             total = np.zeros(self.plan.dimension)
             for name in self.names:  # in the order of the parties, as in one process
@@ -114,14 +114,17 @@ class SimFLSite:
         return Content(rows={"model": kept.model} if last else {}, blocks=said)
 
     def leader(self, turn: int) -> str:
-        """Who leads a round."""
+        """Return who leads a round."""
         method = simfl_of(self.plan)
         if not 0 <= turn < method.rounds:
             raise Refused("no-such-round")
         return self.names[method.leader(turn, len(self.names))]
 
     def _stand(self, turn: int, asked: Content) -> Stand:
-        """Before a round: as remembered, or as the last leader says it is, and then remembered first."""
+        """Return the state before a round.
+
+        As remembered, or as the last leader says, which is then remembered first.
+        """
         kept = self._kept()
         if kept.round == turn:
             return kept
@@ -144,7 +147,7 @@ class SimFLSite:
         return self.party.noised_sum(simfl_of(self.plan), stand.model, unit, self.entropy, stand.round)[0]
 
     def _sum_of(self, name: str, turn: int, asked: Content) -> Vector:
-        """Another party's; one that no party's records and noise can give is refused."""
+        """Return another party's sum; refuse one that no party's records and noise can give."""
         row = self._opened(name, _SUM, turn, asked.blocks.get(name, b"")).rows.get("sum")
         size, method, unit = self.plan.dimension, simfl_of(self.plan), 2.0**self.plan.grid
         if row is None or not _vector(row, size) or not bool(np.all(row == np.rint(row))):
@@ -161,7 +164,7 @@ class SimFLSite:
         return seal(head, content.write(), me, self.peers[receiver], self.random(32))
 
     def _opened(self, sender: str, kind: str, turn: int, envelope: bytes) -> Content:
-        """What another site sealed for this one, of this run and this round."""
+        """Open what another site sealed for this one, in this run and this round."""
         opened = unseal(envelope, self.identity, self.peers[sender])
         if (opened.head.run, opened.head.kind, opened.head.round) != (self.run, kind, turn):
             raise Refused("stale-round")
@@ -169,7 +172,7 @@ class SimFLSite:
 
 
 def check_party(plan: Plan, proposal: Content, records: Records, me: str, peers: Mapping[str, Card]) -> None:
-    """Whether this site is one party, and its number is its place among the names."""
+    """Refuse unless this site is one party, numbered by its place among the names."""
     names = sorted([me, *peers])
     if len(names) != plan.data.clients:
         raise Refused("unknown-peers")

@@ -1,4 +1,4 @@
-"""SimFL in this process: parties send noised sums to the leader of the round, who steps and sends the model on."""
+"""SimFL in this process: parties send noised sums to the leader of the round, which steps and sends the model on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """What one party is sent by another in a round: a noised gradient sum (in grid steps), or the model."""
+    """A message from one party to another in a round: a noised gradient sum (in grid steps), or the model."""
 
     round: int
     sender: int
@@ -40,7 +40,7 @@ Wire = Callable[[Message], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Party:
-    """One party's own records, and what it does with them."""
+    """The records of one party, and what it computes from them."""
 
     number: int
     loss: Loss
@@ -49,7 +49,7 @@ class Party:
     norms: Vector
 
     def noised_sum(self, method: SimFL, model: Vector, unit: float, entropy: Entropy, turn: int) -> tuple[Vector, int]:
-        """The clipped gradients of the records that join, added up and noised, in whole grid steps."""
+        """Return the sum of the clipped gradients of the records that join, noised, in whole grid steps."""
         weights = None if method.rate == 1 else self.joining(method.rate, entropy, turn).astype(np.float64)
         total, dropped = self.loss.gradient(
             model, self.features, self.targets, clip=method.clip, weights=weights, norms=self.norms
@@ -59,13 +59,13 @@ class Party:
         return np.rint(total / unit) + noise, dropped
 
     def joining(self, rate: float, entropy: Entropy, turn: int) -> NDArray[np.bool_]:
-        """Which of its records join a round: a coin each, no likelier than ``rate``."""
+        """Return which of its records join a round, by a coin each with a chance of at most ``rate``."""
         words = entropy.words(f"records of party {self.number}", turn, self.targets.size)
         return np.asarray(words < np.uint64(min(int(rate * 2**64), 2**64 - 1)))
 
 
 def train_simfl(plan: Plan, records: Records, entropy: Entropy, tick: Tick, *, wire: Wire | None = None) -> Trained:
-    """The model after the last round; ``wire`` is shown every message."""
+    """Train and return the model after the last round; ``wire`` is called with every message."""
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
     method, parties, unit = simfl_of(plan), parties_of(plan, records), 2.0**plan.grid
     send = wire or (lambda message: None)
@@ -89,14 +89,14 @@ def train_simfl(plan: Plan, records: Records, entropy: Entropy, tick: Tick, *, w
 
 
 def step(plan: Plan, model: Vector, speed: Vector, total: Vector) -> tuple[Vector, Vector]:
-    """What the leader does with the sum of a round (in grid steps): the next model and its speed."""
+    """Return the leader's next model and its speed, from the sum of a round (in grid steps)."""
     method, unit = simfl_of(plan), 2.0**plan.grid
     speed = method.momentum * speed + total * (unit / method.divisor(plan.data)) + plan.model.l2 * model
     return project(model - method.step_size * speed, plan.radius), speed
 
 
 def parties_of(plan: Plan, records: Records) -> list[Party]:
-    """The parties with their own records."""
+    """Return the parties, each with its own records."""
     order, starts = records.by_client()
     features, targets = records.features[order], records.targets[order]
     norms = np.sqrt(np.vecdot(features, features))
@@ -105,7 +105,7 @@ def parties_of(plan: Plan, records: Records) -> list[Party]:
 
 
 def simfl_of(plan: Plan) -> SimFL:
-    """The plan's method, which must be this one."""
+    """Return the plan's method, which must be SimFL."""
     if not isinstance(plan.method, SimFL):
         raise BadValue(f"The plan must be for simfl here, and it is for {plan.method.kind}.")
     return plan.method

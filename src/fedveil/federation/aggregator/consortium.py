@@ -1,4 +1,4 @@
-"""The sites of a run as the aggregator knows them: how many records each client has, and how all are numbered."""
+"""The sites of a run as the aggregator knows them: the clients of each, their records, and one numbering for all."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +13,16 @@ from fedveil.errors import BadValue
 from fedveil.values import Indices
 from fedveil.wire.content import Content
 
-_NAMED: tuple[Places, ...] = ("client column", "file names")  # what a site may say; any other word is passed over
-_MOST = 10**8  # records of a site: what a site says of itself must not be able to use up the aggregator's memory
+_NAMED: tuple[Places, ...] = ("client column", "file names")  # descriptions that a site may give; others are ignored
+_MOST = 10**8  # most records of a site, so that a false statement cannot exhaust the aggregator's memory
 
 
 def consortium(described: Mapping[str, Content]) -> Consortium:
-    """From what the sites say: numbered site by site in the order of their names, unless a trial has fixed all."""
+    """Build the consortium from what the sites say about themselves.
+
+    Records and clients are numbered site by site, in the order of the sites' names, unless a trial has fixed the
+    numbers.
+    """
     names = sorted(described)
     require(len(names) >= 1, "sites", "be at least one", 0)
     kinds = {_kind(described[name]) for name in names}
@@ -87,7 +91,7 @@ def _fixed(said: Content) -> tuple[Member, Indices]:
 
 
 def _whole(owners: list[tuple[Indices, Indices]], count: int) -> Indices:
-    """The owner of every record; each record must be numbered once."""
+    """Return the owner of every record; refuse unless each record is numbered exactly once."""
     found = np.full(count, -1, dtype=np.int64)
     for records, owner in owners:
         right = records.size == owner.size and bool(np.all((records >= 0) & (records < count)))

@@ -1,7 +1,7 @@
-"""The aggregator's part of encrypted sums: it adds what it cannot open, and has the sum opened.
+"""The aggregator's part of encrypted sums: it adds ciphertexts that it cannot open, and has the sum opened.
 
-The sum is on the disk before anybody is asked to open it: a restart asks for the same one. Two sums of a round, over
-different survivors, would show single clients' updates by their difference.
+The sum is on the disk before anybody is asked to open it, so a restart asks for the same one. Two sums of a round over
+different clients would reveal single updates by their difference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,10 @@ from fedveil.wire.content import Content
 
 
 class Asks(Protocol):
-    """Asks one kind of thing until nobody is awaited and enough has come (see :func:`weight`); what came in time."""
+    """Asks sites one kind of question and returns the answers that came in time.
+
+    It stops when no site is awaited and enough has come (see :func:`weight`).
+    """
 
     def __call__(  # noqa: D102
         self, kind: str, questions: Mapping[str, Content], needed: int, empty: Adder, /
@@ -33,19 +36,22 @@ class Asks(Protocol):
 
 
 def adder_of(serving: Serving, public: bytes, turn: int) -> Adder:
-    """An empty sum; a key that is none of this plan's is refused."""
+    """Return an empty sum; refuse a key that does not fit the plan."""
     return Adder.open(public, parameters_of(serving.plan), turn=turn, size=serving.plan.dimension)
 
 
 def weight(answer: Answer) -> int:
-    """What an answer counts for: the clients whose parts are in it, or one word."""
+    """Return what an answer counts for: the number of clients whose updates are in it, or one for a consent."""
     if answer.kind == "encrypted":
         return len(answer.content.blocks)
     return int(answer.kind in ("consented", "opened"))
 
 
 def encrypted_sum(serving: Serving, stand: Standing, public: bytes, ask: Asks, log: Path) -> bytes:
-    """The sum of the next round, still closed, and the only one of it; too few parts, and the round is refused."""
+    """Return the sum of the next round, still encrypted; there is only one such sum.
+
+    A round with too few updates is refused.
+    """
     turn, empty = stand.round, adder_of(serving, public, stand.round)
     kept = _read_log(log, turn)
     if kept is None:
@@ -64,7 +70,7 @@ def encrypted_sum(serving: Serving, stand: Standing, public: bytes, ask: Asks, l
 
 
 def opened_outside(turn: int, kept: bytes, ask: Asks, holder: str, empty: Adder) -> Whole:
-    """What the key holder says the sum is; nobody else can say it."""
+    """Ask the key holder to open the sum, and return it; nobody else can open it."""
     found = ask("open", {holder: Content(blocks={"sum": kept})}, 1, empty).get(holder)
     if found is None or found.kind != "opened":
         why = "does not answer" if found is None else f"refuses: {reason(found)}"
@@ -76,7 +82,7 @@ def opened_outside(turn: int, kept: bytes, ask: Asks, holder: str, empty: Adder)
 
 
 def opened_by_most(turn: int, kept: bytes, ask: Asks, sites: Sequence[str], empty: Adder) -> Whole:
-    """What a site says the sum is, once most sites have consented that it is this one."""
+    """Ask a site to open the sum, after most sites have consented to this sum, and return it."""
     needed, digest = majority(len(sites)), sha256(kept).hexdigest()
     given = ask("consent", {site: Content(values={"sum": digest}) for site in sites}, needed, empty)
     words = {site: one.content.blocks["consent"] for site, one in given.items() if one.kind == "consented"}
@@ -98,7 +104,7 @@ def opened_by_most(turn: int, kept: bytes, ask: Asks, sites: Sequence[str], empt
 
 
 def taken(adder: Adder, said: Content) -> Adder:
-    """With the parts of one more site."""
+    """Return the sum with the updates of one more site."""
     for name in sorted(said.blocks, key=int):
         before = adder.senders
         adder = adder.take(said.blocks[name])
@@ -108,7 +114,10 @@ def taken(adder: Adder, said: Content) -> Adder:
 
 
 def right(serving: Serving, turn: int, site: str, answer: Answer, empty: Adder) -> bool:
-    """Whether an answer holds parts of the site's own clients that can be added, a word, or a sum that was opened."""
+    """Return whether an answer is acceptable.
+
+    It must hold updates of the site's own clients that can be added, a consent, or an opened sum.
+    """
     if answer.kind == "consented":
         return "consent" in answer.content.blocks
     if answer.kind == "opened":

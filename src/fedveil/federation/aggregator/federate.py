@@ -1,7 +1,7 @@
-"""A study carried out across sites: agree, charge, ask round by round, record, release; a crash loses no charge.
+"""Carry out a study across sites: agree, charge, ask round by round, record, release. A crash loses no charge.
 
-The order is that of a run in one process. A round's question is determined by the checkpoint that was on the disk
-before it was asked, so a restarted aggregator asks the same question, and a site gives the same answer.
+The order is that of a run in one process. The question of a round is determined by the checkpoint that was on the disk
+before, so a restarted aggregator asks the same question, and a site gives the same answer.
 """
 
 import json
@@ -18,11 +18,12 @@ from fedveil.algorithms.acting import Relay
 from fedveil.algorithms.registry import acts_of
 from fedveil.checks import require
 from fedveil.data.load import Loaded
+from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
 from fedveil.federation.aggregator.consortium import consortium
 from fedveil.federation.aggregator.late_windows import LateWindows
 from fedveil.federation.aggregator.post import Post
-from fedveil.federation.aggregator.refusals import ask_everybody, never
+from fedveil.federation.aggregator.refusals import ask_all, never
 from fedveil.federation.aggregator.round_sums import RoundSums
 from fedveil.files import public_folder
 from fedveil.ledger import Ledger
@@ -41,26 +42,27 @@ from fedveil.trust import Trust
 from fedveil.wire.content import Content
 from fedveil.wire.keys import Card
 
-_ATTEMPT: Final = 2**32  # envelopes that one start of the aggregator may send
-_HELLO: Final = 120.0  # seconds for sites to say who they are, before there is a plan
+_ATTEMPT: Final = 2**32  # most envelopes that one start of the aggregator may send
+_HELLO: Final = 120.0  # seconds in which sites must introduce themselves, before there is a plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Held:
-    """Records that the aggregator may measure on, and whether they are public."""
+    """Records that the aggregator may measure on, whether they are public, and how they were made, if it knows."""
 
     records: Records | None = None
     public: bool = True
+    preparation: Preparation | None = None
 
     @property
     def count(self) -> int:
-        """How many."""
+        """Number of records, zero if there are none."""
         return 0 if self.records is None else len(self.records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """What one start of an aggregator works with: the run's name and key, and the first number of its envelopes."""
+    """State of one start of an aggregator: the run's name and key, and the first number of its envelopes."""
 
     run: str
     key: bytes
@@ -68,7 +70,7 @@ class Begun:
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Refuse to begin where a run is, and to go on where none is."""
+    """Refuse to begin in a folder that holds a run, and to resume in one that does not."""
     begun = (folder / "private" / "aggregator").exists()
     if resume:
         require(begun, "--resume", "name a folder with a run in it", str(folder))
@@ -84,12 +86,15 @@ def check_carried(plan: Plan) -> None:
     require(stated, "The study", "say whom the sites trust", None, hint)
     hint = "Leave speeds, jitter, delay and loss out: a real network has its own."
     require(plan.method.waits, "algorithm", "let clients wait for each other across sites", "a network", hint)
-    most = ENVELOPE // 16  # a model with as much around it again
+    most = ENVELOPE // 16  # leaves as many bytes again for everything around the model
     require(plan.dimension <= most, "The model", f"have at most {most} parameters across sites", plan.dimension)
 
 
 def together(study: Study, members: Consortium) -> Study:
-    """The study with the most clients that a site of these holds: a curious site sees what they all see."""
+    """Return the study with ``trust.together`` set to the most clients that one of these sites holds.
+
+    A curious site sees what all of its clients see.
+    """
     most = max(member.clients.size for member in members.members.values())
     if not study.trust.shared or most <= study.trust.hand:
         return study
@@ -97,11 +102,14 @@ def together(study: Study, members: Consortium) -> Study:
 
 
 def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
-    """Name and key are drawn once; the count of starts is on the disk before the first envelope leaves."""
+    """Draw the run's name and key once, and count the starts of the aggregator.
+
+    The count is on the disk before the first envelope leaves.
+    """
     check_folder(folder, resume)
     public_folder(folder)
     private = private_folder(folder / "private")
-    with sole_use(private):  # an aggregator that is at work here is left alone
+    with sole_use(private):  # leaves an aggregator that is running here alone
         return _begun(folder, private, resume, random)
 
 
@@ -119,7 +127,7 @@ def _begun(folder: Path, private: Path, resume: bool, random: Callable[[int], by
 @final
 @dataclass(slots=True, kw_only=True)
 class Federation:
-    """One start of an aggregator; ``holder``: the deployment's third party, asked only where the plan says so."""
+    """One start of an aggregator; ``holder``: the deployment's third party, asked only if the plan needs one."""
 
     study: Study
     folder: Path
@@ -132,7 +140,7 @@ class Federation:
     holder: Card | None = None
 
     def conduct(self) -> dict[str, Any]:
-        """Run the study; the metrics it wrote."""
+        """Run the study and return the metrics that were written."""
         require(not self.study.baselines, "report.baselines", "be false across sites", True)
         with sole_use(self.folder / "private"):
             if has_released(self.folder):  # stopped between the release and the certificate
@@ -158,13 +166,15 @@ class Federation:
         return self._rounds(plan, members, server)
 
     def _members(self) -> Consortium:
-        """What the sites say of themselves, kept from the first start on: a run's data do not change."""
+        """Return what the sites say about themselves, as kept at the first start, since the data of a run do not
+        change.
+        """
         path = self.folder / "private" / "members"
         if path.exists():
             kept = Content.read(path.read_bytes())
             return consortium({name: Content.read(block) for name, block in kept.blocks.items()})
         asked = {site: Content() for site in self.cards}
-        found = ask_everybody(self.post, "hello", asked, _HELLO, "here")
+        found = ask_all(self.post, "hello", asked, _HELLO, "here")
         said = {site: answer.content for site, answer in found.items()}
         made = consortium(said)
         write_atomically(path, Content(blocks={site: content.write() for site, content in said.items()}).write())
@@ -189,14 +199,14 @@ class Federation:
         return plan
 
     def _books(self) -> Path:
-        """The aggregator has no data, so no place beside them either."""
+        """Return the path of the books. The aggregator has no data, so there is no default place beside them."""
         own = self.study.books.ledger
         hint = "Without one, each run has books of its own, and a cap would bind each alone."
         require(own is not None or not self.study.books.caps, "books.ledger", "be given with a cap", None, hint)
         return own or self.folder / "private" / "ledger.sqlite"
 
     def _fingerprint(self, key: bytes) -> str:
-        """The aggregator has no data: its books belong to the sites, by their keys."""
+        """Return an identifier of the sites' keys, in place of one of data, since the aggregator has no data."""
         digest = blake2b(key=key, digest_size=32)
         for site in sorted(self.cards):
             digest.update(self.cards[site].text().encode())
@@ -208,7 +218,10 @@ class Federation:
         return Entropy.from_key(self.begun.key, context=plan.hash + self.begun.run)
 
     def _propose(self, plan: Plan, rows: Callable[[str], dict[str, Any]]) -> None:
-        """Every site sees the plan, and its own records' rounds, and agrees; the key holder before, who has no data."""
+        """Send the plan to every site, with the rounds of its own records, and require that it agrees.
+
+        The key holder, who has no data, is asked first.
+        """
         values: dict[str, Any] = {"plan": plan.hash}
         if plan.seeded:
             values["seed"] = self.study.seed
@@ -216,23 +229,23 @@ class Federation:
         seconds = plan.trust.timeout
         if _outside(plan) and self.holder is not None:
             asked = {self.holder.name: Content(values={"plan": plan.hash}, blocks=blocks)}
-            ask_everybody(self.post, "propose", asked, seconds, "accepted", who="Key holder")
+            ask_all(self.post, "propose", asked, seconds, "accepted", who="Key holder")
         asked = {site: Content(values=values, rows=rows(site), blocks=blocks) for site in self.cards}
-        ask_everybody(self.post, "propose", asked, seconds, "accepted")
+        ask_all(self.post, "propose", asked, seconds, "accepted")
 
     def _relayed(self, plan: Plan, relay: Relay) -> Any:
-        """All rounds of a method without a server: carried here, and not read."""
+        """Relay all rounds of a method without a server; the aggregator carries the messages and cannot read them."""
         tick = self._ticking(plan)
 
         def ask(kind: str, turn: int, asked: Mapping[str, Content], wanted: str, /) -> dict[str, Content]:
-            said = ask_everybody(self.post, kind, asked, Trust().timeout, wanted, turn)
+            said = ask_all(self.post, kind, asked, Trust().timeout, wanted, turn)
             return {site: answer.content for site, answer in said.items()}
 
         log = self.folder / "private" / "relayed"
         return relay.model(plan, list(self.cards), ask, log, lambda turn: tick(turn, plan.method.total))
 
     def _rounds(self, plan: Plan, members: Consortium, server: Serving) -> Any:
-        """The last model; the state is on the disk before the next question leaves."""
+        """Run all rounds and return the last model; the state is on the disk before the next question leaves."""
         private, mark = self.folder / "private", sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
         tick = self._ticking(plan)
         if plan.trust.patience is not None:
@@ -267,7 +280,7 @@ class Federation:
         return server.model(stand)
 
     def _ticking(self, plan: Plan) -> Callable[[int, int], None]:
-        """Tells whoever watches how far the run has come: rounds done, of how many."""
+        """Return a function that reports the progress to the watcher: rounds done, and rounds in all."""
         began, charged = self.system.seconds(), cost_of(plan, plan.target.adversary).epsilon
         told: list[int] = []
 
@@ -280,7 +293,7 @@ class Federation:
         return tick
 
     def _release(self, plan: Plan, model: Any, entropy: Entropy, books: Transaction) -> dict[str, Any]:
-        """Record the release, then make it; then tell the sites."""
+        """Record the release, then publish the model, then tell the sites."""
         metrics = self._metrics(plan, model, entropy)
         data = model_file(plan, model)
         also = ["metrics.json"] if metrics["test"] else []
@@ -288,7 +301,7 @@ class Federation:
         write_atomically(self.folder / "model.npz", data, mode=PUBLIC)
         text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
         write_atomically(self.folder / "metrics.json", text.encode(), mode=PUBLIC)
-        write_atomically(self.folder / "private" / "released", data)  # until every site has it
+        write_atomically(self.folder / "private" / "released", data)  # kept until every site has received it
         write_atomically(self.folder / LAST, books.export(), mode=PUBLIC)
         self._end()
         return metrics
@@ -298,13 +311,20 @@ class Federation:
         if held is None:
             task = "classification" if plan.data.classes else "regression"
             return {"format": 1, "task": task, "test": None, "baselines": {}}
-        # Without baselines nothing is measured on training records, so none are needed.
-        loaded = Loaded(train=held, test=held, test_public=self.held.public, dropped_rows=0, feature_names=())
+        # Without baselines nothing is measured on training records, so the aggregator needs none.
+        loaded = Loaded(
+            train=held,
+            test=held,
+            test_public=self.held.public,
+            dropped_rows=0,
+            feature_names=(),
+            preparation=self.held.preparation,
+        )
         return published(plan, measure(plan, loaded, model, entropy), self.folder / "private")
 
     def _end(self) -> None:
-        """Destroy what is secret, then tell those who were not told; again: nothing happens."""
-        # The order of the rounds and the stop follow from the key, and must stay secret; the name is still needed.
+        """Destroy the secrets, then tell the sites that were not told yet; doing it again has no effect."""
+        # The order of the rounds and the stop follow from the key, so it must stay secret; the name is still needed.
         write_atomically(self.folder / "private" / "aggregator", bytes.fromhex(self.begun.run) + bytes(KEY_BYTES))
         destroy_secrets(self.folder, ("checkpoint", "relayed", "masked", "encrypted", "windows"))
         released = self.folder / "private" / "released"
@@ -312,9 +332,9 @@ class Federation:
             self._finish(released.read_bytes())
 
     def _finish(self, data: bytes) -> None:
-        """Every site gets the model and closes its record; one that is away now gets it when the run is resumed.
+        """Send the model to every site, which closes its record; a site that is away gets it when the run is resumed.
 
-        A key holder is told too, without the model, and destroys its key.
+        A key holder is told without the model, and destroys its key.
         """
         asked = {site: Content(blocks={"model": data}) for site in self.cards}
         plan = read_plan((self.folder / "plan.toml").read_text(encoding="utf-8"))
@@ -327,5 +347,5 @@ class Federation:
 
 
 def _outside(plan: Plan) -> bool:
-    """Whether a third party holds the key of encrypted sums."""
+    """Return whether a third party holds the key of encrypted sums."""
     return plan.trust.key_holder == "third-party"

@@ -1,9 +1,9 @@
-"""DP-SGD across sites that do not wait for each other: a window takes what has come, and late updates join a later one.
+"""DP-SGD across sites that do not wait for each other: late updates join a later window.
 
-Every update carries all of its client's noise, so who is in which window is post-processing, and nobody is charged for
-it (docs/dpsgd.md). Each site goes through its own windows one after another: it gets the newest model when its last
-update has been mixed in. What each site was asked is on the disk before the question leaves, so a restarted aggregator
-asks the same, and gets the same answer.
+A window takes what has come. Every update carries all of its client's noise, so which update is in which window is
+post-processing, and costs no privacy (docs/dpsgd.md). Each site works through its own windows one after another: it
+gets the newest model after its last update was mixed in. The question to each site is on the disk before it leaves, so
+a restarted aggregator asks the same and gets the same answer.
 """
 
 import json
@@ -28,25 +28,25 @@ from fedveil.wire.envelope import Refused
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """Where a run stands: the model, the one each site works from, and which sites were in each window so far."""
+    """State of a run: the model, the model that each site works from, and which sites were in each window so far."""
 
     model: Vector
     held: Mapping[str, Vector]
     windows: tuple[tuple[str, ...], ...] = ()
 
     def turn(self, site: str) -> int:
-        """A site's own next window."""
+        """Return the number of a site's own next window."""
         return sum(site in window for window in self.windows)
 
     def write(self, mark: str) -> bytes:
-        """All of it; ``mark`` names plan and run."""
+        """Return the state as bytes; ``mark`` identifies plan and run."""
         values = {"mark": mark, "windows": [list(window) for window in self.windows]}
         blocks = {site: row.tobytes() for site, row in self.held.items()}
         return Content(values=values, rows={"model": self.model}, blocks=blocks).write()
 
     @classmethod
     def read(cls, data: bytes, mark: str) -> "Flow":
-        """What :meth:`write` wrote for the same plan and run."""
+        """Read what :meth:`write` wrote for the same plan and run."""
         try:
             kept = Content.read(data)
         except Refused as error:
@@ -60,7 +60,10 @@ class Flow:
 @final
 @dataclass(slots=True, kw_only=True)
 class LateWindows:
-    """One start of an aggregator; ``tick`` is told how many of all the sites' windows are in."""
+    """One start of an aggregator.
+
+    ``tick`` is called with the number of windows that have come, of all sites together.
+    """
 
     server: Serving
     members: Consortium
@@ -69,7 +72,7 @@ class LateWindows:
     private: Path
     mark: str
     tick: Callable[[int, int], None]
-    _since: dict[str, float] = field(default_factory=dict)  # when a site's present question was first to be asked
+    _since: dict[str, float] = field(default_factory=dict)  # when the current question of a site was due
     _tried: dict[str, float] = field(default_factory=dict)  # when it was last sent
     _waiting: list[Sent] = field(default_factory=list)
     _all: int = field(init=False)
@@ -79,7 +82,10 @@ class LateWindows:
         self._all = sum(bool(clients(turn, site)) for turn in range(self.server.last) for site in sites)
 
     def model(self) -> Vector:
-        """After everybody's last window, or without those whom the plan lets be missing at the end."""
+        """Run until every site has sent its last window, and return the model.
+
+        At the end, as many clients may be missing as the plan allows.
+        """
         flow, answers = self._begin(), dict[str, Answer]()
         opened = self.post.clock.seconds()
         while left := self._left(flow):
@@ -109,11 +115,11 @@ class LateWindows:
         return flow
 
     def _left(self, flow: Flow) -> list[str]:
-        """Sites whose clients have rounds left."""
+        """Return the sites whose clients have rounds left."""
         return [site for site in sorted(flow.held) if self.server.clients(flow.turn(site), site)]
 
     def _ask(self, flow: Flow, sites: Sequence[str], now: float) -> None:
-        """Send what is due: a site that is away, or failed, is asked the same again until it answers."""
+        """Send the questions that are due; a site that is away or failed is asked the same again until it answers."""
         for site in sites:
             self._since.setdefault(site, now)
         away = {sent.site for sent in self._waiting if now - self._tried[sent.site] < self.trust.timeout}
@@ -136,7 +142,7 @@ class LateWindows:
         return {sent.site: answer for sent, answer in found if answer is not None}
 
     def _closed(self, flow: Flow, answers: Mapping[str, Answer]) -> Flow:
-        """One window on, and on the disk; the sum does not depend on the order in which its parts came."""
+        """Close a window and save it; the sum does not depend on the order in which updates came."""
         total = np.zeros(self.server.plan.dimension, dtype=np.int64)
         for answer in answers.values():
             total += answer.content.rows["total"].astype(np.int64)
@@ -151,7 +157,7 @@ class LateWindows:
         return after
 
     def _check_missing(self, late: Sequence[str], flow: Flow) -> None:
-        """Nobody is heard of any more: the plan says how many clients may be missing at the end."""
+        """Refuse to end if more clients are missing than the plan allows."""
         missing = sum(len(self.server.clients(flow.turn(site), site)) for site in late)
         if not missing <= self.trust.dropouts:
             raise TooFewSurvivors(
@@ -161,6 +167,6 @@ class LateWindows:
             )
 
     def _note(self, flow: Flow) -> None:
-        """Who was in which window: enough to compute the same model again; it holds no model."""
+        """Record which site was in which window, without the model; this is enough to compute the same model again."""
         text = json.dumps([list(window) for window in flow.windows])
         write_atomically(self.private / "windows.json", text.encode("ascii"))

@@ -1,6 +1,6 @@
-"""The aggregator's part of a masked round: five questions, and a log from which a restart goes on with the same round.
+"""The aggregator's part of a masked round: five questions, and a log that lets a restart continue the same round.
 
-What is logged is masked: it shows no more than the sum that comes out.
+The log holds masked values only, so it reveals no more than the sum.
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,16 @@ from fedveil.wire.content import Content
 
 
 class Asks(Protocol):
-    """Asks sites one stage's questions; what they answered, by client."""
+    """Asks sites the questions of one stage and returns their answers by client."""
 
     def __call__(self, stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]: ...  # noqa: D102
 
 
 def masked_sum(serving: Serving, run: str, stand: Standing, ask: Asks, log: Path, keys: Mapping[int, bytes]) -> Whole:
-    """The sum of the next round, behind masks; too few answers at any stage are refused. ``keys``: of identities."""
+    """Return the sum of the next round, computed behind masks; too few answers at any stage are refused.
+
+    ``keys``: the identity keys of the clients.
+    """
     turn = stand.round
     members = {site: serving.clients(turn, site) for site in serving.questions(stand)}
     cohort = tuple(sorted(client for mine in members.values() for client in mine))
@@ -46,7 +49,7 @@ def masked_sum(serving: Serving, run: str, stand: Standing, ask: Asks, log: Path
             try:
                 server.handle(answers[client], sender=client)
             except Ended:
-                continue  # as if it had not answered
+                continue  # treated as no answer
         try:
             inbox = server.advance()
         except Ended as error:
@@ -55,7 +58,7 @@ def masked_sum(serving: Serving, run: str, stand: Standing, ask: Asks, log: Path
 
 
 def right(serving: Serving, turn: int, site: str, answer: Answer) -> bool:
-    """Whether an answer holds messages of the site's own clients, and of no others."""
+    """Return whether an answer holds messages of the site's own clients, and of no others."""
     own = {str(client) for client in serving.clients(turn, site)}
     return answer.kind == "masked" and set(answer.content.blocks) <= own
 
@@ -68,7 +71,10 @@ def _questions(
     members: Mapping[str, set[int]],
     cohort: tuple[int, ...],
 ) -> dict[str, Content]:
-    """First the round's own question and who takes part; then what the server says to each client."""
+    """Return the questions of a stage.
+
+    First the round's model and who takes part, later the server's word to each client.
+    """
     if stage == STAGES[0]:
         row: Any = {"cohort": np.array(cohort, dtype=np.int64)}
         return {

@@ -1,6 +1,6 @@
-"""How an aggregator reaches its sites: envelopes out, envelopes back, in its own time.
+"""Conversation of an aggregator with its sites: sends envelopes and collects the answers.
 
-Whoever carries them is behind a Protocol; nothing here depends on Flower.
+The carrier is behind a Protocol, so nothing here depends on Flower.
 """
 
 import hashlib
@@ -12,26 +12,26 @@ from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Opened, Refused, seal, unseal
 from fedveil.wire.keys import Card, Identity
 
-PAUSE: Final = 0.2  # seconds between looks
-AGAIN: Final = 3.0  # seconds before a site that failed, and is needed, is asked again
+PAUSE: Final = 0.2  # seconds between two polls
+AGAIN: Final = 3.0  # seconds before a site that failed, but is needed, is asked again
 
 
 class Carrier(Protocol):
     """Carries envelopes; it is not trusted."""
 
     def online(self) -> Mapping[str, str]:
-        """Sites that seem to be there, and the address of each."""
+        """Return the sites that seem to be online, with their addresses."""
 
     def push(self, address: str, envelope: bytes, seconds: float) -> str:
-        """Send one; the name under which its answer is asked for."""
+        """Send an envelope; return the name under which its answer can be pulled."""
 
     def pull(self, names: list[str]) -> Mapping[str, bytes]:
-        """Answers that have come; empty where the carrier reports a failure."""
+        """Return the answers that have come, by name; an answer is empty if the carrier reports a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time from outside; trials give their own."""
+    """The time, given from outside; tests pass their own."""
 
     seconds: Callable[[], float]
     sleep: Callable[[float], None]
@@ -39,7 +39,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a site said, in an envelope that was in order."""
+    """The answer of a site, from an envelope that passed all checks."""
 
     kind: str
     content: Content
@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A question on its way: the carrier's name for it, and what its answer must name."""
+    """A question that was sent: the carrier's name for it, and the digest that its answer must name."""
 
     name: str
     site: str
@@ -55,13 +55,13 @@ class Sent:
     digest: str
 
 
-Watch = Callable[[str, str], None]  # a site and what became of it
+Watch = Callable[[str, str], None]  # called with a site and what happened to it
 
 
 @final
 @dataclass(slots=True, kw_only=True)
 class Post:
-    """One aggregator's conversation in one run; ``number`` rises with every envelope, also over restarts."""
+    """The conversation of one aggregator in one run; ``number`` rises with every envelope, also across restarts."""
 
     identity: Identity
     cards: Mapping[str, Card]
@@ -82,10 +82,10 @@ class Post:
         right: Callable[[str, Answer], bool],
         enough: Callable[[Mapping[str, Answer]], bool],
     ) -> dict[str, Answer]:
-        """Ask these sites the same kind of thing; what they answered in time.
+        """Ask these sites the same kind of question and return the answers that came in time.
 
-        ``right``: whether an answer is what it should be; one that is not counts as none. When nobody is awaited any
-        more and the answers are ``enough``, that is all; when they are not, those missing are asked again.
+        ``right``: whether an answer is acceptable; others count as no answer. The call ends when no site is awaited and
+        the answers are ``enough``; if they are not enough, the missing sites are asked again.
         """
         end, found = self.clock.seconds() + timeout, dict[str, Answer]()
         waiting: list[Sent] = []
@@ -111,7 +111,7 @@ class Post:
             self.clock.sleep(PAUSE)
 
     def send(self, kind: str, turn: int, site: str, content: Content, address: str, seconds: float) -> Sent:
-        """One question on its way; ``seconds``: how long an answer is of use."""
+        """Send one question; ``seconds``: how long an answer is of use."""
         envelope, digest = self._sealed(kind, turn, site, content)
         name = self.carrier.push(address, envelope, seconds)
         self.watch(site, "asked")
@@ -120,7 +120,10 @@ class Post:
     def collect(
         self, waiting: Sequence[Sent], right: Callable[[str, Answer], bool]
     ) -> list[tuple[Sent, Answer | None]]:
-        """The questions that have come back; None: with a failure, or with an answer that is not right."""
+        """Return the questions that have come back, each with its answer.
+
+        None for a failure or an unacceptable answer.
+        """
         back = self.carrier.pull(sorted(sent.name for sent in waiting)) if waiting else {}
         found: list[tuple[Sent, Answer | None]] = []
         for sent in [sent for sent in waiting if sent.name in back]:
@@ -139,7 +142,7 @@ class Post:
         return envelope, _digest(envelope)
 
     def _opened(self, site: str, turn: int, digest: str, envelope: bytes) -> Answer | None:
-        """The answer to this very question, or None."""
+        """Return the answer if it belongs to exactly this question, otherwise None."""
         try:
             opened: Opened = unseal(envelope, self.identity, self.cards[site])
             head = opened.head

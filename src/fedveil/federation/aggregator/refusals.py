@@ -1,4 +1,4 @@
-"""A question that every site must answer: the run stops where one does not, with a sentence that says why."""
+"""Questions that every site must answer; if one does not, the run stops with a sentence that says why."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -59,13 +59,16 @@ REASONS: Final = {
 
 
 class SiteRefused(FedveilError):
-    """A site does not agree to the plan; the sentence says which and why."""
+    """A site does not agree to the plan, or does not answer; the message says which site and why."""
 
 
-def ask_everybody(
+def ask_all(
     post: Post, kind: str, asked: Mapping[str, Content], timeout: float, wanted: str, turn: int = 0, who: str = "Site"
 ) -> dict[str, Answer]:
-    """An answer from every site (or from whom ``who`` names), or a refusal that says who did not give it."""
+    """Return an answer from every site; raise :class:`SiteRefused` if one is missing.
+
+    ``who``: what the message calls a site.
+    """
     found = post.ask(kind, turn, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), never)
     for site in sorted(asked):
         if site not in found:
@@ -80,11 +83,11 @@ def ask_everybody(
 
 
 def reason(answer: Answer) -> str:
-    """Return why a site has refused, in words: a guard says a code and no more."""
+    """Return in words why a site has refused; a guard sends a code only."""
     code = answer.content.values.get("code")
     return REASONS.get(str(code), ascii(str(code)[:40]))
 
 
 def never(answers: Mapping[str, Answer]) -> bool:
-    """Fewer than all are not enough."""
+    """Return False: nothing less than an answer from everyone is enough."""
     return False

@@ -1,8 +1,8 @@
 """The aggregator's end of its relay. The relay is a process of another user and is not trusted.
 
-Whatever the relay says is read within limits of size and time. What is not in order becomes a failure of the message
-that it was about, as if the relay had been lost in that moment: the connection is closed, and another relay is asked
-for when it is needed. Nothing that a relay says can end the aggregator other than by :class:`RelayLost`.
+Everything that the relay says is read within limits of size and time. A violation counts as a failure of the message
+that it was about, as if the relay had been lost at that moment: the connection is closed, and another relay is
+requested when it is needed. A relay can end the aggregator only by :class:`RelayLost`.
 """
 
 import socket
@@ -15,14 +15,14 @@ from typing import Final, final
 from fedveil.errors import FedveilError
 from fedveil.wire import frames
 
-READY: Final = "ready"  # what a relay says first, as soon as it has a task at the link
+READY: Final = "ready"  # the first word of a relay, sent when it has a task at the link
 _TRIES: Final = 3
-_PAUSE: Final = 0.2  # seconds between knocks
+_PAUSE: Final = 0.2  # seconds between two attempts to connect
 _WORD: Final = 200  # characters of an address or of a message's name
 _MOST_NODES: Final = 2000
 _SMALL: Final = 2**20  # bytes of an answer without envelopes
 _LEAST: Final = 2**26  # bytes of envelopes that are taken at once, whatever was asked
-_TIMES: Final = 64  # or so many times the largest question: ciphertexts are larger than what they encrypt
+_TIMES: Final = 64  # or this multiple of the largest question, since ciphertexts are larger than what they encrypt
 
 
 class RelayLost(FedveilError):
@@ -32,10 +32,10 @@ class RelayLost(FedveilError):
 @final
 @dataclass(slots=True)
 class RelayCarrier:
-    """A carrier through the relay. ``path``: the relay's socket; ``submit`` starts a run, which gives the relay a task.
+    """A carrier through the relay. ``path``: the relay's socket; ``submit`` starts a Flower run, which gives it a task.
 
-    ``patience``: seconds for the relay to get ready, and for each of its answers; ``away``: seconds for
-    one that was lost to come back. See fedveil.federation.aggregator.post.Carrier.
+    ``patience``: seconds for the relay to get ready, and for each of its answers; ``away``: seconds for a lost relay to
+    come back. See fedveil.federation.aggregator.post.Carrier.
     """
 
     path: Path
@@ -46,18 +46,18 @@ class RelayCarrier:
     _connection: socket.socket | None = None
 
     def online(self) -> Mapping[str, str]:
-        """Sites that the relay sees; an address that cannot be one is left out."""
+        """Return the sites that the relay sees; malformed addresses are left out."""
         found = self._order([("nodes", b"")], _SMALL, _MOST_NODES)
         return {name: word for name, word in ((name, plain(address)) for name, address in found) if word}
 
     def push(self, address: str, envelope: bytes, seconds: float) -> str:
-        """One envelope; an empty name if the relay would not take it, which then stays unanswered."""
+        """Send one envelope; return an empty name, which is never answered, if the relay does not take it."""
         self.largest = max(self.largest, len(envelope))
         said = self._order([("push", f"{seconds:.1f}".encode("ascii")), (address, envelope)], _SMALL, 1)
         return plain(said[0][1]) if len(said) == 1 else ""
 
     def pull(self, names: list[str]) -> Mapping[str, bytes]:
-        """What has come back; names that were not asked for are ignored."""
+        """Return what has come back; names that were not asked for are ignored."""
         wanted, most = [(name, b"") for name in names if name], self.most
         largest = most + len(wanted) * (_WORD + 12) + _SMALL
         said = self._order([("pull", str(most).encode("ascii")), *wanted], largest, len(wanted)) if wanted else []
@@ -66,19 +66,20 @@ class RelayCarrier:
 
     @property
     def most(self) -> int:
-        """Bytes of envelopes that are taken at once."""
+        """Return how many bytes of envelopes are accepted at once."""
         return max(_LEAST, _TIMES * self.largest)
 
     def close(self) -> None:
-        """Let the relay go."""
+        """Close the connection to the relay."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _order(self, blocks: frames.Blocks, largest: int, most: int) -> frames.Blocks:
-        """Ask the relay; messages that a lost relay had sent are forgotten, and those who wait ask again.
+        """Send an order to the relay and return its answer.
 
-        ``largest``: bytes of its answer; ``most``: blocks of its answer.
+        Messages that a lost relay had sent are forgotten, and asked for again. ``largest``: most bytes of the answer;
+        ``most``: most blocks of the answer.
         """
         for _ in range(_TRIES):
             try:
@@ -86,7 +87,7 @@ class RelayCarrier:
                 connection.settimeout(self.patience)
                 frames.send(connection, blocks)
                 return self._said(connection, largest, most)
-            except OSError:  # also what is no frame, or too large, or takes too long
+            except OSError:  # includes answers that are malformed, too large or too slow
                 self.close()
                 if blocks[0][0] != "nodes":
                     return [(name, b"") for name, _ in blocks[1:]]
@@ -97,7 +98,7 @@ class RelayCarrier:
         return frames.receive(connection, largest, lambda: end - time.monotonic(), most)
 
     def _connected(self) -> socket.socket:
-        """Knock at the relay, have the link give it a task, and wait until it has it."""
+        """Connect to the relay, have the link give it a task, and wait until it has the task."""
         if self._connection is not None:
             return self._connection
         connection = self._connection = self._knocked()
@@ -111,7 +112,7 @@ class RelayCarrier:
         return connection
 
     def _knocked(self) -> socket.socket:
-        """A connection to the relay; one that was lost has a while to come back."""
+        """Return a connection to the relay; a relay that was lost has some time to come back."""
         end = time.monotonic() + self.away
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -131,7 +132,7 @@ class RelayCarrier:
 
 
 def plain(data: bytes) -> str:
-    """A word of the relay's: short, printable ASCII; empty if it is anything else.
+    """Return a word of the relay if it is short, printable ASCII; otherwise an empty string.
 
     >>> plain(b"12345"), plain(b"12 345"), plain("Größe".encode())
     ('12345', '', '')

@@ -1,4 +1,4 @@
-"""One round across sites: how its sum comes about under each kind of server, and the keys that this needs."""
+"""One round across sites: how its sum is computed for each kind of server, and the keys that this needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from fedveil.algorithms.across_sites import Serving, Standing
 from fedveil.federation.aggregator import encrypted as encrypted_server
 from fedveil.federation.aggregator import masked as masked_server
 from fedveil.federation.aggregator.post import Answer, Post
-from fedveil.federation.aggregator.refusals import SiteRefused, ask_everybody
+from fedveil.federation.aggregator.refusals import SiteRefused, ask_all
 from fedveil.federation.aggregator.serving import count, least, right, summed
 from fedveil.federation.agreements.encrypted import maker_of
 from fedveil.federation.agreements.enrolment import roster_of
@@ -27,7 +27,7 @@ from fedveil.wire.keys import Card
 class RoundSums:
     """What the rounds of one run share: who is asked, by whom, and where keys and logs are kept.
 
-    ``holder``: the third party that holds the key of encrypted sums, where the plan has one.
+    ``holder``: the third party that holds the key of encrypted sums, if the plan has one.
     """
 
     server: Serving
@@ -39,7 +39,7 @@ class RoundSums:
     holder: Card | None = None
 
     def prepare(self) -> None:
-        """Keys for encrypted sums, and for signed masks; made once in a run."""
+        """Make the keys for encrypted sums and for signed masks, once in a run."""
         if self.trust.key_holder == "third-party":
             self._spread_key()
         elif self.trust.server == "homomorphic":
@@ -48,7 +48,7 @@ class RoundSums:
             self._enrol()
 
     def sum(self, stand: Standing) -> Whole:
-        """The sum of the next round over those who answered in time."""
+        """Return the sum of the next round over those who answered in time."""
         match self.trust.server:
             case "secure-aggregation":
                 return self._masked(stand)
@@ -70,7 +70,7 @@ class RoundSums:
         return summed(server, turn, answers)
 
     def _masked(self, stand: Standing) -> Whole:
-        """The same behind masks: the aggregator learns the sum alone."""
+        """Return the sum of a masked round; the aggregator learns the sum only."""
         server, turn = self.server, stand.round
 
         def ask(stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]:
@@ -90,7 +90,7 @@ class RoundSums:
         return masked_server.masked_sum(server, self.run, stand, ask, self.private / "masked", keys)
 
     def _encrypted(self, stand: Standing) -> Whole:
-        """The same under encryption: the aggregator adds, and whoever holds the key opens the sum alone."""
+        """Return the sum of an encrypted round: the aggregator adds, and the key holder opens only the sum."""
         server, turn, sites = self.server, stand.round, sorted(self.cards)
 
         def ask(kind: str, questions: Mapping[str, Content], needed: int, empty: Adder, /) -> dict[str, Answer]:
@@ -98,7 +98,7 @@ class RoundSums:
                 return sum(encrypted_server.weight(answer) for answer in answers.values()) >= needed
 
             def taken(site: str, answer: Answer) -> bool:
-                no = kind != "encrypt" and answer.kind == "refused"  # no use in asking again
+                no = kind != "encrypt" and answer.kind == "refused"  # asking again would not help
                 return no or encrypted_server.right(server, turn, site, answer, empty)
 
             return self.post.ask(kind, turn, questions, self.trust.timeout, taken, enough)
@@ -116,41 +116,44 @@ class RoundSums:
         return self.holder
 
     def _enrol(self) -> None:
-        """For signed masks: every site's list of its clients' keys goes to every site, who checks them all."""
+        """Exchange the clients' keys for signed masks: every site gets the lists of all sites and checks them."""
         path, seconds = self.private / "roster", self.trust.timeout
         if path.exists():
             return
-        found = ask_everybody(self.post, "enrol", {site: Content() for site in self.cards}, seconds, "enrolled")
+        found = ask_all(self.post, "enrol", {site: Content() for site in self.cards}, seconds, "enrolled")
         lists = Content(blocks={site: answer.content.blocks.get("list", b"") for site, answer in found.items()})
         roster_of(lists.blocks, self.cards, self.run, self.server.plan.data.clients)
-        ask_everybody(self.post, "roster", dict.fromkeys(self.cards, lists), seconds, "known")
+        ask_all(self.post, "roster", dict.fromkeys(self.cards, lists), seconds, "known")
         write_atomically(path, lists.write())
 
     def _share_key(self) -> None:
-        """For encrypted sums: one site makes the key, the others get it sealed; here only its public half is kept."""
+        """Have one site make the key of encrypted sums and seal it for the others.
+
+        The aggregator keeps only the public key.
+        """
         path, seconds = self.private / "sums.public", self.trust.timeout
         if path.exists():
             return
         maker = maker_of(self.cards)
-        made = ask_everybody(self.post, "make-key", {maker: Content()}, seconds, "made")[maker].content.blocks
+        made = ask_all(self.post, "make-key", {maker: Content()}, seconds, "made")[maker].content.blocks
         for site in self.cards:
             if site != maker and f"for {site}" not in made:
                 raise SiteRefused(f"Site {maker} has no public key of {site}: put it at peers/{site}.pub there.")
         encrypted_server.adder_of(self.server, made.get("public", b""), 0)
         asked = {site: Content(blocks={"key": made[f"for {site}"]}) for site in self.cards if site != maker}
-        ask_everybody(self.post, "take-key", asked, seconds, "taken")
+        ask_all(self.post, "take-key", asked, seconds, "taken")
         write_atomically(path, made["public"])
 
     def _spread_key(self) -> None:
-        """For encrypted sums that a third party opens: it makes the key, and every site gets the public half signed."""
+        """Have a third party make the key of encrypted sums; every site gets the public key, signed."""
         path, seconds, holder = self.private / "sums.public", self.trust.timeout, self._holder
         if path.exists():
             return
         asked = {holder.name: Content()}
-        made = ask_everybody(self.post, "make-key", asked, seconds, "made", who="Key holder")
+        made = ask_all(self.post, "make-key", asked, seconds, "made", who="Key holder")
         signed = made[holder.name].content.blocks.get("key", b"")
         public = public_of(signed, holder, self.run, self.server.plan.hash)
         encrypted_server.adder_of(self.server, public, 0)
         told = Content(blocks={"key": signed})
-        ask_everybody(self.post, "take-key", dict.fromkeys(self.cards, told), seconds, "taken")
+        ask_all(self.post, "take-key", dict.fromkeys(self.cards, told), seconds, "taken")
         write_atomically(path, public)

@@ -1,4 +1,4 @@
-"""What makes a site's answer and a round's sum right, whichever algorithm runs."""
+"""Checks of a site's answer and of a round's sum, for every algorithm."""
 
 from collections.abc import Mapping
 
@@ -12,9 +12,9 @@ from fedveil.sums.seam import Whole
 
 
 def right(serving: Serving, turn: int, site: str, answer: Answer) -> bool:
-    """Whether an answer can be a sum of what the site's clients may send: shape, who is in it, and its size.
+    """Return whether an answer can be a sum of what the site's clients may send: its shape, its clients and its size.
 
-    What a site sends as planned passes; anything else is as good as no answer, and changes nobody else's.
+    An answer that follows the plan passes. Any other counts as no answer, and does not affect other sites.
     """
     total, clients = answer.content.rows.get("total"), answer.content.values.get("clients")
     if answer.kind != "update" or total is None or not isinstance(clients, list) or not clients:
@@ -28,17 +28,17 @@ def right(serving: Serving, turn: int, site: str, answer: Answer) -> bool:
 
 
 def least(serving: Serving, turn: int) -> int:
-    """How many clients must answer."""
+    """Return how many clients must answer."""
     return max(serving.plan.trust.least(serving.cohort(turn)), 1)
 
 
 def count(answers: Mapping[str, Answer]) -> int:
-    """How many clients have answered."""
+    """Return how many clients have answered."""
     return sum(len(answer.content.values["clients"]) for answer in answers.values())
 
 
 def summed(serving: Serving, turn: int, answers: Mapping[str, Answer]) -> Whole:
-    """The sum of a round; one with too few answers is refused, and what was charged stays charged."""
+    """Return the sum of a round; a round with too few answers is refused, and what was charged stays charged."""
     needed = least(serving, turn)
     if not count(answers) >= needed:
         raise TooFewSurvivors(
@@ -47,5 +47,6 @@ def summed(serving: Serving, turn: int, answers: Mapping[str, Answer]) -> Whole:
         )
     total = np.zeros(serving.plan.dimension, dtype=np.int64)
     for site in sorted(answers):
-        total += answers[site].content.rows["total"].astype(np.int64)  # modulo 2**64, like every way of adding up
+        # modulo 2**64, as in every other way of adding up
+        total += answers[site].content.rows["total"].astype(np.int64)
     return total

@@ -1,1 +1,1 @@
-"""What both sides of the wire work out alike, so that neither need believe the other."""
+"""Values that both sides of the wire compute independently, so that neither has to believe the other."""

@@ -1,7 +1,7 @@
-"""Where all sites hold the key of encrypted sums: which sum of a round may be opened, by consent of most of them.
+"""Consent to open an encrypted sum, if all sites hold the key: most sites must agree which sum of a round is opened.
 
-A site consents to one sum of a round, ever. Any two majorities share a site, so no two sums of a round are opened,
-whichever sites the aggregator asks; and a round needs no site in particular, only most of them.
+A site consents to one sum of a round, ever. Any two majorities share a site, so no two sums of a round can be opened,
+whichever sites the aggregator asks. A round needs no particular site, only most of them.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from fedveil.wire.keys import Card, Identity
 
-_SIGNED: Final = b"fedveil consent 1\n"  # nothing else that is signed begins so
+_SIGNED: Final = b"fedveil consent 1\n"  # no other signed text begins with this
 
 
 def majority(sites: int) -> int:
-    """More than half.
+    """Return the smallest number that is more than half of the sites.
 
     >>> [majority(sites) for sites in (1, 2, 3, 4)]
     [1, 2, 2, 3]
@@ -26,14 +26,17 @@ def majority(sites: int) -> int:
 
 
 def consent(identity: Identity, run: str, turn: int, digest: str) -> bytes:
-    """A site's word that this sum of a round may be opened; the caller sees to it that it is given for one, ever."""
+    """Return a site's signed consent that this sum of a round may be opened.
+
+    The caller must make sure that it is given for one sum only.
+    """
     return identity.signer.sign(_told(identity.name, run, turn, digest))
 
 
 def check_consents(
     given: Mapping[str, bytes], mine: str, peers: Mapping[str, Card], run: str, turn: int, digest: str
 ) -> None:
-    """Refuse unless most sites, the one that asks itself here among them, have given their word for this sum."""
+    """Refuse unless most sites, including the one that checks, have consented to this sum."""
     count = 1
     for site, signature in given.items():
         if site == mine:

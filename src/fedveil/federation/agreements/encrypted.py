@@ -1,4 +1,4 @@
-"""What site and aggregator each work out for encrypted sums, from the plan and the sites' names alone."""
+"""What site and aggregator each compute for encrypted sums, from the plan and the names of the sites only."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,14 +7,14 @@ from fedveil.plan import Plan
 from fedveil.run.sums import floors_of
 from fedveil.sums.homomorphic.parameters import Parameters, parameters_for
 
-KEY_FILE: Final = "sums.key"  # in a site's private folder: the key that opens sums, while the run goes on
+KEY_FILE: Final = "sums.key"  # in a site's private folder during the run: the key that opens sums
 
 
 def parameters_of(plan: Plan) -> Parameters:
-    """One set for all rounds: for as many clients as the largest has."""
+    """Return the parameters for all rounds, chosen for the round with the most clients."""
     return parameters_for(max(most for most, _ in floors_of(plan)))
 
 
 def maker_of(sites: Iterable[str]) -> str:
-    """The site that makes the run's key: the first by name, so that nobody chooses it."""
+    """Return the site that makes the run's key: the first by name, so that nobody can choose it."""
     return min(sites)

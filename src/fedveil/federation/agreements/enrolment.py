@@ -1,7 +1,7 @@
-"""Identity keys of clients across sites: each site signs for its own, and every site checks all of them by itself.
+"""Identity keys of clients across sites: each site signs the keys of its own clients, and every site checks all.
 
-A client's key follows from its site's own, for one run. Sites know each other's public keys from the deployment, so
-the aggregator, who carries the lists, can neither add a client nor put its own key in one's place.
+A client's key is derived from its site's key, for one run. Sites know each other's public keys from the deployment, so
+the aggregator, which carries the lists, can neither add a client nor replace a client's key by its own.
 """
 
 import hashlib
@@ -16,19 +16,19 @@ from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from fedveil.wire.keys import Card, Identity
 
-_SIGNED: Final = b"fedveil enrolment 1\n"  # an envelope begins otherwise: neither can be taken for the other
+_SIGNED: Final = b"fedveil enrolment 1\n"  # an envelope begins differently, so neither can be mistaken for the other
 _KEY: Final = 32
 _SIGNATURE: Final = 64
 
 
 def signer_of(identity: Identity, run: str, client: int) -> bytes:
-    """A client's private key in a run."""
+    """Return the private key of a client in a run."""
     told = f"{run} {client}".encode("ascii")
     return hashlib.blake2b(told, key=identity.sign, person=b"fedveil enrolled", digest_size=_KEY).digest()
 
 
 def enrolment(identity: Identity, run: str, clients: Iterable[int]) -> bytes:
-    """A site's clients and their public keys, signed by the site."""
+    """Return the public keys of a site's clients, signed by the site."""
     numbers = sorted(clients)
     keys = [Ed25519PrivateKey.from_private_bytes(signer_of(identity, run, client)) for client in numbers]
     body = Content(
@@ -40,7 +40,7 @@ def enrolment(identity: Identity, run: str, clients: Iterable[int]) -> bytes:
 
 
 def enrolled(signed: bytes, card: Card, run: str) -> dict[int, bytes]:
-    """The keys of one site's clients, if the site has signed them for this run."""
+    """Return the keys of one site's clients, after checking that the site has signed them for this run."""
     signature, body = signed[:_SIGNATURE], signed[_SIGNATURE:]
     try:
         card.verifier.verify(signature, _SIGNED + body)
@@ -56,7 +56,7 @@ def enrolled(signed: bytes, card: Card, run: str) -> dict[int, bytes]:
 
 
 def roster_of(signed: Mapping[str, bytes], cards: Mapping[str, Card], run: str, clients: int) -> dict[int, bytes]:
-    """The key of every client of the study: each of one site, every site heard, nobody else."""
+    """Return the key of every client of the study; refuse unless each client is enrolled by exactly one site."""
     if set(signed) != set(cards):
         raise Refused("unknown-peers")
     found: dict[int, bytes] = {}

@@ -1,6 +1,6 @@
-"""What a guard and a key holder have in common: a signed instruction in, a sealed answer out, and one agreed plan.
+"""What a guard and a key holder have in common: a signed instruction in, a sealed answer out, one agreed plan.
 
-What came is on the disk, by its number, before it is looked at: nothing is answered twice.
+The number of an instruction is on the disk before it is looked at, so nothing is answered twice.
 """
 
 import hashlib
@@ -15,12 +15,15 @@ from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Opened, Refused, seal
 from fedveil.wire.keys import Card, Identity
 
-ANY: Final = "any"  # an operator who accepts whatever plan
+ANY: Final = "any"  # the operator accepts any plan
 Respond = Callable[[SiteState], tuple[str, Content]]
 
 
 def answered(opened: Opened, state: Path, me: Identity, aggregator: Card, once: bytes, respond: Respond) -> bytes:
-    """The sealed answer to an instruction that is new; :class:`Refused` if it is not, and then nothing is said."""
+    """Return the sealed answer to a new instruction.
+
+    Raise :class:`Refused`, and send nothing, if the instruction is not new.
+    """
     asked, found = opened.head, load_state(state).numbered(opened.head.number)
     save_state(state, found)
     try:
@@ -40,7 +43,7 @@ def answered(opened: Opened, state: Path, me: Identity, aggregator: Card, once: 
 
 
 def agreed_to(path: Path, state: SiteState, modules: Collection[str]) -> tuple[Plan, Content]:
-    """The proposal as it was agreed to; another is refused."""
+    """Return the proposal that was agreed to; refuse any other."""
     body = path.read_bytes()
     if hashlib.sha256(body).hexdigest() != state.proposal:
         raise Refused("other-plan")

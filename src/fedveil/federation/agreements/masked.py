@@ -1,8 +1,8 @@
-"""What site and aggregator each work out for a masked round, from the plan alone: neither need believe the other.
+"""What site and aggregator each compute for a masked round, from the plan only, without believing each other.
 
-Without identity keys of clients the masks hold against a server that follows the protocol and looks, not against one
-that poses as clients (docs/secure.md). With them all clients of a round are neighbours: the aggregator has named the
-run, and could else have chosen a name that draws a graph to its liking.
+Without identity keys of clients, the masks protect against a server that follows the protocol but is curious, not
+against one that poses as clients (docs/secure.md). With them, all clients of a round are neighbours in the graph of
+masks, because the aggregator names the run and could otherwise choose a name that gives a graph to its advantage.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ STAGES = ("advertise", "share", "mask", "agree", "reveal")
 
 
 def setting_of(plan: Plan, run: str, turn: int, clients: tuple[int, ...], keys: Mapping[int, bytes]) -> Setting:
-    """The setting of a round of these clients; ``keys``: of their identities, where the plan has such."""
+    """Return the setting of a round of these clients; ``keys``: their identity keys, if the plan uses them."""
     trust = plan.trust
     least = max(1, trust.least(len(clients)))
     if trust.identities is None:

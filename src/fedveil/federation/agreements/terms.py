@@ -1,7 +1,7 @@
-"""Whether a proposal is one that a site may look at: a plan, for data like its own, that names no code of others.
+"""Checks whether a site may consider a proposal: a plan, for data like its own, that names no foreign code.
 
-A plan is a text from outside. Reading it must run nothing: a torch model is a function by its name, and any function
-that can be imported at a site could be named. So the names are looked at before the plan is made.
+A plan is a text from outside, and reading it must run nothing. A torch model is given as the name of a function, and
+any function that can be imported at a site could be named. So the names are checked before the plan is built.
 """
 
 from collections.abc import Collection
@@ -14,13 +14,13 @@ from fedveil.tables import read_tables
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 
-_LONGEST: Final = 2**20  # bytes of a plan: a client's own settings are lists of numbers
+_LONGEST: Final = 2**20  # bytes of a plan, which may list settings for every client
 
 
 def plan_of(proposal: Content, modules: Collection[str]) -> Plan:
-    """The plan in a proposal; its text must be the one way to write it, and its name what was said.
+    """Return the plan in a proposal; its text must be in canonical form, and its hash must be the one stated.
 
-    ``modules``: functions of the site's own installation that the operator lets a plan name.
+    ``modules``: functions of the site's own installation that the operator allows a plan to name.
     """
     text = proposal.blocks.get("plan", b"")
     if len(text) > _LONGEST:
@@ -31,7 +31,7 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Plan:
         same = write_plan(plan).encode() == text and plan.hash == proposal.values.get("plan")
     except Refused:
         raise
-    except Exception as error:  # numbers of the wrong kind or size may fail in any way: it is no plan
+    except Exception as error:  # numbers of a wrong kind or size may fail in any way
         raise Refused("malformed") from error
     if not same:
         raise Refused("other-plan")
@@ -45,7 +45,7 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Plan:
 
 
 def _check_code(model: Any, modules: Collection[str]) -> None:
-    """Refuse functions that the operator has not named; and a model whose size would have to be found by running it."""
+    """Refuse functions that the operator has not named, and models whose size could only be found by running code."""
     if not isinstance(model, dict) or model.get("kind") != "torch":
         return
     named = [model.get("module"), *(name for name in [model.get("criterion")] if ":" in str(name))]
@@ -56,7 +56,7 @@ def _check_code(model: Any, modules: Collection[str]) -> None:
 
 
 def fits(plan: Plan, records: Records) -> None:
-    """Whether the plan was made for data like these."""
+    """Refuse unless the plan was made for data like these."""
     said, mine = plan.data, records.shape
     same = (said.features, said.classes, said.bound) == (mine.features, mine.classes, mine.bound)
     within = said.smallest_client <= mine.smallest_client and mine.largest_client <= said.largest_client

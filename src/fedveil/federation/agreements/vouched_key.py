@@ -1,7 +1,7 @@
-"""The public half of a key holder's key, signed by it for one run and one plan.
+"""The public key of a key holder, signed by it for one run and one plan.
 
-It is no secret, so it is not sealed. Sites know the holder's card from the deployment: the aggregator, who carries the
-key, cannot put its own in its place, and cannot show the holder one plan and the sites another.
+It is not secret, so it is not sealed. Sites know the holder's public keys from the deployment: the aggregator, which
+carries the key, can neither replace it by its own nor show the holder one plan and the sites another.
 """
 
 from typing import Final
@@ -12,19 +12,19 @@ from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from fedveil.wire.keys import Card, Identity
 
-_SIGNED: Final = b"fedveil key of sums 1\n"  # nothing else that is signed begins so
+_SIGNED: Final = b"fedveil key of sums 1\n"  # no other signed text begins with this
 _SIGNATURE: Final = 64
 
 
 def vouched(identity: Identity, run: str, plan: str, public: bytes) -> bytes:
-    """What the holder hands out; ``plan``: the hash of the plan it has agreed to."""
+    """Return the signed public key; ``plan``: the hash of the plan that the holder has agreed to."""
     values = {"holder": identity.name, "run": run, "plan": plan}
     body = Content(values=values, blocks={"public": public}).write()
     return identity.signer.sign(_SIGNED + body) + body
 
 
 def public_of(signed: bytes, holder: Card, run: str, plan: str) -> bytes:
-    """The public key, if this holder has signed it for this run of this plan."""
+    """Return the public key, after checking that this holder has signed it for this run of this plan."""
     signature, body = signed[:_SIGNATURE], signed[_SIGNATURE:]
     try:
         holder.verifier.verify(signature, _SIGNED + body)

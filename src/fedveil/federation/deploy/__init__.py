@@ -1,1 +1,1 @@
-"""The files of a deployment (keys, certificates, unit files, instructions) and the check that all is in order."""
+"""The files of a deployment (keys, certificates, unit files, instructions), and a check that all is in order."""

@@ -1,6 +1,6 @@
 """The consortium's own certificate authority, its servers' certificates, and node keys, as PEM and SSH bytes.
 
-Validity and names come in as arguments; the keys are made by the cryptography library from the system's entropy.
+Validity and names are arguments; the cryptography library makes the keys from the system's entropy.
 """
 
 import ipaddress
@@ -18,13 +18,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedveil.checks import require
 
 MOST_DAYS: Final = 3650
-_CURVE: Final = ec.SECP384R1  # what Flower's node authentication takes
-_SKEW: Final = timedelta(minutes=5)  # clocks of other machines may be behind
+_CURVE: Final = ec.SECP384R1  # the curve that Flower's node authentication accepts
+_SKEW: Final = timedelta(minutes=5)  # clocks of other machines may be behind by this much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Server:
-    """A server's certificate and its key."""
+    """The certificate of a server and its key."""
 
     certificate: bytes
     key: bytes
@@ -32,10 +32,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Certified:
-    """An authority's certificate, and servers' certificates and keys by name; the authority's own key is not kept.
+    """An authority's certificate, and the servers' certificates and keys by name; the authority's own key is not kept.
 
-    Without that key nobody can make another server that the sites would take for theirs; a new certificate needs a
-    new authority, and the sites a new file.
+    Without that key nobody can make another server that the sites would trust. A new certificate therefore needs a new
+    authority, and every site a new file.
     """
 
     authority: bytes
@@ -44,14 +44,14 @@ class Certified:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NodeKey:
-    """The key pair with which a site's node proves itself to the link."""
+    """The key pair that authenticates a site's node to the link."""
 
     private: bytes
     public: bytes
 
 
 def make_certificates(servers: Mapping[str, Sequence[str]], now: datetime, days: int) -> Certified:
-    """An authority of these certificates, each for a server that answers to these names and addresses."""
+    """Make an authority and a certificate for each server, valid for these names and addresses."""
     require(len(servers) >= 1 and all(servers.values()), "hosts", "name each server at least once", dict(servers))
     require(1 <= days <= MOST_DAYS, "days", f"lie between 1 and {MOST_DAYS}", days)
     root, issuer, end = (
@@ -93,7 +93,7 @@ def _server(
 
 
 def make_node_key() -> NodeKey:
-    """A new pair in the form that Flower reads."""
+    """Return a new key pair in the form that Flower reads."""
     key = ec.generate_private_key(_CURVE())
     return NodeKey(
         private=key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),

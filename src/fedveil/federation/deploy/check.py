@@ -1,4 +1,4 @@
-"""Is a deployment in order: files and keys, versions, reachability, TLS, authentication; each with what is wrong."""
+"""Check a deployment: files and keys, versions, reachability, TLS, authentication; each row says what is wrong."""
 
 import importlib.metadata
 import os
@@ -26,7 +26,7 @@ _SOON: Final = 14  # days
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing looked at."""
+    """The result of one check."""
 
     what: str
     fine: bool
@@ -34,22 +34,22 @@ class Row:
 
 
 def check_place(folder: Path, superlink: str | None, now: datetime) -> list[Row]:
-    """All that can be looked at from here: from an aggregator's folder, or from a site's."""
+    """Run all checks that are possible from here: from an aggregator's folder, or from a site's."""
     center = (folder / "deployment.toml").exists() or (folder / "aggregator" / "deployment.toml").exists()
     return [_version(), *(_center(folder, now) if center else _site(folder, superlink, now))]
 
 
 def _center(folder: Path, now: datetime) -> list[Row]:
-    """From the aggregator's machine: its files, the link on this machine, and what outsiders reach."""
+    """Check the aggregator's machine: its files, the link on this machine, and what outsiders can reach."""
     try:
         found = read_deployment(folder)
     except FedveilError as error:
         return [Row("files", False, str(error))]
-    missing = [site for site in found.everybody if not found.node_key(site).exists()]
+    missing = [site for site in found.parties if not found.node_key(site).exists()]
     rows = [Row("files", not missing, "complete" if not missing else f"no node key of {', '.join(missing)}")]
     rows += [_closed(found.folder / "identity.key")]
     for place in (found.folder.parent / name for name in (LINK, RELAY, PROXY)):
-        if os.access(place, os.R_OK | os.X_OK):  # once handed out, each is for another user
+        if os.access(place, os.R_OK | os.X_OK):  # after it is handed out, each folder belongs to another user
             keys = sorted([*place.glob("*.key"), *place.glob("*.secret")])
             rows += [_closed(path, f"{place.name}/{path.name}") for path in keys]
     rows.append(_authority(found.authority, now))
@@ -59,7 +59,7 @@ def _center(folder: Path, now: datetime) -> list[Row]:
 
 
 def _site(folder: Path, superlink: str | None, now: datetime) -> list[Row]:
-    """From a site, or from the key holder."""
+    """Check a site, or the key holder."""
     try:
         identity, aggregator = read_site(folder / "identity.key")
     except FedveilError as error:
@@ -107,7 +107,7 @@ def _authority(path: Path, now: datetime) -> Row:
 
 
 def _link(host: str, port: int, authority: Path, mark: str = "") -> list[Row]:
-    """Reachability, the certificate, and that strangers get neither messages nor tasks, and start no runs."""
+    """Check reachability, the certificate, and that strangers get no messages or tasks and cannot start runs."""
     try:
         with socket.create_connection((host, port), timeout=_PATIENCE):
             rows = [Row(f"{mark}reach", True, f"{host}:{port}")]
@@ -142,7 +142,7 @@ def _tls(host: str, port: int, authority: Path) -> str:
 
 
 def _status(host: str, port: int, authority: Path, path: str) -> str:
-    """What a request without credentials gets; a question mark and the reason if it gets no answer."""
+    """Return the status of a request without credentials; a question mark and the reason if there is no answer."""
     asked = (
         f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/protobuf\r\n"
         "Content-Length: 0\r\nConnection: close\r\n\r\n"
@@ -157,13 +157,13 @@ def _status(host: str, port: int, authority: Path, path: str) -> str:
 
 
 def _refused(what: str, status: str) -> Row:
-    """Whether a request without credentials is turned away."""
+    """Check that a request without credentials is turned away."""
     said = {"401": "refused without credentials", "403": "refused without credentials", "404": "not passed on"}
     return Row(what, status in said, said.get(status, f"a request without credentials got {status}, not a refusal"))
 
 
 def _commands(what: str, host: str, port: int, status: str) -> Row:
-    """Whether whoever reaches this port can start runs; on its own machine it may be reached."""
+    """Check that outsiders cannot start runs through this port; from its own machine it may be reachable."""
     if status == "404":
         return Row(what, True, "not passed on")
     if host in (INSIDE, "localhost"):

@@ -30,9 +30,9 @@ from fedveil.run.files import PUBLIC, private_folder, write_atomically
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.wire.keys import AGGREGATOR, Card, Identity, check_name
 
-HOLDER: Final = "key-holder"  # its folder
+HOLDER: Final = "key-holder"  # its folder's name
 HOLDER_CARD: Final = "key-holder.pub"
-LINK: Final = "link"  # folders of the aggregator's machine, one for each user
+LINK: Final = "link"  # folders on the aggregator's machine, one for each user
 RELAY: Final = "relay"
 PROXY: Final = "proxy"
 _USERS: Final = "fedveil-users.conf"
@@ -43,8 +43,9 @@ _MOST_SITES: Final = 1000
 class Wanted:
     """A deployment to be written; ``holder``: a third party, if there is one.
 
-    ``host`` and ``port`` are how sites reach the proxy; ``inside`` is the link's own port, on its machine alone, and
-    ``relay`` the socket that the relay shares with the aggregator. A trial on one machine has no proxy, and one port.
+    ``host`` and ``port`` are how sites reach the proxy. ``inside`` is the link's own port, reachable on its machine
+    only, and ``relay`` the socket that the relay shares with the aggregator. A trial on one machine has no proxy and
+    one port.
     """
 
     sites: tuple[str, ...]
@@ -80,7 +81,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """An aggregator's folder, read: where its link is, who it is, who its sites are, and who may hold a key."""
+    """The content of an aggregator's folder: its link, its own identity, its sites, and the key holder if any."""
 
     folder: Path
     host: str
@@ -92,27 +93,27 @@ class Deployment:
     holder: Card | None = None
 
     @property
-    def everybody(self) -> dict[str, Card]:
-        """All who are reached: the sites, and the key holder."""
+    def parties(self) -> dict[str, Card]:
+        """Public keys of all parties that are reached: the sites, and the key holder."""
         return self.cards if self.holder is None else {**self.cards, self.holder.name: self.holder}
 
     @property
     def authority(self) -> Path:
-        """The certificate that proves the link."""
+        """The certificate that authenticates the link."""
         return self.folder / "authority.pem"
 
     def node_key(self, site: str) -> Path:
-        """The public key that the node of a site, or of the key holder, proves itself with."""
+        """Return the public key that authenticates the node of a site, or of the key holder."""
         return self.folder / "nodes" / f"{site}.pub"
 
     @property
     def node_keys(self) -> dict[str, Path]:
-        """That key of everybody."""
-        return {site: self.node_key(site) for site in self.everybody}
+        """The public node keys of all sites and of the key holder."""
+        return {site: self.node_key(site) for site in self.parties}
 
 
 def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callable[[int], bytes] = os.urandom) -> None:
-    """Write a new deployment; private files are closed to others."""
+    """Write a new deployment; private files can be read by their owner only."""
     require(not folder.exists() or not any(folder.iterdir()), "FOLDER", "be a new folder", str(folder))
     public_folder(folder)
     certified = make_certificates({PROXY: [wanted.host], LINK: ["localhost", INSIDE]}, now, wanted.days)
@@ -143,7 +144,7 @@ def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callab
 
 
 def _write_center(center: Path, wanted: Wanted, identity: Identity, authority: bytes) -> None:
-    """What the aggregator's own user has, but for the others' public keys."""
+    """Write the files of the aggregator's own user, except the public keys of the others."""
     where: dict[str, Any] = {"host": wanted.host, "port": wanted.port, "inside": wanted.inside, "relay": wanted.relay}
     where |= {"sites": wanted.sites} | ({} if wanted.holder is None else {"key_holder": wanted.holder})
     public = {
@@ -158,7 +159,7 @@ def _write_center(center: Path, wanted: Wanted, identity: Identity, authority: b
 
 
 def _write_around(folder: Path, wanted: Wanted, certified: Certified, secret: bytes) -> None:
-    """What the link, the relay and the proxy have: a folder each, since each is another user."""
+    """Write the files of the link, the relay and the proxy, in separate folders because each is another user."""
     link, proxy = certified.servers[LINK], certified.servers[PROXY]
     shown = {"authority.pem": certified.authority}
     unit = {"fedveil-link.service": link_unit(wanted.inside).encode(), "server.pem": link.certificate}
@@ -173,7 +174,7 @@ def _write_around(folder: Path, wanted: Wanted, certified: Certified, secret: by
 def _write_member(
     folder: Path, own: Identity, center: Path, shown: Mapping[str, bytes], units: Mapping[str, str]
 ) -> None:
-    """What goes to a site, or to the key holder: its keys, whom it must know, its units."""
+    """Write what goes to a site, or to the key holder: its keys, the public keys it must know, its unit files."""
     node = make_node_key()
     public = {**shown, "identity.pub": own.card.text().encode(), "node.pub": node.public}
     public |= {name: text.encode() for name, text in units.items()}
@@ -182,7 +183,7 @@ def _write_member(
 
 
 def read_deployment(folder: Path) -> Deployment:
-    """The aggregator's folder of a deployment, or the deployment's folder itself."""
+    """Read a deployment from the aggregator's folder, or from the folder that contains it."""
     center = folder if (folder / "deployment.toml").exists() else folder / AGGREGATOR
     tables = read_tables(read_text(center / "deployment.toml"), "deployment.toml")
     where = table(tables.get("deployment", {}), "deployment")
@@ -216,12 +217,15 @@ def read_deployment(folder: Path) -> Deployment:
 
 
 def read_site(key: Path) -> tuple[Identity, Card]:
-    """A site's own key and its aggregator's public one, which lies beside it."""
+    """Return a site's own key, and the public keys of its aggregator from the file beside it."""
     return Identity.read(read_text(key)), Card.read(read_text(key.parent / "aggregator.pub"))
 
 
 def read_peers(key: Path) -> dict[str, Card]:
-    """The other sites' public keys, in the folder peers beside a site's own key; none where there is no such folder."""
+    """Return the public keys of the other sites, from the folder peers beside a site's own key.
+
+    Return no keys if there is no such folder.
+    """
     cards = {path.stem: Card.read(read_text(path)) for path in sorted((key.parent / "peers").glob("*.pub"))}
     for name, card in cards.items():
         require(card.name == name, f"peers/{name}.pub", f"be the key of {name}", card.name)
@@ -229,13 +233,13 @@ def read_peers(key: Path) -> dict[str, Card]:
 
 
 def read_holder(key: Path) -> Card | None:
-    """The key holder's public key, beside a site's own; None where the deployment has no such party."""
+    """Return the key holder's public keys, from the file beside a site's own key; None if there is no key holder."""
     path = key.parent / HOLDER_CARD
     return Card.read(read_text(path)) if path.exists() else None
 
 
 def rekey(folder: Path, random: Callable[[int], bytes] = os.urandom) -> None:
-    """New keys of a site, made where they are used; their public halves are for the aggregator (and other sites)."""
+    """Make new keys of a site where they are used; their public keys are for the aggregator and the other sites."""
     identity, _ = read_site(folder / "identity.key")
     own, node = Identity.make(identity.name, random(64)), make_node_key()
     _write(
@@ -246,7 +250,7 @@ def rekey(folder: Path, random: Callable[[int], bytes] = os.urandom) -> None:
 
 
 def read_text(path: Path) -> str:
-    """A text file of a deployment."""
+    """Return a text file of a deployment."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -261,5 +265,5 @@ def _write(folder: Path, private: dict[str, bytes], public: dict[str, bytes]) ->
 
 
 def site_folders(folder: Path, sites: Sequence[str]) -> dict[str, Path]:
-    """Where each site's files were written."""
+    """Return the folder of each site's files."""
     return {site: (folder / "sites" / site).absolute() for site in sites}

@@ -1,7 +1,7 @@
 """The proxy in front of the link: an nginx that passes on what nodes need of Flower's fleet interface, nothing else.
 
-Flower's link answers everything on one port, also the commands that start runs and register nodes, and asks nobody for
-a password there. So the link listens on its own machine alone. The paths below are the whole of what outsiders reach.
+Flower's link answers everything on one port, including the commands that start runs and register nodes, and asks for no
+password there. So the link listens on its own machine only, and outsiders reach nothing but the paths below.
 """
 
 from pathlib import Path
@@ -24,9 +24,9 @@ FLEET: Final = (
 
 
 def proxy_configuration(port: int, inside: int, place: Path = ETC / "proxy") -> str:
-    """A file for nginx's folder ``conf.d``; ``place``: where the certificate and its key lie.
+    """Return a configuration for nginx's folder ``conf.d``; ``place``: the folder of the certificate and its key.
 
-    What is passed on is written anew from the name that matched, so no way of writing a path leads elsewhere.
+    The path that is passed on is built from the name that matched, so no spelling of a path leads elsewhere.
     """
     return f"""# Passes on what the sites' nodes need, and nothing else: neither the commands that start runs
 # (/v1/control) nor tasks (/v1/runtime). Put this file into /etc/nginx/conf.d.

@@ -1,8 +1,8 @@
-"""What systemd reads in a deployment: one unit and one user for each process, and the users themselves.
+"""The systemd units of a deployment: one unit and one user for each process, and the users themselves.
 
-At the aggregator, three users keep apart what an attacker could reach one after another: ``fedveil-link`` runs Flower's
-link, ``fedveil-relay`` the relay beside it, and ``fedveil``, who runs studies, alone can read the aggregator's keys and
-books. The relay shares its socket with ``fedveil``, and a secret for tasks with the link; nothing else is shared.
+At the aggregator, three users separate what an attacker might reach one after another: ``fedveil-link`` runs Flower's
+link, ``fedveil-relay`` the relay beside it, and only ``fedveil``, who runs studies, can read the aggregator's keys and
+books. The relay shares its socket with ``fedveil`` and a secret for tasks with the link; nothing else is shared.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from fedveil.federation.flower.network import SECRET, Link, relay_command, super
 
 ETC: Final = Path("/etc/fedveil")
 RELAY_SOCKET: Final = Path("/run/fedveil-relay/relay.sock")
-INSIDE: Final = "127.0.0.1"  # where the link listens: on its own machine alone
+INSIDE: Final = "127.0.0.1"  # the link listens on its own machine only
 _HARDENED: Final = """NoNewPrivileges=yes
 CapabilityBoundingSet=
 PrivateTmp=yes
@@ -49,7 +49,7 @@ m fedveil-keyholder fedveil-node
 
 
 def _unit(what: str, command: str, user: str, extra: str = "") -> str:
-    """A unit whose user is also the name of its folder in /var/lib."""
+    """Return a unit file; the user's name is also the name of its folder in /var/lib."""
     return (
         f"[Unit]\nDescription={what}\nAfter=network-online.target\nWants=network-online.target\n\n"
         f"[Service]\nExecStart={command}\nUser={user}\nStateDirectory={user}\nStateDirectoryMode=0700\n"
@@ -58,19 +58,23 @@ def _unit(what: str, command: str, user: str, extra: str = "") -> str:
 
 
 def _link(inside: int, folder: Path) -> Link:
-    """The link as its own machine sees it; the commands are those of every trial."""
+    """Return the link as seen from its own machine; the commands are the same as in a trial."""
     return Link(name="fedveil", host=INSIDE, port=inside, authority=folder / "authority.pem")
 
 
 def link_unit(inside: int) -> str:
-    """The link: on the loopback interface, TLS, registered nodes only, tasks by secret, nothing installed."""
+    """Return the unit of the link.
+
+    It listens on the loopback interface with TLS, for registered nodes only; tasks need a secret, and nothing is
+    installed.
+    """
     here = ETC / "link"
     command = superlink_command(_link(inside, here), here / "server.pem", here / "server.key", here / SECRET)
     return _unit("fedveil: Flower link", join(command), "fedveil-link", _ALONE)
 
 
 def relay_unit(inside: int) -> str:
-    """The relay: the one process between the link and the aggregator's socket; it runs no uploaded code."""
+    """Return the unit of the relay, the only process between link and aggregator; it runs no uploaded code."""
     here = ETC / "relay"
     command = relay_command(_link(inside, here), here / SECRET, RELAY_SOCKET, "fedveil-relay")
     extra = f"RuntimeDirectory=fedveil-relay\nRuntimeDirectoryMode=0750\n{_ALONE}InaccessiblePaths=-{ETC}/link\n"
@@ -78,7 +82,7 @@ def relay_unit(inside: int) -> str:
 
 
 def guard_unit() -> str:
-    """The guard: the only process of a site that can read its data and its keys."""
+    """Return the unit of the guard, the only process of a site that can read its data and its keys."""
     command = (
         "fedveil site --data /etc/fedveil/site/data.toml --key /etc/fedveil/site/identity.key"
         " --records /var/lib/fedveil-site --socket /run/fedveil-site/guard.sock --group fedveil-node --accept PLAN-HASH"
@@ -87,7 +91,7 @@ def guard_unit() -> str:
 
 
 def holder_unit() -> str:
-    """The key holder: the only process that can open sums."""
+    """Return the unit of the key holder, the only process that can open sums."""
     command = (
         "fedveil keyholder --key /etc/fedveil/keyholder/identity.key --records /var/lib/fedveil-keyholder"
         " --socket /run/fedveil-keyholder/guard.sock --group fedveil-node --accept PLAN-HASH"
@@ -96,7 +100,7 @@ def holder_unit() -> str:
 
 
 def node_unit(host: str, port: int, guard: str = "fedveil-site") -> str:
-    """The node, under a user of its own that can read neither the data nor the guard's keys."""
+    """Return the unit of a node; its own user can read neither the data nor the guard's keys."""
     command = (
         f"fedveil node --superlink {host}:{port} --key /etc/fedveil/node/node.key"
         f" --authority /etc/fedveil/node/authority.pem --socket /run/{guard}/guard.sock"

@@ -1,7 +1,7 @@
-"""A task's signs of life and its requests, without Flower's habit of interrupting the process when a task is over.
+"""Heartbeats and requests of a task, without Flower's interruption of the process when a task ends.
 
-Flower raises SIGINT in the process as soon as the link says that a task has ended, or that its token is no longer good,
-and then sleeps. A node or a relay serves many tasks, and one that has ended must not end them all.
+Flower raises SIGINT in the process as soon as the link says that a task has ended, or that its token is invalid, and
+then sleeps. A node or a relay serves many tasks, and the end of one must not end the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,14 +13,17 @@ import httpx
 from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
 from flwr.supercore.runtime import RuntimeHttpClient
 
-_OFTEN: Final = 2.0  # seconds between two beats
-_LATER: Final = frozenset({429, 502, 503, 504})  # what may be otherwise when asked again
+_OFTEN: Final = 2.0  # seconds between two heartbeats
+_LATER: Final = frozenset({429, 502, 503, 504})  # status codes after which trying again may help
 
 
-def patient(again: Any, seconds: float) -> Any:
-    """Have Flower's way of trying again give up after so many seconds, and at once where the answer is no."""
-    again.max_time = seconds  # Flower's own would try forever
-    again.should_giveup = _is_no
+def patient(again: Any, seconds: float | None, over: Callable[[], bool] = lambda: False) -> Any:
+    """Set when Flower's way of trying again gives up: after so many seconds, when ``over`` says so, or at a plain no.
+
+    ``seconds``: None for no limit of time; then ``over`` must say when the other side has gone for good.
+    """
+    again.max_time = seconds
+    again.should_giveup = lambda error: over() or _is_no(error)
     return again
 
 
@@ -30,7 +33,7 @@ def _is_no(error: Exception) -> bool:
 
 @contextmanager
 def beating(client: RuntimeHttpClient, over: Callable[[], None]) -> Iterator[None]:
-    """Beat until the block is left; ``over`` is called when the link says that the task has ended."""
+    """Send heartbeats until the block is left; ``over`` is called when the link says that the task has ended."""
 
     ended = Event()
 
@@ -40,7 +43,7 @@ def beating(client: RuntimeHttpClient, over: Callable[[], None]) -> Iterator[Non
                 alive = bool(client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
             except httpx.TransportError:
                 continue  # tried again soon
-            except (httpx.HTTPStatusError, RuntimeError):  # the link says no, or the client is closed
+            except (httpx.HTTPStatusError, RuntimeError):  # the link refuses, or the client is closed
                 alive = False
             if not alive:
                 over()

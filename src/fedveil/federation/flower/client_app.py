@@ -10,14 +10,14 @@ from fedveil.wire import frames
 
 RECORD: Final = "fedveil"
 ENVELOPE: Final = "envelope"
-PATIENCE: Final = 3600.0  # seconds; the aggregator's own time-out comes first
+PATIENCE: Final = 3600.0  # seconds; the aggregator's own timeout is shorter
 
 app = ClientApp()
 
 
 @app.query()
 def relay(message: Message, context: Context) -> Message:
-    """Hand the envelope to the guard on this machine and bring back what it says."""
+    """Hand the envelope to the guard on this machine and return its answer."""
     path: Any = context.node_config["guard"]
     envelope: Any = message.content[RECORD][ENVELOPE]
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

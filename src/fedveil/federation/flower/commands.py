@@ -1,7 +1,7 @@
-"""Commands of Flower's own, several in one process: loading its program costs more than what they do.
+"""Run several of Flower's own commands in one process, because loading its program costs more than the commands.
 
-``python -m fedveil.federation.flower.commands '[["supernode", "register", ...], ["run", ...]]'`` carries them out in
-turn and ends at the first that fails, with what it wrote.
+``python -m fedveil.federation.flower.commands '[["supernode", "register", ...], ["run", ...]]'`` runs them in turn and
+ends at the first that fails, with its output.
 """
 
 import io
@@ -15,11 +15,12 @@ REGISTER: Final = ("supernode", "register")
 
 
 def main() -> None:
-    """What succeeded and what failed is said on standard output."""
+    """Run the commands; report success or failure on standard output."""
     for words in json.loads(sys.argv[1]):
         failed, text = _one(words)
         sys.stdout.write(text)
-        known = tuple(words[:2]) == REGISTER and "already" in text  # a node that the link knows is no failure
+        # a node that the link already knows is not a failure
+        known = tuple(words[:2]) == REGISTER and "already" in text
         if failed and not known:
             sys.exit(1)
 

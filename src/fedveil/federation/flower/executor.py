@@ -1,12 +1,11 @@
-"""A site's own executor: takes tasks from its node and relays them; code that was uploaded is never loaded here.
+"""A site's own executor: takes tasks from its node and relays them; uploaded code is never loaded.
 
 Flower's executor would install the uploaded app and start a process for every message. This one belongs to the site's
-installation, does the one thing that the app does, and stays. It uses the parts of Flower 1.41 and 1.42 that its own
-client process is made of.
+installation, only relays, and keeps running. It uses the same parts of Flower 1.41 and 1.42 as Flower's own client
+process.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, final
@@ -30,48 +29,57 @@ from fedveil.federation.flower.client_app import relay
 from fedveil.federation.flower.supernode import Naps
 
 _SELDOM: Final = 1.0  # seconds between looks for a task when none has come for long
-_PATIENCE: Final = 5.0  # seconds until a node on this machine that does not answer is given up
 _ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
 @final
 class Executor:
-    """Takes tasks of one node, one after another."""
+    """Takes tasks of one node, one after another.
 
-    def __init__(self, address: str, secret: bytes, guard: Path) -> None:
-        self.address, self.guard, self._naps = address, guard, Naps()
+    ``over`` says whether the node has ended, or this process is to stop. As long as it says no, a node that does not
+    answer is only slow, and is asked again.
+    """
+
+    def __init__(self, address: str, secret: bytes, guard: Path, over: Callable[[], bool]) -> None:
+        self.address, self.guard, self.over, self._naps = address, guard, over, Naps()
         self._client = self._connected(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE))
 
-    def serve(self, stop: Callable[[], bool]) -> None:
-        """Until told to stop, which is also when the node has ended: whatever was under way has ended with it."""
+    def serve(self) -> None:
+        """Serve until it is over, or until a task could not be ended in order.
+
+        Flower's node waits without limit for the reply to such a task and answers nothing more: it must be replaced.
+        """
         for name in ("httpx", "httpcore"):
             getLogger(name).setLevel("WARNING")
         try:
-            while not stop():
-                self._next()
+            while not self.over() and self._next():
+                pass
         except Exception:
-            if not stop():
+            if not self.over():
                 raise
         finally:
             self._client.close()
 
-    def _next(self) -> None:
+    def _next(self) -> bool:
+        """Take the next task, if there is one; return whether the node can go on."""
         found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
         if found.HasField("task") and found.token:
-            # A run that has ended meanwhile: the link says no, or the client was closed. The next task is another.
-            with suppress(httpx.HTTPStatusError, RuntimeError):
-                self._one(found.token)
             self._naps = Naps()
+            try:
+                self._one(found.token)
+            except (httpx.HTTPError, RuntimeError):  # the node says no, or the client was closed: its run has ended
+                return False
         else:
             self._naps.sleep(_SELDOM)
+        return True
 
     def _one(self, token: str) -> None:
-        """One message in, one out; whatever fails is reported by its kind alone."""
+        """Pass one message to the guard and its answer back; a failure of the guard is reported by its kind alone."""
         client = self._connected(RuntimeTokenHttpInterceptor(token))
         context: Context | None = None
         status, details = SubStatus.COMPLETED, ""
         try:
-            # Flower waits up to two hours for a message that its run's end has cut short; a closed client ends that.
+            # Flower waits up to two hours for a message cut short by the end of its run; closing the client ends that.
             with beating(client, over=client.close):
                 message, context, _, _ = pull_task_input(client)
                 context.node_config["guard"] = str(self.guard)
@@ -90,8 +98,8 @@ class Executor:
     def _connected(self, credentials: Any) -> RuntimeHttpClient:
         return RuntimeHttpClient.from_server_address(
             server_address=self.address,
-            insecure=True,  # on this machine's loopback interface, between two processes of one user
+            insecure=True,  # on the loopback interface, between two processes of one user
             root_certificates=None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), credentials],
-            retry_invoker=patient(make_simple_http_retry_invoker(), _PATIENCE),
+            retry_invoker=patient(make_simple_http_retry_invoker(), None, self.over),
         )

@@ -1,4 +1,4 @@
-"""A whole deployment on this machine, for trial: real processes, TLS, registered nodes; nothing is left behind."""
+"""A whole deployment on this machine, for trials: real processes, TLS, registered nodes; nothing is left behind."""
 
 import shutil
 import sys
@@ -43,13 +43,13 @@ _SOCKET = "relay.sock"
 
 
 def site_names(count: int) -> tuple[str, ...]:
-    """Names for the sites of a trial."""
+    """Return names for the sites of a trial."""
     require(1 <= count <= 100, "--sites", "lie between 1 and 100", count)
     return tuple(f"site-{index + 1}" for index in range(count))
 
 
 def deal_clients(clients: int, sites: Sequence[str]) -> dict[str, "np.ndarray[tuple[int], np.dtype[np.int64]]"]:
-    """Every client goes to one site, as evenly as can be."""
+    """Return the clients of each site; every client goes to one site, as evenly as possible."""
     hint = "Take fewer sites."
     require(clients >= len(sites), "--sites", f"not exceed the study's {clients} clients", len(sites), hint)
     parts = np.array_split(np.arange(clients, dtype=np.int64), len(sites))
@@ -59,7 +59,7 @@ def deal_clients(clients: int, sites: Sequence[str]) -> dict[str, "np.ndarray[tu
 @final
 @dataclass(slots=True)
 class LocalNetwork:
-    """A link and its sites on the loopback interface; every process can be stopped and started again by a trial."""
+    """A link and its sites on the loopback interface; tests can stop and restart every process."""
 
     folder: Path
     processes: Processes
@@ -72,22 +72,22 @@ class LocalNetwork:
     center: list[Started]
 
     def place(self, site: str) -> Path:
-        """The folder of a site, or of the key holder."""
+        """Return the folder of a site, or of the key holder."""
         if self.deployment.holder is not None and site == self.deployment.holder.name:
             return (self.files / HOLDER).absolute()
         return site_folders(self.files, [site])[site]
 
     def door(self, site: str) -> Path:
-        """A site's socket."""
+        """Return the path of a site's socket."""
         return self.folder / f"{site}.sock"
 
     @property
     def socket(self) -> Path:
-        """The relay's socket."""
+        """The path of the relay's socket."""
         return self.folder / _SOCKET
 
     def start_center(self) -> None:
-        """The link, which has forgotten everybody if it was killed, and the relay, unless it still runs."""
+        """Start the link (which has forgotten all sites if it was killed), and the relay unless it still runs."""
         link = start_link(self.processes, self.link, (self.files / LINK).absolute())
         self.center[:] = [link, *self.center[1:]]
         write_connection(self.processes.home, self.link)
@@ -95,16 +95,16 @@ class LocalNetwork:
             self.start_relay()
 
     def start_relay(self) -> None:
-        """The relay beside the link."""
+        """Start the relay beside the link."""
         place = (self.files / RELAY).absolute()
         self.center[1:] = [start_relay(self.processes, self.link, place, self.socket)]
 
     def register_sites(self) -> None:
-        """Make the sites' nodes known to the link."""
+        """Register the sites' nodes at the link."""
         register(self.processes.home, self.link, self.deployment.node_keys)
 
     def start_guard(self, site: str, options: Sequence[str], program: Sequence[str] = ("-m", "fedveil")) -> None:
-        """A site's guard, as its operator would start it; or, in a trial of faults, another program in its place."""
+        """Start a site's guard as its operator would, or another program in its place to test faults."""
         place = self.place(site)
         words = [sys.executable, *program, "site", "--data", str(place / "data.npz")]
         words += ["--key", str(place / "identity.key"), "--records", str(self.records / site)]
@@ -112,7 +112,7 @@ class LocalNetwork:
         self.guards[site] = self.processes.start(f"guard-{site}", words)
 
     def start_holder(self) -> None:
-        """The key holder, as its operator would start it; nothing where the deployment has none."""
+        """Start the key holder as its operator would; do nothing if the deployment has none."""
         if self.deployment.holder is None:
             return
         name = self.deployment.holder.name
@@ -121,13 +121,13 @@ class LocalNetwork:
         self.guards[name] = self.processes.start(f"holder-{name}", words)
 
     def start_node(self, site: str) -> None:
-        """A site's node."""
+        """Start the node of a site."""
         place = self.place(site)
         self.nodes[site] = start_node(self.processes, self.link, site, place / "node.key", self.door(site))
 
     @contextmanager
     def carrier(self) -> Iterator[RelayCarrier]:
-        """The aggregator's way to the sites."""
+        """Open the aggregator's connection to the sites."""
         app = write_app(self.folder / "app")
         carrier = RelayCarrier(self.socket, lambda: submit(self.processes.home, self.link, app))
         try:
@@ -146,15 +146,14 @@ def local_network(
     options: Sequence[str],
     holder: bool = False,
 ) -> Iterator[LocalNetwork]:
-    """Link, guards (started with ``options``) and nodes; the sites' own records are left in ``keep``.
+    """Start a link, guards (with ``options``) and nodes; the sites' own records are left in ``keep``.
 
+    ``files``: the deployment's keys and the sites' data, created if absent and reused when a trial is resumed.
     ``holder``: with a third party that holds the key of encrypted sums.
-
-    ``files``: the deployment's keys and the sites' data, made if absent, found again when a trial is resumed.
     """
     names = site_names(sites)
     dealt = deal_clients(records.clients, names)
-    folder = Path(tempfile.mkdtemp(prefix="fedveil-"))  # short: the names of sockets must be
+    folder = Path(tempfile.mkdtemp(prefix="fedveil-"))  # a short path, because socket paths must be short
     try:
         port = free_port()
         if not files.exists():
@@ -174,9 +173,9 @@ def local_network(
             network.start_holder()
             network.start_center()
             network.register_sites()
-            for site in deployment.everybody:
+            for site in deployment.parties:
                 network.start_node(site)
-            for site in deployment.everybody:
+            for site in deployment.parties:
                 network.guards[site].wait_for(_READY, 60.0)
             yield network
     finally:

@@ -1,9 +1,9 @@
 """Flower's own programs with safe flags (the link, nodes, registration, submission), and the relay beside the link.
 
-One port carries all that the link does, also the commands that start runs, which Flower gives to whoever reaches it.
-So the link listens on the loopback interface alone, a proxy passes on what nodes need, and the relay takes the place of
-Flower's executor, which would run uploaded code. Tasks need a secret (which Flower heeds only when its executor is a
-process of its own), nodes must be registered, and nothing is installed at run time.
+One port carries all that the link does, including the commands that start runs, for anyone who reaches it. So the link
+listens on the loopback interface only, a proxy passes on what nodes need, and the relay takes the place of Flower's
+executor, which would run uploaded code. Tasks need a secret (which Flower checks only if its executor is a separate
+process), nodes must be registered, and nothing is installed at run time.
 """
 
 import json
@@ -20,19 +20,19 @@ from fedveil.federation.flower.commands import REGISTER
 from fedveil.federation.flower.processes import Processes, Started, environment
 from fedveil.tables import write_tables
 
-_FRAME: Final = dict.fromkeys(map(ord, "╭╮╰╯─│"), " ")  # around what its commands say
+_FRAME: Final = dict.fromkeys(map(ord, "╭╮╰╯─│"), " ")  # the frame that Flower's commands draw around their output
 _READY: Final = "Uvicorn running on"
 _LISTENING: Final = "listening"
 SECRET: Final = "superexec.secret"  # noqa: S105  the name of the file that link and relay share
 
 
 class FlowerFailed(FedveilError):
-    """A command of Flower's was refused; the sentence holds what it wrote."""
+    """One of Flower's commands failed; the message holds its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Where a SuperLink is, and what proves it; ``name`` is how Flower's configuration calls it."""
+    """The address of a SuperLink and its certificate; ``name``: its name in Flower's configuration."""
 
     name: str
     host: str
@@ -41,18 +41,18 @@ class Link:
 
     @property
     def address(self) -> str:
-        """Host and port."""
+        """Host and port, as one string."""
         return f"{self.host}:{self.port}"
 
 
 def check_installed() -> None:
-    """Refuse, with the way out, where Flower is missing."""
+    """Refuse, and say how to install it, if Flower is missing."""
     if find_spec("flwr") is None:
         raise NotAvailable("Flower is not installed here; install it with: pip install 'fedveil[flower]'.")
 
 
 def superlink_command(link: Link, certificate: Path, key: Path, secret: Path) -> list[str]:
-    """Start the link: TLS, registered nodes only, tasks by secret, nothing kept on the disk, nothing installed."""
+    """Return the command that starts the link: TLS, registered nodes, tasks by secret, nothing stored or installed."""
     return [
         *("flower-superlink", "--host", link.host, "--port", str(link.port)),
         *("--ssl-ca-certfile", str(link.authority), "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)),
@@ -62,7 +62,7 @@ def superlink_command(link: Link, certificate: Path, key: Path, secret: Path) ->
 
 
 def relay_command(link: Link, secret: Path, socket: Path, group: str | None = None) -> list[str]:
-    """Start the relay, which stands between the link and the aggregator."""
+    """Return the command that starts the relay between the link and the aggregator."""
     shared = [] if group is None else ["--group", group]
     return [
         *("fedveil", "relay", "--superlink", link.address, "--authority", str(link.authority)),
@@ -71,7 +71,7 @@ def relay_command(link: Link, secret: Path, socket: Path, group: str | None = No
 
 
 def supernode_command(link: Link, key: Path, guard: Path, port: int, secret: Path | None = None) -> list[str]:
-    """Start a node; ``port`` is for its executor, on the loopback interface.
+    """Return the command that starts a node; ``port`` is for its executor, on the loopback interface.
 
     With a ``secret`` the executor is the site's own process and no uploaded code is run; without one, Flower starts its
     own executor, which runs the uploaded relay.
@@ -86,7 +86,7 @@ def supernode_command(link: Link, key: Path, guard: Path, port: int, secret: Pat
 
 
 def start_link(processes: Processes, link: Link, place: Path, patience: float = 60.0) -> Started:
-    """The link, from its own folder, ready."""
+    """Start the link from its own folder, and wait until it is ready."""
     check_installed()
     own = replace(link, authority=place / link.authority.name)
     command = superlink_command(own, place / "server.pem", place / "server.key", place / SECRET)
@@ -94,28 +94,28 @@ def start_link(processes: Processes, link: Link, place: Path, patience: float = 
 
 
 def start_relay(processes: Processes, link: Link, place: Path, socket: Path, patience: float = 60.0) -> Started:
-    """The relay, from its own folder, ready."""
+    """Start the relay from its own folder, and wait until it is ready."""
     own = replace(link, authority=place / link.authority.name)
     words = [sys.executable, "-m", *relay_command(own, place / SECRET, socket)]
     return _started(processes, "relay", words, _LISTENING, patience)
 
 
 def _started(processes: Processes, name: str, command: Sequence[str], ready: str, patience: float) -> Started:
-    """Whatever it leaves lies among the logs, and goes with them."""
+    """Start a process and wait until it is ready; its files lie among the logs and are removed with them."""
     started = processes.start(name, command, {"TMPDIR": str(processes.logs)})
     started.wait_for(ready, patience)
     return started
 
 
-def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 90.0) -> Started:
-    """A site's node, as its operator would start it."""
+def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 300.0) -> Started:
+    """Start a site's node as its operator would, and wait until it is ready."""
     words = [sys.executable, "-m", "fedveil", "node", "--superlink", link.address, "--key", str(key)]
     words += ["--authority", str(link.authority), "--socket", str(guard), "--patience", str(patience)]
     return processes.start(f"node-{site}", words, {"TMPDIR": str(processes.logs)})
 
 
 def write_connection(home: Path, link: Link) -> None:
-    """Tell Flower's commands in this home where the link is."""
+    """Write the address of the link to Flower's configuration in this home folder."""
     home.mkdir(parents=True, exist_ok=True)
     where = {"address": link.address, "root-certificates": str(link.authority)}
     text = write_tables({"superlink": {"default": link.name}, f"superlink.{link.name}": where})
@@ -123,12 +123,12 @@ def write_connection(home: Path, link: Link) -> None:
 
 
 def register(home: Path, link: Link, nodes: Mapping[str, Path]) -> None:
-    """Make the sites' nodes known to the link, by their public keys; those that it knows stay as they are."""
+    """Register the sites' nodes at the link by their public keys; nodes that it already knows are not changed."""
     flwr(home, _registrations(link, nodes))
 
 
 def submit(home: Path, link: Link, app: Path, nodes: Mapping[str, Path] | None = None) -> None:
-    """Start a run; before that, make these nodes known to the link, which may have been restarted."""
+    """Start a Flower run; first register these nodes, because the link may have been restarted."""
     flwr(home, [*_registrations(link, nodes or {}), ["run", str(app), link.name]])
 
 
@@ -137,13 +137,13 @@ def _registrations(link: Link, nodes: Mapping[str, Path]) -> list[list[str]]:
 
 
 def flwr(home: Path, commands: Sequence[Sequence[str]], patience: float = 120.0) -> None:
-    """Commands of Flower's own, in turn; the first that fails is the last."""
+    """Run Flower's own commands in turn; stop at the first that fails."""
     check_installed()
     words = [sys.executable, "-m", "fedveil.federation.flower.commands", json.dumps(commands)]
     try:
         done: Any = subprocess.run(  # noqa: S603  the words are our own
             words,
-            env=environment(home, {"COLUMNS": "2000"}),  # or what it says is cut into lines, in the midst of names
+            env=environment(home, {"COLUMNS": "2000"}),  # a narrow terminal would break names in the output
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -1,9 +1,9 @@
-"""A site's node: Flower's program that talks with the link, and the site's own executor beside it."""
+"""A site's node: Flower's program that talks to the link, and the site's own executor beside it."""
 
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,23 +12,23 @@ from fedveil.errors import FedveilError
 from fedveil.federation.flower.network import Link, check_installed, supernode_command
 from fedveil.federation.flower.processes import Processes, Started, free_port
 
-_AGAIN: Final = 5.0  # seconds
+_AGAIN: Final = 5.0  # seconds before the next attempt
 
 
 class NodeEnded(FedveilError):
-    """Flower's node was not let in; the sentence holds the end of what it wrote."""
+    """The link did not admit Flower's node; the message holds the end of its output."""
 
 
 def run_node(
     link: Link, key: Path, guard: Path, patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
 ) -> None:
-    """Until told to stop. Flower's program ends when the link was restarted and has forgotten it: another is started.
+    """Run the node until told to stop; restart Flower's program when a restarted link has forgotten it.
 
-    ``patience``: seconds to try to get in; then this ends, for whoever watches it to start again. A link takes a node
-    that was killed for alive for up to a minute, and does not let it in again before.
+    ``patience``: seconds to try to get admitted; then this ends, so that its supervisor can start it again. A link
+    counts a killed node as alive for up to a minute, and does not admit it again before.
     """
     check_installed()
-    from fedveil.federation.flower.executor import Executor  # Flower is loaded here and nowhere before
+    from fedveil.federation.flower.executor import Executor  # Flower is imported only here
 
     with tempfile.TemporaryDirectory(prefix="fedveil-node-") as name:
         folder = Path(name)
@@ -37,30 +37,38 @@ def run_node(
         secret.chmod(0o600)
         with Processes(folder / "flower", folder / "logs", apart=False) as processes:
             while not stop():
-                port = free_port()
-                command = supernode_command(link, key, guard, port, secret)
-                node = _let_in(processes, command, patience, stop, tell)
+                node, port = _let_in(
+                    lambda port: processes.start("supernode", supernode_command(link, key, guard, port, secret)),
+                    patience,
+                    stop,
+                    tell,
+                )
                 tell("connected")
-                Executor(f"127.0.0.1:{port}", secret.read_bytes(), guard).serve(partial(_over, node, stop))
+                Executor(f"127.0.0.1:{port}", secret.read_bytes(), guard, partial(_over, node, stop)).serve()
                 if not stop():
-                    tell("the link has let go of this node; trying again")
+                    tell("a run was cut short; starting again" if node.alive else "the link has let go; trying again")
+                    node.stop()
 
 
 def _let_in(
-    processes: Processes, command: Sequence[str], patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
-) -> Started:
-    """Flower's program, as soon as the link knows it; or as it is, when this one is told to stop."""
-    end = time.monotonic() + patience
-    node = processes.start("supernode", command)
+    start: Callable[[int], Started], patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
+) -> tuple[Started, int]:
+    """Start Flower's program until the link knows it, or this one is told to stop; return it with its port.
+
+    Every try takes another port: somebody else may have taken the first between our look and its use.
+    """
+    end, port = time.monotonic() + patience, free_port()
+    node = start(port)
     while "SuperNode ID" not in node.tail(20000) and not stop():
         if not node.alive:
             if time.monotonic() >= end:
                 raise NodeEnded(f"Flower's node has ended; it wrote: {' '.join(node.tail(1500).split())}")
             tell("not let in; trying again")
             time.sleep(_AGAIN)
-            node = processes.start("supernode", command)
+            port = free_port()
+            node = start(port)
         time.sleep(0.1)
-    return node
+    return node, port
 
 
 def _over(node: Started, stop: Callable[[], bool]) -> bool:

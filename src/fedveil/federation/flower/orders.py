@@ -1,4 +1,4 @@
-"""What the aggregator may ask of its relay: who is there, push, pull. The relay sees sealed envelopes only."""
+"""The orders that an aggregator may give its relay: list nodes, push, pull. The relay sees sealed envelopes only."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,23 +14,23 @@ from fedveil.federation.flower.client_app import ENVELOPE, RECORD
 from fedveil.wire import frames
 
 ONLINE: Final = "online"
-_IDENTITY: Final = Lock()  # Flower keeps the identity of "the" task once a process; here several tasks share one
+_IDENTITY: Final = Lock()  # Flower keeps one task identity per process, but several tasks share this process
 
 
 @final
 @dataclass(slots=True)
 class Orders:
-    """The orders of one aggregator, carried out in one run of Flower's; ``run``, ``task``, ``node``: its numbers."""
+    """Carries out the orders of one aggregator in one Flower run, identified by ``run``, ``task`` and ``node``."""
 
     grid: Grid
     run: int
     task: int
     node: int
-    _kept: dict[str, bytes] = field(default_factory=dict)  # came back, but did not fit into the last answer
+    _kept: dict[str, bytes] = field(default_factory=dict)  # replies that did not fit into the last answer
     _singly: bool = False
 
     def carry_out(self, what: str, detail: bytes, blocks: frames.Blocks) -> frames.Blocks:
-        """Answer one order; an unknown one is a ``ValueError``."""
+        """Answer one order; raise ``ValueError`` for an unknown one."""
         known: dict[str, Callable[[bytes, frames.Blocks], frames.Blocks]] = {
             "nodes": self._nodes,
             "push": self._push,
@@ -41,12 +41,12 @@ class Orders:
         return known[what](detail, blocks)
 
     def _nodes(self, _: bytes, __: frames.Blocks) -> frames.Blocks:
-        """Names and numbers of the nodes that are there; the names only help to sort, envelopes prove who is who."""
+        """Return names and numbers of the nodes online; names only help to sort, because envelopes prove who is who."""
         listed: Any = self.grid.get_nodes()
         return [(node.name, str(node.node_id).encode()) for node in listed if node.status in ("", ONLINE)]
 
     def _push(self, detail: bytes, blocks: frames.Blocks) -> frames.Blocks:
-        """Send envelopes by node; ``detail``: seconds that they are worth answering. The messages' names come back."""
+        """Send envelopes by node and return the messages' names; ``detail``: seconds for which an answer is useful."""
         found: frames.Blocks = []
         for node, envelope in blocks:
             content = RecordDict({RECORD: ConfigRecord({ENVELOPE: envelope})})
@@ -58,10 +58,10 @@ class Orders:
         return found
 
     def _pull(self, detail: bytes, blocks: frames.Blocks) -> frames.Blocks:
-        """What came back for these messages: an envelope, or nothing where the relay reports a failure.
+        """Return what came back for these messages: an envelope, or nothing if the relay reports a failure.
 
-        ``detail``: how many bytes of envelopes the aggregator takes at once. What does not fit is kept for its next
-        order, and an envelope that never fits is reported as a failure.
+        ``detail``: how many bytes of envelopes the aggregator accepts at once. What does not fit is kept for the next
+        order; an envelope that can never fit is reported as a failure.
         """
         most, wanted = int(detail), [name for name, _ in blocks]
         self._kept = {name: envelope for name, envelope in self._kept.items() if name in wanted}
@@ -77,14 +77,14 @@ class Orders:
         return found
 
     def _replies(self, names: list[str]) -> dict[str, bytes]:
-        """The envelopes that came back.
+        """Return the envelopes that came back.
 
         Flower unpacks what a site's node has packed. If it cannot, all of these messages are lost, and from then on
-        each is fetched by itself: a site that packs badly spoils nothing but its own.
+        each is fetched separately, so that a site that packs badly affects only its own messages.
         """
         try:
             return {reply.metadata.reply_to_message_id: envelope_of(reply) for reply in self.grid.pull_messages(names)}
-        except httpx.HTTPError:  # the link is away
+        except httpx.HTTPError:  # the link cannot be reached
             raise
         except Exception:
             self._singly = True
@@ -92,7 +92,7 @@ class Orders:
 
 
 def envelope_of(reply: Message) -> bytes:
-    """The envelope in a reply; nothing where it reports a failure, or holds something else."""
+    """Return the envelope in a reply; nothing if it reports a failure or holds something else."""
     try:
         found: Any = b"" if reply.has_error() else reply.content[RECORD][ENVELOPE]
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Processes that this one started: each in a session of its own, watched by its number, stopped by its number."""
+"""Child processes: each in its own session, watched and stopped by its process id."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from typing import IO, Final, Self, final
 
 from fedveil.errors import FedveilError
 
-_GRACE: Final = 5.0  # seconds between asking and ending
+_GRACE: Final = 5.0  # seconds between asking a process to end and killing it
 SAFE: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -24,14 +24,14 @@ class DidNotStart(FedveilError):
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody uses now."""
+    """Return a port of the loopback interface that is free now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with a Flower home of its own, no telemetry, and this Python's programs first."""
+    """Return this process's environment with a separate Flower home, no telemetry, and this Python's programs first."""
     programs = str(Path(sys.executable).parent)
     path = f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **SAFE, "PATH": path, "FLWR_HOME": str(home), **(extra or {})}
@@ -39,7 +39,7 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
 
 @dataclass(slots=True)
 class Started:
-    """One process, its name and where it writes."""
+    """A started process, its name and its log file."""
 
     name: str
     process: "subprocess.Popen[bytes]"
@@ -48,19 +48,19 @@ class Started:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether the process is still running."""
         return self.process.poll() is None
 
     def tail(self, size: int = 2000) -> str:
-        """The end of what it wrote."""
+        """Return the end of its output."""
         return self.written()[-size:]
 
     def written(self) -> str:
-        """All that it wrote."""
+        """Return all of its output."""
         return self.log.read_bytes()[self.start :].decode("utf-8", "replace")
 
     def wait_for(self, text: str, patience: float) -> None:
-        """Until it has written this."""
+        """Wait until the process has written this text."""
         end = time.monotonic() + patience
         while text not in self.written():
             if not self.alive or time.monotonic() > end:
@@ -68,17 +68,17 @@ class Started:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """At once, with all that it started."""
+        """Kill the process at once, with all that it started."""
         _signal_session(self.process, signal.SIGKILL)
         self.process.wait()
 
     def ask(self) -> None:
-        """Ask it to end."""
+        """Ask the process to end."""
         if self.alive:
             self.process.terminate()
 
     def stop(self) -> None:
-        """Ask it, wait a little, end it; what it started goes with it."""
+        """Ask the process to end, wait a little, then kill it, with all that it started."""
         if self.alive:
             self.ask()
             with suppress(subprocess.TimeoutExpired):
@@ -88,9 +88,9 @@ class Started:
 
 
 def _signal_session(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    """To the group that the process leads and to members of its session that made groups of their own."""
+    """Send a signal to the process group, and to members of its session that have groups of their own."""
     if process.poll() is not None and not _session(process.pid)[1:]:
-        return  # its number may belong to somebody else by now
+        return  # its process id may belong to another process by now
     for member in _session(process.pid)[0 if process.poll() is None else 1 :]:
         try:
             os.kill(member, number)
@@ -99,7 +99,7 @@ def _signal_session(process: "subprocess.Popen[bytes]", number: signal.Signals) 
 
 
 def _session(leader: int) -> list[int]:
-    """The processes of a session, from /proc: the leader's number is the session's number."""
+    """Return the process ids of a session from /proc; the session has the id of its leader."""
     found = [leader]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -116,15 +116,15 @@ def _session(leader: int) -> list[int]:
 @final
 @dataclass(slots=True)
 class Processes:
-    """All that were started here; leaving the block stops them, last first, whatever happened."""
+    """All processes that were started here; leaving the block stops them, last first, whatever happened."""
 
     home: Path
     logs: Path
-    apart: bool = True  # in sessions of their own; else whoever stops this process's session stops them too
+    apart: bool = True  # in their own sessions; otherwise whoever stops this process's session stops them too
     started: list[Started] = field(default_factory=list)
 
     def start(self, name: str, command: Sequence[str], extra: Mapping[str, str] | None = None) -> Started:
-        """Start one; it writes to a log of its own."""
+        """Start a process; its output goes to its own log file."""
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
         before = log.stat().st_size if log.exists() else 0
@@ -147,12 +147,12 @@ class Processes:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for one in self.started:
-            one.ask()  # all at once: each takes a second or two
+            one.ask()  # all at once, because each takes a second or two
         waiting = list(self.started)
         while waiting:
             try:
                 waiting[-1].stop()
                 waiting.pop()
-            except KeyboardInterrupt:  # somebody is impatient: no more waiting, but still nothing is left behind
+            except KeyboardInterrupt:  # the user is impatient: stop waiting, but still leave nothing behind
                 for one in waiting:
                     one.kill()

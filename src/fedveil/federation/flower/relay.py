@@ -1,9 +1,9 @@
-"""The aggregator's relay: a process of its own that carries sealed envelopes between the aggregator and the link.
+"""The aggregator's relay: a separate process that carries sealed envelopes between the aggregator and the link.
 
-It takes the place of Flower's executor. Flower's would install and run whatever app was uploaded with a run; this one
-never looks at an uploaded app. It takes a task of the link only while an aggregator is connected to its socket, and all
-that it does with the task is to carry out that aggregator's orders. It needs no key but the link's secret for tasks,
-and it shares nothing with the aggregator but the socket.
+It takes the place of Flower's executor, which would install and run whatever app was uploaded with a run; the relay
+never looks at an uploaded app. It takes a task of the link only while an aggregator is connected to its socket, and
+only carries out that aggregator's orders. Its only key is the link's secret for tasks, and it shares nothing with the
+aggregator but the socket.
 """
 
 import select
@@ -31,23 +31,23 @@ from fedveil.federation.flower.network import Link
 from fedveil.federation.flower.orders import Orders
 from fedveil.wire import frames
 
-_LOOK: Final = 0.2  # seconds between looks for a task while an aggregator waits for one
-_PATIENCE: Final = 5.0  # seconds until a link on this machine that does not answer is given up
-_AT_ONCE: Final = 16  # aggregators
+_LOOK: Final = 0.2  # seconds between polls for a task while an aggregator waits for one
+_PATIENCE: Final = 5.0  # seconds to wait for a link on this machine that does not answer
+_AT_ONCE: Final = 16  # aggregators served at the same time
 _ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Relay:
-    """``secret``: what the link wants to see before it gives a task away."""
+    """Serves aggregators; ``secret``: what the link requires before it hands out a task."""
 
     link: Link
     secret: bytes
     tell: Callable[[str], None]
 
     def serve(self, door: socket.socket, stop: Callable[[], bool]) -> None:
-        """Serve the aggregators that knock, several at a time, until told to stop."""
+        """Serve the aggregators that connect, several at a time, until told to stop."""
         for name in ("httpx", "httpcore"):
             getLogger(name).setLevel("WARNING")
         free = BoundedSemaphore(_AT_ONCE)
@@ -64,7 +64,10 @@ class Relay:
             Thread(target=self._one, args=(connection, free), daemon=True).start()
 
     def _one(self, connection: socket.socket, free: BoundedSemaphore) -> None:
-        """One aggregator, until it goes away or the link is lost; the rest of the process never notices a failure."""
+        """Serve one aggregator until it leaves or the link is lost.
+
+        A failure does not affect the rest of the process.
+        """
         with connection:
             try:
                 with closing(self._asking()) as client:
@@ -76,7 +79,10 @@ class Relay:
                 free.release()
 
     def _task(self, client: RuntimeHttpClient, connection: socket.socket) -> bool:
-        """Take a task if there is one and serve the aggregator with it; False: there was none, or it had ended."""
+        """Take a task, if there is one, and serve the aggregator with it.
+
+        Return False if there was none or it had ended.
+        """
         found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
         if not (found.HasField("task") and found.token):
             return False
@@ -91,14 +97,14 @@ class Relay:
                     context = context_from_proto(given.context)
                     grid.set_run(run_from_proto(given.run))
                 except httpx.HTTPStatusError:
-                    return False  # a run that was stopped before it began
+                    return False  # the run was stopped before it began
                 obey(connection, Orders(grid, given.run.run_id, given.task_id, context.node_id))
         finally:
             self._ended(grid, context)
         return True
 
     def _asking(self) -> RuntimeHttpClient:
-        """A client of the link's that may ask for tasks."""
+        """Return a client of the link that may ask for tasks."""
         return RuntimeHttpClient.from_server_address(
             server_address=self.link.address,
             insecure=False,
@@ -121,7 +127,7 @@ class Relay:
 
 
 def obey(connection: socket.socket, orders: Orders) -> None:
-    """Carry out orders until the aggregator goes away or says what is none."""
+    """Carry out orders until the aggregator leaves or sends something that is not an order."""
     connection.settimeout(None)
     with suppress(OSError, ValueError):
         frames.send(connection, [(READY, b"")])
@@ -131,7 +137,7 @@ def obey(connection: socket.socket, orders: Orders) -> None:
 
 
 def gone(connection: socket.socket) -> bool:
-    """Whether the other side has closed."""
+    """Return whether the other side has closed the connection."""
     try:
         readable, _, _ = select.select([connection], [], [], 0)
         return bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""
@@ -140,6 +146,6 @@ def gone(connection: socket.socket) -> bool:
 
 
 def shut(connection: socket.socket) -> None:
-    """End whatever waits for this connection."""
+    """Close the connection, which ends whatever waits for it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

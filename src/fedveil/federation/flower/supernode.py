@@ -1,9 +1,9 @@
-"""Flower's SuperNode with shorter naps while a run goes on.
+"""Flower's SuperNode with shorter pauses during a run.
 
-It looks for a message every three seconds and for an answer every half second, which would be most of a round. Here it
-looks again soon after a message, and ever more rarely when none comes, down to Flower's own rhythm; it sleeps several
-times as long as its last look took, so that many nodes do not keep their link busy. Only its sleeping is replaced;
-where a version of Flower sleeps elsewhere, it simply keeps its own rhythm.
+Flower looks for a message every three seconds and for an answer every half second, which would be most of a round. This
+one looks again soon after a message, and more and more rarely while none comes, down to Flower's own rhythm. It sleeps
+several times as long as its last look took, so that many nodes do not keep their link busy. Only the sleeping is
+replaced; if a version of Flower sleeps elsewhere, it keeps its own rhythm.
 """
 
 import sys
@@ -11,23 +11,23 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-_SOON: Final = 0.1  # seconds
-_SLOWER: Final = 1.05  # after 70 looks in vain, a minute or so, it is three seconds again
-_SHARE: Final = 5.0  # a nap, in times that the look before it took
-_BUSY: Final = 0.5  # a nap no longer than this waits for an answer: a message has come
+_SOON: Final = 0.1  # shortest pause in seconds
+_SLOWER: Final = 1.05  # after 70 looks without a message, about a minute, the pause is three seconds again
+_SHARE: Final = 5.0  # a pause, as a multiple of the time that the look before it took
+_BUSY: Final = 0.5  # a pause of at most this length waits for an answer: a message has come
 
 
 @final
 @dataclass(slots=True)
 class Naps:
-    """Stands in for the module ``time`` in Flower's loop."""
+    """Replaces the module ``time`` in Flower's loop."""
 
     clock: Any = time
     last: float = _SOON
     woke: float | None = None
 
     def sleep(self, seconds: float) -> None:
-        """At most as long as asked for."""
+        """Sleep at most as long as asked for."""
         waits = seconds <= _BUSY
         self.last = _SOON if waits else min(self.last * _SLOWER, seconds)
         look = 0.0 if waits or self.woke is None else self.clock.monotonic() - self.woke
@@ -39,7 +39,7 @@ class Naps:
 
 
 def main() -> None:
-    """As ``flower-supernode``, with its own words."""
+    """Run ``flower-supernode`` with the same arguments, but with shorter pauses."""
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 

@@ -1,1 +1,1 @@
-"""A site: it guards its own data, noise and ledger, and answers what the agreed plan asks."""
+"""A site: it keeps its own data, noise and ledger, and answers what the agreed plan asks."""

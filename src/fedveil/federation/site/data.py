@@ -1,4 +1,4 @@
-"""A site's data: a file of tables like a study's [data] and [clients], or the arrays that a trial dealt to it."""
+"""A site's data: a file with tables like a study's [data] and [clients], or arrays that a trial gave to it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedveil.values import Indices
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fixed:
-    """For a trial of a study that is also simulated: which of its clients and which of its records these are."""
+    """The clients and records of a study that a site of a trial holds, if the same study is also simulated."""
 
     clients: Indices
     records: Indices
@@ -26,9 +26,9 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteData:
-    """Records with the site's own clients numbered from 0.
+    """The records of a site, with its own clients numbered from 0.
 
-    ``places``, ``blank_rows``: what the certificate has to say about them, as in a plan (fedveil.plan).
+    ``places``, ``blank_rows``: what the certificate must say about them, as in a plan (fedveil.plan).
     """
 
     records: Records
@@ -38,12 +38,12 @@ class SiteData:
     raw: RawRows | None = None
 
     def fingerprint(self, key: bytes) -> str:
-        """Of all rows of the source, as they were read; of the records, if a trial dealt them."""
+        """Return a keyed fingerprint of all rows of the source as they were read, or of the records of a trial."""
         return self.records.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
 
 
 def read_site_data(path: Path) -> SiteData:
-    """From a file: TOML describes where the data are and who owns them; NPZ is what a trial wrote."""
+    """Read a site's data: a TOML file says where the data are and who owns them; an NPZ file was written by a trial."""
     if path.suffix == ".npz":
         return _read_dealt(path)
     try:
@@ -60,13 +60,13 @@ def read_site_data(path: Path) -> SiteData:
     free = split.places != "labels" or source.public
     require(free, "clients.kind", "be a split that does not depend on labels", split.kind, hint)
     loaded = load(source, split, None, base=path.parent, generator=np.random.default_rng)
-    # Labels decide only where the site's records are public: then they tell nothing that the others must know of.
+    # Labels may decide only if the site's records are public, since they then reveal nothing to the others.
     places = split.places if split.natural else None
     return SiteData(loaded.train, places=places, blank_rows=source.drops_rows, raw=loaded.raw)
 
 
 def write_dealt(path: Path, records: Records, clients: Indices) -> None:
-    """The records of some clients of a study, for a trial on one machine."""
+    """Write the records of some clients of a study, for a trial on one machine."""
     chosen = np.flatnonzero(np.isin(records.owner, clients))
     np.savez(
         path,

@@ -1,8 +1,8 @@
-"""A site's part of encrypted sums: its clients' parts, and the run's key, of which a site holds all or the public half.
+"""A site's part of encrypted sums: its clients' updates, and the run's key or only its public key.
 
-Where the clients hold the key, one site makes it and seals it for every other, by the public keys that the sites have
-of each other: the aggregator carries it, and can neither read it nor put another in its place. Where a third party
-holds it, a site takes the public half alone, and only as that party has signed it.
+If the clients hold the key, one site makes it and seals it for every other site, by the public keys that the sites have
+of each other; the aggregator carries it and can neither read nor replace it. If a third party holds the key, a site
+takes the public key only, and only with that party's signature.
 """
 
 import re
@@ -32,9 +32,10 @@ _DIGEST: Final = re.compile("[0-9a-f]{64}")
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class EncryptedSite:
-    """One run at one site; ``path``: where the key is kept while the run goes on; ``peers``: the other sites.
+    """Encrypted sums of one run at one site.
 
-    ``holder``: the third party that this site knows, if any.
+    ``path``: where the key is kept during the run; ``peers``: the other sites; ``holder``: the third party that this
+    site knows, if any.
     """
 
     plan: Plan
@@ -47,11 +48,14 @@ class EncryptedSite:
 
     @property
     def outside(self) -> bool:
-        """Whether a third party holds the key."""
+        """True if a third party holds the key."""
         return self.plan.trust.key_holder == "third-party"
 
     def answer(self, kind: str, turn: int, asked: Content, spend: Callable[[str], None]) -> tuple[str, Content]:
-        """All but parts. ``spend`` has on the disk that this sum is the round's, or refuses another."""
+        """Answer all questions except those for updates.
+
+        ``spend`` records on the disk that this is the sum of the round, or refuses a second one.
+        """
         if kind == "take-key":
             return "taken", self._take_public(asked) if self.outside else self._take(asked)
         if self.outside:
@@ -63,18 +67,18 @@ class EncryptedSite:
                 digest = str(asked.values.get("sum"))
                 if not _DIGEST.fullmatch(digest):
                     raise Refused("malformed")
-                spend(digest)  # before the word is given: it is given once
+                spend(digest)  # recorded before the consent is given, which happens once
                 return "consented", Content(blocks={"consent": consent(self.identity, self.run, turn, digest)})
             case _:
                 message = asked.blocks.get("sum", b"")
                 digest = sha256(message).hexdigest()
                 given = {name[3:]: word for name, word in asked.blocks.items() if name.startswith("by ")}
                 check_consents(given, self.identity.name, self.peers, self.run, turn, digest)
-                spend(digest)  # before it is opened, whatever comes of it: each try tells something
+                spend(digest)  # recorded before it is opened, because every attempt may reveal something
                 return "opened", opened_sum(self.plan, keys_at(self.path), turn, message)
 
     def encrypt(self, turn: int, parts: Mapping[int, Whole]) -> Content:
-        """What each client sends, for the aggregator to add and not to open."""
+        """Return the encrypted update of each client, for the aggregator to add but not to open."""
         try:
             public = Content.read(self.path.read_bytes()).blocks["public"]
         except FileNotFoundError as error:
@@ -83,14 +87,17 @@ class EncryptedSite:
         return Content(blocks={str(client): one.encrypt(turn, client, parts[client]) for client in sorted(parts)})
 
     def _make(self) -> Content:
-        """The key, made once: its public half in the open, all of it sealed for each of the others."""
+        """Make the key once; return its public key, and the whole key sealed for each other site."""
         if self.identity.name != maker_of(self._sites()):
             raise Refused("not-the-maker")
         keys = made_at(self.path, self.plan)
         return Content(blocks={"public": keys.public, **{f"for {site}": self._for(site, keys) for site in self.peers}})
 
     def _take(self, asked: Content) -> Content:
-        """The maker's key; one for a run, ever. Both must know the same sites: most of them decide what is opened."""
+        """Take the key from the site that made it, once in a run.
+
+        Both must know the same sites, because most of them decide what is opened.
+        """
         maker = maker_of(self._sites())
         if maker not in self.peers:
             raise Refused("unknown-peers")
@@ -109,7 +116,7 @@ class EncryptedSite:
         return self._keep(keys.public, written(keys))
 
     def _take_public(self, asked: Content) -> Content:
-        """The third party's public key; one for a run, ever."""
+        """Take the third party's public key, once in a run."""
         if self.holder is None:
             raise Refused("no-holder")
         public = public_of(asked.blocks.get("key", b""), self.holder, self.run, self.plan.hash)

@@ -1,7 +1,7 @@
-"""The site's guard: owns the data, the noise and the ledger; answers what the plan names, and nothing else.
+"""The guard of a site: owns the data, the noise and the ledger; answers what the plan names, and nothing else.
 
-It is started by the site from its own installation. Whatever carries messages to it is not trusted: an instruction
-must be signed by the aggregator, be new, and belong to a plan that the site's operator has agreed to.
+The site starts it from its own installation. Whatever carries messages to it is not trusted: an instruction must be
+signed by the aggregator, be new, and belong to a plan that the site's operator has agreed to.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class Terms:
     """What the operator allows: plans by their hash, or any that fits the caps; trials without privacy, or none.
 
     A plan that is named is accepted for one run; with caps, for as many as fit. ``unit`` and ``neighbours``: what the
-    caps count, which must not be left to the plan. ``modules``: functions of this installation that a plan may name.
+    caps count, which the plan must not decide. ``modules``: functions of this installation that a plan may name.
     """
 
     accept: frozenset[str] = frozenset()
@@ -59,11 +59,11 @@ class Terms:
         bounded = ANY not in self.accept or self.caps or self.trials
         if not bounded:
             raise BadValue("A guard that accepts any plan must have a cap; give one, or name the plan by its hash.")
-        _ = self.limits  # refuses what is no cap
+        _ = self.limits  # refuses bad caps
 
     @property
     def limits(self) -> tuple[Cap, ...]:
-        """The caps, as the ledger keeps them."""
+        """The caps in the form that the ledger keeps."""
         return tuple(
             Cap(adversary=who, unit=self.unit, neighbours=self.neighbours, epsilon=epsilon, delta=delta)
             for who, epsilon, delta in self.caps
@@ -71,15 +71,15 @@ class Terms:
 
     @property
     def once(self) -> bool:
-        """Whether a plan is accepted for one run: it was named, and no cap says how often."""
+        """True if a plan is accepted for one run only: it was named, and no cap limits how often."""
         return ANY not in self.accept and not self.caps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """Who and where a site is, and its data; ``peers``: the other sites' public keys, as this site was given them.
+    """The identity of a site, its folder and its data; ``peers``: the other sites' public keys, as given to this site.
 
-    ``holder``: the third party that may hold the key of encrypted sums, as this site was told.
+    ``holder``: the third party that may hold the key of encrypted sums, as given to this site.
     """
 
     identity: Identity
@@ -97,14 +97,17 @@ class Site:
 
     @property
     def records(self) -> Records:
-        """The site's records."""
+        """The records of the site."""
         return self.data.records
 
 
 @final
 @dataclass(slots=True, kw_only=True)
 class Guard:
-    """One envelope in, one out. ``show`` puts a page before the operator; ``finished`` is told a run's folder."""
+    """Handles one envelope at a time and returns the sealed answer.
+
+    ``show`` displays a page to the operator; ``finished`` is called with the folder of a run that has ended.
+    """
 
     site: Site
     terms: Terms
@@ -115,7 +118,10 @@ class Guard:
     _machines: dict[str, MaskedSite] = field(default_factory=dict)
 
     def handle(self, data: bytes) -> bytes:
-        """The sealed answer; :class:`Refused` if the envelope itself is not in order, and then nothing is said."""
+        """Return the sealed answer.
+
+        Raise :class:`Refused`, and send nothing, if the envelope itself is not in order.
+        """
         opened = unseal(data, self.site.identity, self.site.aggregator)
         record = self._record(opened.head.run)
         me, aggregator, once = self.site.identity, self.site.aggregator, self.world.random(32)
@@ -145,7 +151,7 @@ class Guard:
                 raise Refused("unknown-kind")
 
     def _description(self) -> Content:
-        """Counts and the bound: what a plan is made from. No value of a record."""
+        """Return the counts and the bound that a plan is made from, but no value of a record."""
         records = self.site.records
         values: dict[str, Any] = {"features": int(records.features.shape[1]), "classes": records.classes}
         told = {"blank_rows": self.site.data.blank_rows, "places": self.site.data.places}
@@ -157,7 +163,7 @@ class Guard:
         return Content(values=values, rows=rows)
 
     def _propose(self, asked: Content, body: bytes, record: Record, state: SiteState) -> tuple[str, Content]:
-        """Look at the plan, show it, and charge it; or say by a word why not."""
+        """Check a proposed plan, show it to the operator and charge it, or refuse with a code."""
         plan = plan_of(asked, self.terms.modules)
         fits(plan, self.site.records)
         check_proposal(plan, asked, self.site.records)
@@ -177,13 +183,16 @@ class Guard:
         self._charge(plan, record, state, agreed)
         write_atomically(record.private / "proposal", body)
         if not (state.plan or plan.seeded):
-            record.draw_key()  # before the first answer, and never again: a round's noise is drawn once
+            # drawn before the first answer and never again, so that the noise of a round is drawn once
+            record.draw_key()
         save_state(record.private / "state", agreed)
         return "accepted", Content(values={"plan": plan.hash})
 
     def _charge(self, plan: Plan, record: Record, state: SiteState, agreed: SiteState) -> None:
-        """Take the run out of the budget. That it is about to be is on the disk first: a charge without this memory
-        is that of a run whose memory was lost, and who knows what was sent of it.
+        """Charge the run to the site's budget.
+
+        The intention is on the disk first. A charge without it belongs to a run whose memory was lost, so that nobody
+        knows what was sent for it.
         """
         path = record.private / "state"
         try:
@@ -191,7 +200,7 @@ class Guard:
             save_state(path, replace(state, proposal=agreed.proposal))
             record.charge(plan, self.site.data, self.terms.limits)
         except CapExceeded as error:
-            save_state(path, state)  # nothing was charged
+            save_state(path, state)  # undo: nothing was charged
             raise Refused("over-cap") from error
         except Refused:
             raise
@@ -208,14 +217,17 @@ class Guard:
         parts = self._work(record, state).parts(turn, asked)
         if not parts:
             raise Refused("nothing-to-send")
-        save_state(record.private / "state", stepped)  # before the answer leaves: this round is spent
+        save_state(record.private / "state", stepped)  # saved before the answer leaves: this round is used up
         total = np.zeros_like(next(iter(parts.values())))
         for part in parts.values():
             total += part
         return "update", Content(values={"clients": sorted(parts)}, rows={"total": total})
 
     def _masked(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
-        """One stage of a masked round; nothing but masked numbers, and shares that open their sum, leaves."""
+        """Answer one stage of a masked round.
+
+        Only masked numbers, and the shares that open their sum, leave the site.
+        """
         if not state.plan:
             raise Refused("not-accepted")
         if self._server(record, state) != "secure-aggregation":
@@ -235,11 +247,14 @@ class Guard:
         parts = self._work(record, state).parts(turn, asked)
         if not parts:
             raise Refused("nothing-to-send")
-        save_state(record.private / "state", begun)  # before anything leaves: this round is spent
+        save_state(record.private / "state", begun)  # saved before anything leaves: this round is used up
         return "masked", machines.begin(turn, asked, body, parts, floors_of(plan)[turn][0])
 
     def _enrolled(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
-        """Identity keys for masked sums: the site's own list, and then everybody's, checked here; one for a run."""
+        """Exchange identity keys for masked sums, once in a run.
+
+        Send the site's list, then check the lists of all sites.
+        """
         if not state.plan:
             raise Refused("not-accepted")
         plan, proposal = self._agreed(record, state)
@@ -257,7 +272,7 @@ class Guard:
         return "known", Content()
 
     def _roster(self, record: Record, plan: Plan) -> dict[int, bytes]:
-        """The clients' keys, checked again as they are read; none where the plan has none."""
+        """Return the clients' identity keys, checked again as they are read; no keys if the plan uses none."""
         if plan.trust.identities is None:
             return {}
         path = record.private / "roster"
@@ -269,7 +284,7 @@ class Guard:
         return {**self.site.peers, self.site.identity.name: self.site.identity.card}
 
     def _encrypted(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
-        """Encrypted sums: the run's key, the clients' parts, and one sum of a round, ever."""
+        """Answer for encrypted sums: the run's key, the clients' updates, and the opening of one sum of a round."""
         if not state.plan:
             raise Refused("not-accepted")
         plan, _ = self._agreed(record, state)
@@ -285,11 +300,14 @@ class Guard:
         parts = self._work(record, state).parts(turn, asked)
         if not parts:
             raise Refused("nothing-to-send")
-        save_state(path, stepped)  # before the answer leaves: this round is spent
+        save_state(path, stepped)  # saved before the answer leaves: this round is used up
         return "encrypted", sums.encrypt(turn, parts)
 
     def _party(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
-        """Without a server: a noised sum for the leader, or the leader's step; both sealed for other sites."""
+        """Answer in a run without a server.
+
+        A noised sum for the leader, or the leader's step, sealed for other sites.
+        """
         if not state.plan:
             raise Refused("not-accepted")
         plan, proposal = self._agreed(record, state)
@@ -319,14 +337,14 @@ class Guard:
             save_state(record.private / "state", replace(state, finished=True))
         elif not record.released(model):
             raise Refused("finished")
-        record.destroy_secrets()  # after that: a round that could still be asked for would get other noise
+        record.destroy_secrets()  # last, because a round that could still be asked for would get other noise
         self._works.pop(record.run, None)
         self._machines.pop(record.run, None)
         self.finished(record.folder)
         return "recorded", Content()
 
     def _work(self, record: Record, state: SiteState) -> SiteWork:
-        """What was agreed, set up once in a process."""
+        """Return the work that was agreed, set up once in a process."""
         if record.run not in self._works:
             plan, proposal = self._agreed(record, state)
             seed = proposal.values.get("seed") if plan.seeded else None
@@ -336,7 +354,7 @@ class Guard:
         return self._works[record.run]
 
     def _agreed(self, record: Record, state: SiteState) -> tuple[Plan, Content]:
-        """The proposal as it was agreed to; another is refused."""
+        """Return the proposal that was agreed to; refuse any other."""
         if state.finished:
             raise Refused("finished")
         return agreed_to(record.private / "proposal", state, self.terms.modules)

@@ -1,7 +1,7 @@
-"""A third party that holds the key of encrypted sums: no data, no part; it opens one sum of a round, ever.
+"""A third party that holds the key of encrypted sums. It has no data, and opens one sum of a round, ever.
 
-It sees the sums that it opens, and nothing else of the run. It must not be the aggregator, nor tell it the key: who has
-both the key and the clients' messages reads single updates. Page: docs/homomorphic.md.
+It sees the sums that it opens, and nothing else of the run. It must not be the aggregator, nor give it the key, because
+whoever has both the key and the clients' messages can read single updates. Page: docs/homomorphic.md.
 """
 
 import hashlib
@@ -32,11 +32,11 @@ from fedveil.wire.keys import Card, Identity
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyHolder:
-    """One envelope in, one out. ``accept``: plans by their hash, or any; ``show`` puts a plan before the operator.
+    """Handles one envelope at a time and returns the sealed answer.
 
-    ``modules``: functions of its own installation that a plan may name.
-
-    Any plan may be accepted without a cap: its key is signed for that plan, which every site has agreed to by itself.
+    ``accept``: plans by their hash, or any; ``show`` displays a plan to the operator; ``modules``: functions of its own
+    installation that a plan may name. Accepting any plan needs no cap: the key is signed for one plan, to which every
+    site has agreed by itself.
     """
 
     identity: Identity
@@ -48,7 +48,10 @@ class KeyHolder:
     modules: frozenset[str] = frozenset()
 
     def handle(self, data: bytes) -> bytes:
-        """The sealed answer; :class:`Refused` if the envelope itself is not in order, and then nothing is said."""
+        """Return the sealed answer.
+
+        Raise :class:`Refused`, and send nothing, if the envelope itself is not in order.
+        """
         opened = unseal(data, self.identity, self.aggregator)
         folder = self.folder / "runs" / opened.head.run
         owners_folder(folder)
@@ -67,7 +70,8 @@ class KeyHolder:
         plan, _ = agreed_to(private / "proposal", state, self.modules)
         match opened.head.kind:
             case "finish":
-                save_state(private / "state", replace(state, finished=True))  # first: no other key is made after
+                # first, so that no other key is made afterwards
+                save_state(private / "state", replace(state, finished=True))
                 destroy_secrets(folder, (KEY_FILE,))
                 return "recorded", Content()
             case _ if state.finished:
@@ -81,17 +85,17 @@ class KeyHolder:
                 raise Refused("unknown-kind")
 
     def _propose(self, asked: Content, body: bytes, folder: Path, state: SiteState) -> tuple[str, Content]:
-        """Look at the plan, show it, and agree; or say by a word why not."""
+        """Check a proposed plan, show it to the operator and agree, or refuse with a code."""
         plan = plan_of(asked, self.modules)
         if plan.trust.key_holder != "third-party":
             raise Refused("no-third-party")
-        if state.finished:  # it would make another key
+        if state.finished:  # otherwise it would make another key
             raise Refused("finished")
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
         self.show(plan)
         if not self.accept & {plan.hash, ANY}:
             raise Refused("not-accepted")
-        made_at(folder / "private" / KEY_FILE, plan)  # now: a holder that cannot must not agree
+        made_at(folder / "private" / KEY_FILE, plan)  # made now, because a holder that cannot make a key must not agree
         write_atomically(folder / "plan.toml", write_plan(plan).encode(), mode=PUBLIC)
         write_atomically(folder / "private" / "proposal", body)
         save_state(folder / "private" / "state", agreed)
@@ -99,14 +103,14 @@ class KeyHolder:
 
     def _open(self, plan: Plan, turn: int, message: bytes, folder: Path, state: SiteState) -> Content:
         keys = keys_at(folder / "private" / KEY_FILE)
-        # Before it is opened, whatever comes of it: each try tells something.
+        # Recorded before it is opened, because every attempt may reveal something.
         save_state(folder / "private" / "state", state.opening(turn, hashlib.sha256(message).hexdigest()))
         found = opened_sum(plan, keys, turn, message)
         self._note(folder / "opened.jsonl", turn, len(found.values["clients"]))
         return found
 
     def _note(self, path: Path, turn: int, clients: int) -> None:
-        """The holder's own record: a line for every round whose sum was opened, on the disk before the sum leaves."""
+        """Write a line to the holder's own record for each sum that is opened, on the disk before the sum leaves."""
         before = path.read_text(encoding="ascii") if path.exists() else ""
         if any(read_object(line, path.name)["round"] == turn + 1 for line in before.splitlines()):
             return

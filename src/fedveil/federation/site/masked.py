@@ -1,6 +1,6 @@
-"""A site's part of masked rounds: one machine for each of its clients, kept in memory for one round and one use.
+"""A site's part of masked rounds: one state machine for each of its clients, kept in memory for one round and one use.
 
-With the same noise, two sums over different survivors would show a single client's update. So a round that was begun
+With the same noise, two sums over different clients would reveal a single client's update. So a round that was begun
 is never begun again: a guard that lost its machines is missing from the round.
 """
 
@@ -26,9 +26,9 @@ from fedveil.wire.keys import Identity
 @final
 @dataclass(slots=True)
 class MaskedSite:
-    """The machines of the last round; the last answer, which is given again to the very same question.
+    """The machines of the last round, and the last answer, which is repeated if exactly the same question comes again.
 
-    ``keys``: the identity key of every client of the study, where the plan has such.
+    ``keys``: the identity key of every client of the study, if the plan uses them.
     """
 
     plan: Plan
@@ -42,13 +42,13 @@ class MaskedSite:
     said: tuple[str, Content] | None = None
 
     def repeated(self, turn: int, body: bytes) -> Content | None:
-        """The last answer, if this is the last question again."""
+        """Return the last answer if the last question is asked again, otherwise None."""
         if self.said is not None and turn == self.turn and self.said[0] == sha256(body).hexdigest():
             return self.said[1]
         return None
 
     def begin(self, turn: int, asked: Content, body: bytes, parts: dict[int, Whole], cohort: int) -> Content:
-        """The first messages of a new round, of all of the site's clients in it."""
+        """Return the first messages of a new round, from all of the site's clients in it."""
         listed = asked.rows.get("cohort")
         whole = listed is not None and listed.dtype == np.int64
         clients: tuple[int, ...] = tuple(listed.tolist()) if listed is not None and whole else ()
@@ -57,7 +57,7 @@ class MaskedSite:
             raise Refused("other-cohort")
         try:
             setting = setting_of(self.plan, self.run, turn, clients, self.keys)
-        except BadValue as error:  # a client twice, or numbers that are none
+        except BadValue as error:  # a client named twice, or values that are not client numbers
             raise Refused("other-cohort") from error
         self.turn, self.stage, self.said = turn, 0, None
         self.machines = {
@@ -73,7 +73,7 @@ class MaskedSite:
         return self._kept(body, {client: machine.open() for client, machine in self.machines.items()})
 
     def go_on(self, turn: int, asked: Content, body: bytes) -> Content:
-        """The next messages; a client that refuses what it is told has left the round."""
+        """Return the next messages; a client that refuses what it is told has left the round."""
         if turn != self.turn or asked.values.get("stage") != STAGES[min(self.stage + 1, len(STAGES) - 1)]:
             raise Refused("out-of-turn")
         self.stage += 1

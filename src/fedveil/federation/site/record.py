@@ -1,4 +1,7 @@
-"""A site's own record of one run: what it agreed to, what it was charged, what was released; as a run's folder is."""
+"""A site's own record of one run: what it agreed to, what was charged, what was released.
+
+Laid out like a run's folder.
+"""
 
 import io
 import json
@@ -27,7 +30,7 @@ _SALT: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the world outside provides; trials give their own."""
+    """What the site needs from outside (time, randomness); tests pass their own."""
 
     random: Callable[[int], bytes]
     now: Callable[[], datetime]
@@ -35,7 +38,7 @@ class World:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """Where one run's files lie at a site; ``books`` is the ledger of the site's data, shared by all runs."""
+    """The files of one run at a site; ``books`` is the ledger of the site's data, shared by all runs."""
 
     folder: Path
     books: Path
@@ -44,13 +47,13 @@ class Record:
 
     @property
     def private(self) -> Path:
-        """For the site alone."""
+        """The folder that only the site can read."""
         return private_folder(self.folder / "private")
 
     def check_books(self, plan: Plan, data: SiteData, *, known: bool, alone: bool) -> None:
-        """Refuse a run that the books have and the site's memory has not (``known``): its noise may be out already.
+        """Refuse a run that is in the books but not in the site's memory, since its noise may already have been used.
 
-        ``alone``: no cap says how often a plan may run, so it runs once.
+        ``known``: the site remembers the run. ``alone``: no cap limits how often a plan may run, so it runs once.
         """
         if not self.books.exists():
             return
@@ -62,7 +65,7 @@ class Record:
             raise Refused("already-run")
 
     def charge(self, plan: Plan, data: SiteData, caps: tuple[Cap, ...]) -> None:
-        """Take the whole run out of the site's budget, before anything is sent; again: nothing happens."""
+        """Charge the whole run to the site's budget before anything is sent; charging again has no effect."""
         with self._ledger(data) as ledger:
             self._transaction(ledger, plan).charge(plan, caps=caps)
         write_atomically(self.folder / "plan.toml", write_plan(plan).encode(), mode=PUBLIC)
@@ -71,36 +74,36 @@ class Record:
             write_atomically(self.private / "prepared", salt + data.records.fingerprint(salt).encode())
 
     def entropy(self, plan: Plan, data: SiteData, seed: int | None) -> Entropy:
-        """The site's noise for this run: from the key drawn when it was agreed to, or from the seed of a trial.
+        """Return the site's noise for this run: from the key drawn when it was agreed to, or from the seed of a trial.
 
-        Only for the data that were charged: with other data, or without the charge, nothing is answered.
+        It is returned only for the data that were charged.
         """
         self._check_charged(plan, data)
         if seed is not None:
             return Entropy.from_seed(seed)
         try:
             key = (self.private / "key").read_bytes()
-        except FileNotFoundError as error:  # with a new one, a round would be answered with two noises
+        except FileNotFoundError as error:  # with a new key, a round could be answered with two different noises
             raise Refused("lost-key") from error
         return Entropy.from_key(key, context=f"{plan.hash} {self.run} {data.records.fingerprint(key)}")
 
     def draw_key(self) -> None:
-        """The key of this run's noise; one that is there stays."""
+        """Draw the key of this run's noise, unless it exists."""
         path = self.private / "key"
         if not path.exists():
             write_atomically(path, self.world.random(KEY_BYTES))
 
     def released(self, model: bytes) -> bool:
-        """Whether this is the model that was recorded as released."""
+        """Return whether this is the model that was recorded as released."""
         path = self.folder / "model.npz"
         return path.exists() and path.read_bytes() == model
 
     def destroy_secrets(self) -> None:
-        """The keys of noise and sums, the rounds of the records, what was remembered in between: the run has ended."""
+        """Destroy the keys of noise and sums, the rounds of the records and the memory of the run, at its end."""
         destroy_secrets(self.folder, SECRETS)
 
     def release(self, plan: Plan, data: SiteData, model: bytes) -> None:
-        """Record what was released, and keep it."""
+        """Record the release, and keep the released model."""
         _check_model(plan, model)
         with self._opened(data) as ledger:
             export = self._transaction(ledger, plan).release(model).export()
@@ -118,14 +121,14 @@ class Record:
         path = self.private / "prepared"
         known = path.read_bytes() if path.exists() else None
         if known is not None and known[_SALT:] != data.records.fingerprint(known[:_SALT]).encode():
-            raise Refused("changed-data")  # the same rows, made into other records: a round would get two answers
+            raise Refused("changed-data")  # the same rows prepared into other records: a round would get two answers
 
     def _ledger(self, data: SiteData) -> Ledger:
         older, random = data.records.fingerprint, self.world.random
         return Ledger.open(self.books, data.fingerprint, older=older, urandom=random)
 
     def _opened(self, data: SiteData) -> Ledger:
-        """The books, which must be there, and be of these data."""
+        """Open the books, which must exist and belong to these data."""
         if not self.books.exists():
             raise Refused("not-charged")
         try:
@@ -138,7 +141,7 @@ class Record:
 
 
 def _check_model(plan: Plan, model: bytes) -> None:
-    """Whether these are the arrays of such a model; a small file that unpacks to a large one is not unpacked."""
+    """Refuse unless these are the arrays of such a model; a small file that unpacks to a large one is not unpacked."""
     try:
         with zipfile.ZipFile(io.BytesIO(model)) as packed:
             fits = sum(part.file_size for part in packed.infolist()) <= len(model)  # a model's file is not compressed

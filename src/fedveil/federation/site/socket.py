@@ -1,4 +1,4 @@
-"""The guard's door: a socket on this machine that only its owner, or one group, may open; one envelope a connection."""
+"""The guard's socket on this machine, for its owner or one group only; one envelope per connection."""
 
 import os
 import shutil
@@ -17,21 +17,21 @@ from fedveil.errors import FedveilError
 from fedveil.wire import frames
 from fedveil.wire.envelope import LARGEST
 
-_LONGEST_PATH: Final = 100  # bytes that a socket's name may have on every system
-_PATIENCE: Final = 60.0  # seconds for whoever has knocked to say all of it
-_FRAME: Final = 1024  # bytes of a frame around an envelope
-_AT_ONCE: Final = 4  # connections that are heard at the same time
+_LONGEST_PATH: Final = 100  # longest socket path, in bytes, that every system supports
+_PATIENCE: Final = 60.0  # seconds in which a connection must deliver its whole envelope
+_FRAME: Final = 1024  # bytes of a frame besides the envelope
+_AT_ONCE: Final = 4  # connections that are read at the same time
 
 
 class Handler(Protocol):
-    """One envelope in, one out."""
+    """Takes one envelope and returns one."""
 
     def handle(self, data: bytes, /) -> bytes:
-        """The answer, or an exception: then nothing is said."""
+        """Return the answer; after an exception nothing is sent."""
 
 
 def check_path(path: Path) -> Path:
-    """A socket's name, which must be short."""
+    """Return the path of a socket; refuse one that is too long."""
     size = len(os.fsencode(path.absolute()))
     require(
         size <= _LONGEST_PATH, "The socket's path", f"have at most {_LONGEST_PATH} bytes", size, "Take a shorter one."
@@ -41,13 +41,13 @@ def check_path(path: Path) -> Path:
 
 @contextmanager
 def listening(path: Path, group: str | None = None) -> Iterator[socket.socket]:
-    """A socket at ``path``, mode 600, or 660 for one group; a dead one of before is replaced, and none is left."""
+    """Open a socket at ``path``, mode 600, or 660 for one group; replace a dead one, and remove it at the end."""
     path = check_path(path)
     _check_dead(path)
     with suppress(FileNotFoundError):
         path.unlink()
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)  # closed to others from its first moment
+    before = os.umask(0o177)  # closed to others from the first moment
     try:
         door.bind(str(path))
     finally:
@@ -64,7 +64,7 @@ def listening(path: Path, group: str | None = None) -> Iterator[socket.socket]:
 
 
 def _check_dead(path: Path) -> None:
-    """Refuse to take the place of a process that listens there, or of a file that is no socket."""
+    """Refuse to replace a process that listens there, or a file that is not a socket."""
     plain = path.exists() and not path.is_socket()
     require(not plain, "The socket's path", "be free", str(path), "A file is there; name another path.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -73,16 +73,16 @@ def _check_dead(path: Path) -> None:
             probe.connect(str(path))
         except (FileNotFoundError, ConnectionRefusedError):
             return
-        except OSError:  # somebody is there and busy, or it is not ours to look
+        except OSError:  # some process is there and busy, or we lack the permission to look
             pass
     require(False, "The socket's path", "be free", str(path), "Another process listens there; stop it first.")
 
 
 def serve(door: socket.socket, handler: Handler, tell: Callable[[str], None], stop: Callable[[], bool]) -> None:
-    """Answer until told to stop. Nothing that comes in can end this; what goes wrong is told here, never outside.
+    """Answer envelopes until told to stop. No input can end this; errors are reported here, never to the other side.
 
-    Envelopes are handled one at a time, in this thread. They are heard, and answers are said, in threads of their own,
-    so that somebody who speaks or listens slowly holds up nobody else.
+    Envelopes are handled one at a time, in this thread. They are received, and answers are sent, in other threads, so
+    that a slow sender or receiver delays nobody else.
     """
     heard: Queue[Heard] = Queue()
     listening = Thread(target=_hear_all, args=(door, heard, tell, stop), daemon=True)
@@ -96,7 +96,7 @@ def serve(door: socket.socket, handler: Handler, tell: Callable[[str], None], st
             one.answer.put(handler.handle(one.envelope))
         except FedveilError as error:
             tell(str(error))
-        except Exception as error:  # a fault of ours must not stop the guard, nor leave it in words
+        except Exception as error:  # an error of ours must neither stop the guard nor be sent in words
             tell(f"An instruction could not be carried out ({type(error).__name__}).")
         finally:
             one.answer.put(None)
@@ -106,7 +106,7 @@ def serve(door: socket.socket, handler: Handler, tell: Callable[[str], None], st
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Heard:
-    """An envelope that was heard to its end, and where its answer goes; None: nothing is said."""
+    """An envelope that was received completely, and where its answer goes; None: nothing is sent."""
 
     envelope: bytes
     answer: "SimpleQueue[bytes | None]"
@@ -115,7 +115,7 @@ class Heard:
 def _hear_all(
     door: socket.socket, heard: "Queue[Heard]", tell: Callable[[str], None], stop: Callable[[], bool]
 ) -> None:
-    """Hear everybody who knocks, a few at a time; the others wait at the door."""
+    """Receive envelopes from all connections, a few at a time; the others wait."""
     free = BoundedSemaphore(_AT_ONCE)
     door.settimeout(0.5)
     while not stop():
@@ -142,14 +142,14 @@ def _hear(
                 frames.send(connection, [("envelope", answer)])
         except FedveilError as error:
             tell(str(error))
-        except OSError as error:  # the relay went away
+        except OSError as error:  # the other side has closed the connection
             tell(f"The relay was lost: {error}.")
         finally:
             free.release()
 
 
 def envelope_of(connection: socket.socket) -> bytes:
-    """The one envelope that a connection brings, within the limits of size and time."""
+    """Return the one envelope of a connection, within the limits of size and time."""
     end = time.monotonic() + _PATIENCE
     blocks = frames.receive(connection, LARGEST + _FRAME, lambda: end - time.monotonic())
     require(len(blocks) == 1 and len(blocks[0][1]) <= LARGEST, "A message", "be one envelope", len(blocks))

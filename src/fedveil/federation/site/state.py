@@ -1,4 +1,4 @@
-"""What a site remembers of one run, on the disk before any answer leaves: it never goes back."""
+"""What a site remembers of one run. It is on the disk before any answer leaves, and never goes back."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +13,7 @@ from fedveil.wire.envelope import Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteState:
-    """The last instruction's number; the last round answered and what was asked in it; what was agreed.
+    """The number of the last instruction, the last round answered and its question, and the plan that was agreed to.
 
     ``opened`` and ``sum``: the last round whose encrypted sum was opened here, and which sum that was.
     """
@@ -28,16 +28,16 @@ class SiteState:
     sum: str = ""
 
     def numbered(self, number: int) -> "SiteState":
-        """The next instruction; an old number is a replay."""
+        """Return the state after the next instruction; refuse an old number as a replay."""
         if not number > self.number:
             raise Refused("replayed")
         return replace(self, number=number)
 
     def stepped(self, turn: int, asked: str) -> "SiteState":
-        """The next round, or the last one asked again in the very same words.
+        """Return the state after the next round, or after the last round if it is asked again with the same bytes.
 
-        The noise of a round is the same whenever it is computed: with another model under it, the difference of two
-        answers would be free of noise. So a round is answered for one model, ever.
+        The noise of a round is the same whenever it is computed. With another model, the difference of two answers
+        would be free of noise. So a round is answered for one model only.
         """
         if self.finished:
             raise Refused("finished")
@@ -48,13 +48,16 @@ class SiteState:
         return replace(self, round=turn, asked=asked)
 
     def begun(self, turn: int, asked: str) -> "SiteState":
-        """A masked round, which is begun once, ever."""
+        """Return the state after beginning a masked round, which can be begun only once."""
         if turn == self.round:
             raise Refused("spent-round")
         return self.stepped(turn, asked)
 
     def opening(self, turn: int, message: str) -> "SiteState":
-        """One encrypted sum of a round is opened, ever: two over different clients would show single updates."""
+        """Return the state after opening an encrypted sum; refuse a second sum of the same round.
+
+        Two sums over different clients would reveal single updates.
+        """
         if self.finished:
             raise Refused("finished")
         if turn < self.opened or (turn == self.opened and message != self.sum):
@@ -62,14 +65,17 @@ class SiteState:
         return replace(self, opened=turn, sum=message)
 
     def agreed(self, plan: str, proposal: str) -> "SiteState":
-        """One plan and one proposal for a run."""
+        """Return the state after agreeing to a plan; refuse a second plan or proposal for the run."""
         if self.proposal not in ("", proposal) or self.plan not in ("", plan):
             raise Refused("other-plan")
         return replace(self, plan=plan, proposal=proposal)
 
 
 def load_state(path: Path) -> SiteState:
-    """What is remembered; nothing at first. A damaged memory is refused: without it, replays could not be told."""
+    """Read what is remembered; nothing at first.
+
+    A damaged memory is refused, because without it replays could not be detected.
+    """
     try:
         text = path.read_text(encoding="ascii")
     except FileNotFoundError:
@@ -84,5 +90,5 @@ def load_state(path: Path) -> SiteState:
 
 
 def save_state(path: Path, state: SiteState) -> None:
-    """On the disk when this returns."""
+    """Write the state; it is on the disk when this returns."""
     write_atomically(path, json.dumps(asdict(state), sort_keys=True).encode("ascii"))

@@ -1,4 +1,4 @@
-"""The key that opens encrypted sums: with whoever holds it while the run goes on, and nowhere after; what it opens."""
+"""The key that opens encrypted sums, kept by its holder during the run and destroyed after it."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from fedveil.wire.envelope import Refused
 
 
 def made_at(path: Path, plan: Plan) -> Keys:
-    """The run's key, made once."""
+    """Return the run's key; make it if it does not exist."""
     if not path.exists():
         try:
             made = make_keys(parameters_of(plan))
@@ -24,7 +24,7 @@ def made_at(path: Path, plan: Plan) -> Keys:
 
 
 def keys_at(path: Path) -> Keys:
-    """As it was kept."""
+    """Return the key that was kept."""
     try:
         return read_keys(path.read_bytes())
     except FileNotFoundError as error:
@@ -32,12 +32,12 @@ def keys_at(path: Path) -> Keys:
 
 
 def written(keys: Keys) -> bytes:
-    """Both halves, for a private file or a sealed envelope."""
+    """Return the private and the public key as bytes, for a private file or a sealed envelope."""
     return Content(blocks={"public": keys.public, "secret": keys.secret}).write()
 
 
 def read_keys(data: bytes) -> Keys:
-    """What :func:`written` wrote."""
+    """Read the keys that :func:`written` wrote."""
     blocks = Content.read(data).blocks
     if set(blocks) != {"public", "secret"}:
         raise Refused("malformed")
@@ -45,7 +45,10 @@ def read_keys(data: bytes) -> Keys:
 
 
 def opened_sum(plan: Plan, keys: Keys, turn: int, message: bytes) -> Content:
-    """The sum of a round, of no fewer clients than the plan needs; the caller sees to it that it is one, ever."""
+    """Open the sum of a round; refuse if fewer clients are in it than the plan needs.
+
+    The caller must make sure that only one sum of a round is opened.
+    """
     floors = floors_of(plan)
     if not 0 <= turn < len(floors):
         raise Refused("no-such-round")

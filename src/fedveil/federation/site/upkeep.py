@@ -1,6 +1,6 @@
-"""What a guard or a key holder clears when it starts: the remains of writes that were killed, and of runs that ended.
+"""What a guard or a key holder removes when it starts: remains of killed writes, and secrets of runs that ended.
 
-A run may have ended here, on the disk, just before the process was killed; its keys then wait for nobody.
+A run may have ended on the disk just before the process was killed; its keys are then not needed any more.
 """
 
 from contextlib import suppress
@@ -13,15 +13,15 @@ from fedveil.federation.site.state import load_state
 from fedveil.run.ending import destroy_secrets
 from fedveil.run.files import clear_parts
 
-# Of a run at a site; a key holder has the second alone.
+# at a site; a key holder has only the second
 SECRETS: Final = ("key", KEY_FILE, "memory", "proposal", "prepared")
 
 
 def clear_records(folder: Path, secrets: tuple[str, ...] = SECRETS) -> None:
-    """Go through all runs of a site, or of a key holder; nobody else may be at work there."""
+    """Clean up all runs of a site, or of a key holder; no other process may be working there."""
     for private in sorted((folder / "runs").glob("*/private")):
         clear_parts(private.parent)
         clear_parts(private)
-        with suppress(BadValue):  # a run whose memory is damaged is refused when it is asked for, and only that one
+        with suppress(BadValue):  # a run with damaged memory is refused when it is asked for, without affecting others
             if load_state(private / "state").finished:
                 destroy_secrets(private.parent, secrets)

@@ -1,4 +1,4 @@
-"""A site's side of any algorithm with a server: what each of its clients sends in a round."""
+"""A site's side of an algorithm with a server: what each of its clients sends in a round."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from fedveil.wire.envelope import Refused
 
 
 def site_work(plan: Plan, records: Records, proposal: Content, entropy: Entropy, memory: Path) -> SiteWork:
-    """Return the work that a proposal asks for; ``memory``: a private file for what must outlive this process."""
+    """Return the work that a proposal asks for; ``memory``: a private file for what must survive a restart."""
     work = acts_of(plan.method.kind).work
     if work is None:
         raise Refused("unknown-method")
@@ -22,7 +22,7 @@ def site_work(plan: Plan, records: Records, proposal: Content, entropy: Entropy,
 
 
 def check_proposal(plan: Plan, proposal: Content, records: Records) -> None:
-    """Refuse a proposal unless every client has a number of its own, and the algorithm finds the rest as planned."""
+    """Refuse a proposal unless every client has its own number and the algorithm finds the rest as planned."""
     numbers = proposal.rows.get("numbers")
     if numbers is None or numbers.dtype != np.int64 or numbers.size != records.clients:
         raise Refused("malformed")

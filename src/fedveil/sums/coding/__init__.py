@@ -1,1 +1,1 @@
-"""Smaller messages: rotation, rounding, sparsity, bits. Pure functions; what each does to privacy is stated."""
+"""Smaller messages: rotation, rounding, sparsity, bits. Pure functions; each states its effect on privacy."""

@@ -1,4 +1,4 @@
-"""Whole numbers in few bits, as bytes and back; and how many bytes a message of each kind has."""
+"""Pack whole numbers into few bits, as bytes, and back; and the size of each kind of message."""
 
 import math
 
@@ -11,7 +11,7 @@ Whole = NDArray[np.int64]
 
 
 def bits_for(levels: int) -> int:
-    """Bits of a number from -levels to levels.
+    """Return the number of bits of a number from -levels to levels.
 
     >>> bits_for(1), bits_for(127), bits_for(128)
     (2, 8, 9)
@@ -20,7 +20,7 @@ def bits_for(levels: int) -> int:
 
 
 def packed(codes: Whole, levels: int) -> bytes:
-    """Numbers from -levels to levels, each in :func:`bits_for` bits, one after the other.
+    """Return numbers from -levels to levels as bytes, each in :func:`bits_for` bits.
 
     >>> packed(np.array([-1, 0, 1]), 1).hex()
     '18'
@@ -33,7 +33,7 @@ def packed(codes: Whole, levels: int) -> bytes:
 
 
 def unpacked(given: bytes, levels: int, size: int) -> Whole:
-    """The numbers that :func:`packed` wrote; refuses another length, and codes that mean nothing."""
+    """Return the numbers that :func:`packed` wrote; refuse another length, and codes without a meaning."""
     bits = bits_for(levels)
     require(len(given) == -(-size * bits // 8), "A packed message", f"hold {size} numbers of {bits} bits", len(given))
     spread = np.unpackbits(np.frombuffer(given, dtype=np.uint8), count=size * bits).reshape(size, bits)
@@ -43,12 +43,12 @@ def unpacked(given: bytes, levels: int, size: int) -> Whole:
 
 
 def kept_of(keep: float, size: int) -> int:
-    """How many coordinates a share of them is."""
+    """Return how many of ``size`` coordinates a share of ``keep`` is."""
     return max(1, math.floor(keep * size))
 
 
 def message_bytes(compression: str, size: int, *, keep: float, levels: int) -> int:
-    """Bytes of one update: numbers of eight, places of four; chosen places are told by a seed of eight.
+    """Return the bytes of one update: eight for a number, four for a place, eight for the seed of chosen places.
 
     >>> [message_bytes(kind, 1000, keep=0.1, levels=127) for kind in ("none", "random-k", "top-k", "quantised")]
     [8000, 808, 1200, 1008]
@@ -60,7 +60,7 @@ def message_bytes(compression: str, size: int, *, keep: float, levels: int) -> i
             return 12 * kept_of(keep, size)
         case "quantised":
             return math.ceil(size * bits_for(levels) / 8) + 8
-        case "rotated":  # the seed beside the scale
+        case "rotated":  # the seed is sent with the scale
             return math.ceil(size * bits_for(levels) / 8) + 16
         case _:
             return 8 * size

@@ -1,4 +1,4 @@
-"""Randomness that everybody may know: signs and places as a function of a seed that is published with the round.
+"""Randomness that everybody may know: signs as a function of a seed that is published with the round.
 
 It does not depend on data, so it costs no privacy; it protects nothing either, and is never used for noise.
 """
@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.values import Indices, Vector
+from fedveil.values import Vector
 
 _MOST: Final = 2**28
 
 
 def public_signs(seed: bytes, label: str, size: int) -> Vector:
-    """Plus or minus one, ``size`` times.
+    """Return ``size`` random signs, plus or minus one.
 
     >>> public_signs(b"round 7", "rotation", 4).tolist()
     [-1.0, 1.0, -1.0, 1.0]
@@ -25,25 +25,11 @@ def public_signs(seed: bytes, label: str, size: int) -> Vector:
     return np.asarray(1.0 - 2.0 * bits, dtype=np.float64)
 
 
-def public_places(seed: bytes, label: str, kept: int, size: int) -> Indices:
-    """A uniformly random set of ``kept`` of the places 0 .. size - 1, ascending.
-
-    Those with the smallest words; two words tie with a chance below size**2 / 2**65, and then the earlier place wins.
-
-    >>> public_places(b"round 7", "sparse", 3, 10).size
-    3
-    """
-    _check(size)
-    require(1 <= kept <= size, "kept", f"lie between 1 and {size}", kept)
-    words = np.frombuffer(_stream(seed, label, 8 * size), dtype="<u8")
-    return np.sort(np.argsort(words, kind="stable")[:kept]).astype(np.int64)
-
-
 def _stream(seed: bytes, label: str, length: int) -> bytes:
     right = isinstance(seed, bytes) and 1 <= len(seed) <= 64
     require(right, "seed", "be 1 to 64 public bytes", type(seed).__name__)
     name = label.encode()
-    head = b"fedveil public" + bytes([len(seed)]) + seed + name  # the length keeps seed and label apart
+    head = b"fedveil public" + bytes([len(seed)]) + seed + name  # the length separates seed and label
     return hashlib.shake_128(head).digest(length)
 
 

@@ -1,7 +1,8 @@
 """Random rotation: the randomised Hadamard transform, which spreads a vector evenly over its coordinates.
 
-An orthogonal map: norms and distances stay, so clipping before it is clipping after it. A length that is no power of
-two takes two transforms, of the first and of the last coordinates; nothing is padded. Theory page: coding.md.
+It is an orthogonal map: norms and distances stay, so clipping before it is the same as clipping after it. A length that
+is not a power of two takes two transforms, of the first and of the last coordinates, without padding. Theory page:
+coding.md.
 
 References:
     [AC09] Ailon, Chazelle. The fast Johnson-Lindenstrauss transform and approximate nearest neighbors. SICOMP, 2009.
@@ -18,7 +19,7 @@ from fedveil.values import Vector
 
 
 def rotated(values: Vector, seed: bytes) -> Vector:
-    """The vector in rotated coordinates; ``seed`` is public.
+    """Return the vector in rotated coordinates; ``seed`` is public.
 
     >>> turned = rotated(np.array([2.0, 0.0, 0.0, 0.0]), b"round 1")
     >>> np.abs(turned).tolist()
@@ -33,7 +34,7 @@ def rotated(values: Vector, seed: bytes) -> Vector:
 
 
 def rotated_back(values: Vector, seed: bytes) -> Vector:
-    """The inverse of :func:`rotated`; in floats, to within 2**-50 times the norm for up to 2**28 coordinates."""
+    """Return the inverse of :func:`rotated`; in floats, to within 2**-50 times the norm for up to 2**28 coordinates."""
     found = _checked(values).copy()
     block = block_of(found.size)
     for part in reversed(_parts(found.size, block)):
@@ -43,7 +44,7 @@ def rotated_back(values: Vector, seed: bytes) -> Vector:
 
 
 def hadamard(values: Vector) -> Vector:
-    """Sylvester's matrix of entries +-1/sqrt(size) times the vector; symmetric, and its own inverse."""
+    """Multiply by Sylvester's matrix with entries +-1/sqrt(size), which is symmetric and its own inverse."""
     size = values.size
     require(size >= 1 and size & (size - 1) == 0, "The length", "be a power of two", size)
     found, half = values.astype(np.float64), 1
@@ -55,22 +56,12 @@ def hadamard(values: Vector) -> Vector:
 
 
 def block_of(size: int) -> int:
-    """How many coordinates one transform mixes: the largest power of two that fits, so more than half of them.
+    """Return how many coordinates one transform mixes: the largest power of two that fits, so more than half of them.
 
     >>> block_of(64), block_of(100)
     (64, 64)
     """
     return int(1 << (size.bit_length() - 1))
-
-
-def largest_after(norm: float, size: int, failure: float) -> float:
-    r"""$\|x\| \sqrt{2 \ln(2 d/\beta)/p}$, $p$ the block: some coordinate is larger with a chance below $\beta$ only.
-
-    ``size`` is $d$, ``failure`` $\beta$; the chance is over the seed, which must not depend on the vector [AC09].
-    """
-    require(0 <= norm < math.inf, "norm", "be finite and non-negative", norm)
-    require(0 < failure < 1, "failure", "lie strictly between 0 and 1", failure)
-    return norm * math.sqrt(2 * math.log(2 * size / failure) / block_of(size))
 
 
 def _parts(size: int, block: int) -> tuple[slice, ...]:

@@ -1,7 +1,7 @@
-"""Rounding to few levels, and rounding before the noise that provably does not enlarge the norm beyond its limit.
+"""Rounding to few levels, and rounding before the noise that keeps the norm within a proved limit.
 
-After the noise any rounding is post-processing. Before it, rounding may enlarge a vector, and so its sensitivity: there
-the limit is part of the promise, and it is enforced on the rounded vector in exact integers. Theory page: coding.md.
+After the noise, any rounding is post-processing. Before it, rounding may enlarge a vector and so its sensitivity; there
+the limit is part of the promise and is enforced on the rounded vector in exact integers. Theory page: coding.md.
 
 References:
     [KLS21] Kairouz, Liu, Steinke. The distributed discrete Gaussian mechanism for federated learning with secure
@@ -16,24 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.sums.exact import squared_norm
+from fedveil.sums.seam import Whole
 from fedveil.values import Vector
 
-Whole = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 _TRIES: Final = 64
-_LARGEST: Final = 2.0**52  # whole numbers up to here are exact in float64, and so is half a step beside them
+_LARGEST: Final = 2.0**52  # whole numbers up to here are exact in float64, with half a step to spare
 
 
 class Source(Protocol):
-    """Where uniform 64-bit words come from, each used once."""
+    """A source of uniform 64-bit words, each returned once."""
 
     def words(self, count: int, /) -> Words:
-        """The next ``count`` of them."""
+        """Return the next ``count`` words."""
 
 
 def by_coin(values: Vector, words: Words) -> Vector:
-    """Each number up or down to a whole one, by a coin that keeps its mean (to 2**-53).
+    """Round each number up or down by a random coin that keeps its mean (to 2**-53).
 
     >>> by_coin(np.array([2.0, -0.5]), np.zeros(2, dtype=np.uint64)).tolist()
     [2.0, 0.0]
@@ -44,31 +45,23 @@ def by_coin(values: Vector, words: Words) -> Vector:
 
 
 def to_levels(values: Vector, levels: int, words: Words | None) -> Vector:
-    """Each number to a multiple of largest / levels: by a coin, or to the nearest without words. After the noise only.
+    """Round each number to a multiple of largest / levels, by a coin, or to the nearest if no words are given.
 
-    The largest absolute value is a number of its own that is sent along: before the noise it would tell about the data.
+    Use it after the noise only: the largest absolute value is sent along, and before the noise it would reveal data.
     """
     largest = float(np.max(np.abs(values)))
-    if largest < 2.0**-900:  # nothing, or so little that the scale would overflow
+    if largest < 2.0**-900:  # zero, or so small that the scale would overflow
         return np.zeros_like(values)
     scaled = values * (levels / largest)
     found = np.rint(scaled) if words is None else by_coin(scaled, words)
-    # The largest itself may be scaled to a little more than levels, and by a rare coin to one level too many.
+    # Rounding errors may scale the largest to slightly more than levels, and a rare coin to one level too many.
     return np.asarray(np.clip(found, -levels, levels) * (largest / levels), dtype=np.float64)
 
 
-def coin_error(size: int, largest: float, levels: int) -> float:
-    """size (largest / levels)**2 / 4 bounds the mean squared error of :func:`to_levels` by coins [SYKM17].
-
-    To the nearest, the squared error itself is at most that.
-    """
-    return size * (largest / levels) ** 2 / 4
-
-
 def norm_limit(bound: float, size: int, failure: float = 0.001) -> int:
-    """What squared norm to allow after rounding by coins a vector of norm ``bound``, all in grid steps [KLS21].
+    """Return the squared norm to allow after rounding a vector of norm ``bound`` by coins, all in grid steps [KLS21].
 
-    Rounding never exceeds ``(bound + sqrt(size))**2``, and exceeds the smaller limit with a chance of ``failure`` only.
+    Rounding never exceeds ``(bound + sqrt(size))**2``, and exceeds the smaller limit only with a chance of ``failure``.
 
     >>> norm_limit(1000.0, 100), norm_limit(1.0, 10_000)
     (1003760, 2690)
@@ -82,18 +75,18 @@ def norm_limit(bound: float, size: int, failure: float = 0.001) -> int:
 
 
 def sensitivity(limit: int) -> float:
-    """The norm, in grid steps, of a vector whose squared norm is at most ``limit``; rounded up."""
+    """Return the norm, in grid steps, of a vector whose squared norm is at most ``limit``; rounded up."""
     require(isinstance(limit, int) and limit >= 0, "limit", "be a whole number, 0 or more", limit)
     return math.nextafter(math.sqrt(limit), math.inf)
 
 
 def rounded_within(values: Vector, limit: int, source: Source) -> Whole | None:
-    """Whole numbers by coins, drawn again until their squared norm is at most ``limit``; None for what is not finite.
+    """Round by coins, repeated until the squared norm is at most ``limit``; return None for values that are not finite.
 
-    If no draw fits, the numbers are cut towards zero; if even that does not fit (they were larger than agreed), nothing
-    is sent but zeros. So the limit holds whatever comes in, and sensitivity is a matter of whole numbers.
+    If no draw fits, the numbers are truncated towards zero; if even that does not fit (they were larger than agreed),
+    zeros are returned. So the limit holds for every input, and the sensitivity is a matter of whole numbers.
     """
-    if not bool(np.all(np.abs(values) <= _LARGEST)):  # NaN and infinity, too
+    if not bool(np.all(np.abs(values) <= _LARGEST)):  # also false for NaN and infinity
         return None
     for _ in range(_TRIES):
         found = by_coin(values, source.words(values.size)).astype(np.int64)
@@ -101,19 +94,3 @@ def rounded_within(values: Vector, limit: int, source: Source) -> Whole | None:
             return found
     cut = np.trunc(values).astype(np.int64)
     return cut if squared_norm(cut) <= limit else np.zeros_like(cut)
-
-
-def squared_norm(steps: Whole) -> int:
-    """Exactly.
-
-    >>> squared_norm(np.array([2**62, -(2**63)])) == 2**124 + 2**126
-    True
-    """
-    require(steps.dtype == np.int64, "steps", "be int64", steps.dtype)
-    if steps.size == 0:
-        return 0
-    most = max(int(steps.max()), -int(steps.min()))
-    if most * most * steps.size < 2**63:
-        return int(np.dot(steps, steps))
-    whole = steps.astype(object)
-    return int(np.dot(whole, whole))

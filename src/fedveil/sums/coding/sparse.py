@@ -1,4 +1,4 @@
-"""Fewer coordinates: a random set of them, or the largest. The largest only after the noise: which they are tells."""
+"""Keep fewer coordinates: a random set, or the largest. The largest only after the noise, since the choice tells."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from fedveil.values import Indices, Vector
 
 
 def random_k(values: Vector, chosen: Indices) -> Vector:
-    """The chosen coordinates, scaled up so that a uniformly random choice keeps the mean.
+    """Return the chosen coordinates, scaled up so that a uniformly random choice keeps the mean.
 
     >>> random_k(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1, 3])).tolist()
     [0.0, 4.0, 0.0, 8.0]
@@ -16,7 +16,7 @@ def random_k(values: Vector, chosen: Indices) -> Vector:
 
 
 def top_k(values: Vector, kept: int) -> Vector:
-    """The ``kept`` coordinates of largest absolute value; of equal ones the first. After the noise only.
+    """Return the ``kept`` coordinates of largest absolute value; of equal ones the first. Use it after the noise only.
 
     >>> top_k(np.array([1.0, -5.0, 3.0]), 2).tolist()
     [0.0, -5.0, 3.0]
@@ -26,17 +26,7 @@ def top_k(values: Vector, kept: int) -> Vector:
 
 
 def only(values: Vector, chosen: Indices) -> Vector:
-    """These coordinates, zero elsewhere."""
+    """Return a vector with these coordinates, and zero elsewhere."""
     found = np.zeros_like(values)
     found[chosen] = values[chosen]
     return found
-
-
-def random_k_error(squared_norm: float, size: int, kept: int) -> float:
-    """The mean squared error of :func:`random_k`, exactly: (size / kept - 1) times the squared norm."""
-    return (size / kept - 1) * squared_norm
-
-
-def top_k_error(squared_norm: float, size: int, kept: int) -> float:
-    """The squared error of :func:`top_k` is at most (1 - kept / size) times the squared norm."""
-    return (1 - kept / size) * squared_norm

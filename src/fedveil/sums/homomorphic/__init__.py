@@ -1,1 +1,1 @@
-"""Sums of encrypted integers (BFV): clients encrypt, the server adds, whoever holds the key opens."""
+"""Sums of encrypted integers (BFV): clients encrypt, the server adds, the key holder opens the sum."""

@@ -1,4 +1,4 @@
-"""What goes over the wire in homomorphic sums: a head, who is in it, ciphertexts. Sizes are checked before parsing."""
+"""Messages of homomorphic sums: a head, the clients included, ciphertexts. Sizes are checked before parsing."""
 
 import hashlib
 import struct
@@ -9,10 +9,11 @@ from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.sums.homomorphic.parameters import DEGREE, MOST_VALUES, Parameters
 
-CIPHERTEXT_MOST: Final = 2 * 2 * DEGREE * 8 + 1024  # two polynomials, two primes, eight bytes, and SEAL's heads
+CIPHERTEXT_MOST: Final = 2 * 2 * DEGREE * 8 + 1024  # two polynomials, two primes, eight bytes each, and SEAL's headers
 CONTEXT_MOST: Final = (2 + 1) * 3 * DEGREE * 8 + 4096  # public and secret key at the three key primes
-CIPHERTEXT_BYTES: Final = 88_600  # as SEAL packs them (Zstandard); they differ by some dozens
-PUBLIC_BYTES: Final = 134_200  # of a public context, likewise
+# typical size after SEAL's Zstandard compression; single ones differ by some dozen bytes
+CIPHERTEXT_BYTES: Final = 88_600
+PUBLIC_BYTES: Final = 134_200  # typical size of a public context, likewise
 LAST_TURN: Final = 2**63 - 1
 MOST_NUMBER: Final = 2**32 - 1  # of a client
 
@@ -30,9 +31,9 @@ Shared = Literal["public", "secret"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Ciphertexts of a vector of ``size`` values, chunk after chunk and in each prime after prime.
+    """Ciphertexts of a vector of ``size`` values, chunk by chunk, and prime by prime within a chunk.
 
-    ``senders``: whose values are in it, ascending; ``key``: the fingerprint of the public key it is encrypted under.
+    ``senders``: whose values are in it, ascending; ``key``: the fingerprint of the public key used.
     """
 
     kind: Kind
@@ -55,12 +56,12 @@ class Message:
 
 
 def fingerprint(public: bytes) -> bytes:
-    """Of a public key as it is sent."""
+    """Return the fingerprint of a public key in the form that is sent."""
     return hashlib.sha256(public).digest()
 
 
 def write_message(message: Message) -> bytes:
-    """The message as bytes."""
+    """Return the message as bytes."""
     head = _HEAD.pack(
         _MAGIC, _VERSION, _KINDS[message.kind], message.turn, message.size, len(message.senders), message.key
     )
@@ -68,16 +69,16 @@ def write_message(message: Message) -> bytes:
     body = head + who + b"".join(len(text).to_bytes(4, "little") + text for text in message.ciphertexts)
     return (
         body + hashlib.sha256(body).digest()
-    )  # against damage, which the key holder alone would see; it signs nothing
+    )  # detects damage, which otherwise only the key holder would notice; it is not a signature
 
 
 def most_bytes(parameters: Parameters, size: int, senders: int) -> int:
-    """No message for so many values is longer."""
+    """Return an upper bound on the bytes of a message for so many values."""
     return _HEAD.size + 4 * senders + parameters.ciphertexts(size) * (4 + CIPHERTEXT_MOST) + _DIGEST
 
 
 def typical_bytes(parameters: Parameters, size: int) -> int:
-    """About as long is one client's message.
+    """Return the approximate bytes of one client's message.
 
     >>> from fedveil.sums.homomorphic.parameters import parameters_for
     >>> typical_bytes(parameters_for(50), 100_000) / 100_000
@@ -87,12 +88,12 @@ def typical_bytes(parameters: Parameters, size: int) -> int:
 
 
 def typical_key_bytes(parameters: Parameters) -> int:
-    """About as long is the public key, which a client receives once."""
+    """Return the approximate bytes of the public key, which a client receives once."""
     return _KEYS.size + len(parameters.primes) * (4 + PUBLIC_BYTES)
 
 
 def read_message(given: bytes, *, kind: Kind, parameters: Parameters, size: int, turn: int, key: bytes) -> Message:
-    """The message in these bytes, if it is of this kind, round, length and key."""
+    """Read a message; refuse unless it has this kind, round, length and key."""
     require(isinstance(given, bytes), "A ciphertext message", "be bytes", type(given).__name__)
     most = most_bytes(parameters, size, parameters.clients)
     fits = _HEAD.size + _DIGEST <= len(given) <= most
@@ -113,20 +114,20 @@ def read_message(given: bytes, *, kind: Kind, parameters: Parameters, size: int,
 
 
 def write_keys(what: Shared, parameters: Parameters, contexts: tuple[bytes, ...]) -> bytes:
-    """Public or secret key material as bytes."""
+    """Return public or secret key material as bytes."""
     head = _KEYS.pack(_MAGIC, _VERSION, _SHARED[what], len(contexts), parameters.clients, parameters.bound)
     return head + b"".join(len(text).to_bytes(4, "little") + text for text in contexts)
 
 
 def read_keys(given: bytes, what: Shared, parameters: Parameters) -> tuple[bytes, ...]:
-    """One context a prime, if the keys were made for these parameters."""
+    """Return one context for each prime; refuse keys that were made for other parameters."""
     require(isinstance(given, bytes), f"A {what} key", "be bytes", type(given).__name__)
     primes = len(parameters.primes)
     most = _KEYS.size + primes * (4 + CONTEXT_MOST)
     require(_KEYS.size <= len(given) <= most, f"A {what} key", f"have at most {most} bytes, whole", len(given))
     magic, version, kind, count, clients, bound = _KEYS.unpack_from(given)
     right = magic == _MAGIC and version == _VERSION and kind == _SHARED[what] and count == primes
-    # What was given is never shown: it may be the secret key.
+    # The message never shows the input, which may be the secret key.
     require(right, f"A {what} key", f"be one of version {_VERSION} with {primes} primes", f"{len(given)} other bytes")
     wanted = (parameters.clients, parameters.bound)
     require((clients, bound) == wanted, f"A {what} key", f"be for clients and bound {wanted}", (clients, bound))
@@ -134,7 +135,7 @@ def read_keys(given: bytes, what: Shared, parameters: Parameters) -> tuple[bytes
 
 
 def _pieces(given: bytes, start: int, count: int, most: int) -> tuple[bytes, ...]:
-    """So many pieces, each after its length, and nothing after them."""
+    """Return exactly so many pieces, each stored after its length; refuse anything that follows them."""
     found = []
     for _ in range(count):
         length = int.from_bytes(given[start : start + 4], "little")

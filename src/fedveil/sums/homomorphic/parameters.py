@@ -1,4 +1,4 @@
-"""Which encryption parameters hold the sum of so many clients exactly: chosen and proved in whole numbers.
+"""Encryption parameters that hold the sum of so many clients exactly: chosen and proved in whole numbers.
 
 One plaintext modulus holds fewer than 64 bits, so a value is encrypted as its residues modulo several primes, and the
 sum is put together by the Chinese remainder theorem. Theory page: homomorphic-sums.md.
@@ -17,7 +17,7 @@ from typing import Final
 
 from fedveil.checks import require
 
-DEGREE: Final = 4096  # of the ring: as many numbers share one ciphertext
+DEGREE: Final = 4096  # degree of the ring; one ciphertext holds this many numbers
 # SEAL's own choice for this degree at 128 bits of security [HES18: at most 109 bits]; the last is for keys only.
 KEY_PRIMES: Final = (68719403009, 68719230977, 137438822401)
 MODULUS: Final = KEY_PRIMES[0] * KEY_PRIMES[1]
@@ -34,7 +34,10 @@ _MOST_PRIMES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """For up to ``clients`` values of absolute value at most ``bound``; ``primes`` are the plaintext moduli."""
+    """Parameters for up to ``clients`` values of absolute value at most ``bound``.
+
+    ``primes`` are the plaintext moduli.
+    """
 
     clients: int
     bound: int
@@ -54,11 +57,11 @@ class Parameters:
 
     @property
     def product(self) -> int:
-        """Sums are exact modulo this."""
+        """The product of the primes; sums are exact modulo this."""
         return math.prod(self.primes)
 
     def ciphertexts(self, size: int) -> int:
-        """How many ciphertexts a vector takes.
+        """Return how many ciphertexts a vector needs.
 
         >>> parameters_for(clients=10).ciphertexts(4095), parameters_for(clients=10).ciphertexts(4096)
         (2, 4)
@@ -69,7 +72,7 @@ class Parameters:
 
 
 def parameters_for(clients: int, bound: int = LARGEST) -> Parameters:
-    """The fewest primes, and among those the largest, that hold the sum; refuses what none can hold.
+    """Return the fewest and then the largest primes that hold the sum; refuse if no primes can hold it.
 
     >>> [prime.bit_length() for prime in parameters_for(clients=50).primes]
     [47, 47]
@@ -86,21 +89,27 @@ def parameters_for(clients: int, bound: int = LARGEST) -> Parameters:
 
 
 def largest_prime_allowed(clients: int) -> int:
-    """Decryption rounds ``t/q`` times the noise away while that is below 1/2 [FV12]; here it is at most 1/4.
+    """Return the largest plaintext prime with which decryption is exact.
 
-    The other half is for SEAL's decryption by residues, which is exact only up to a small part of 1/2.
+    Decryption rounds ``t/q`` times the noise away while that is below 1/2 [FV12]; here it is at most 1/4. The other
+    half is reserved for SEAL's decryption by residues, which is exact only up to a small part of 1/2.
     """
     return MODULUS // (4 * clients * FRESH_NOISE)
 
 
 def seal_name(prime: int, moduli: Sequence[int]) -> list[int]:
-    """The name SEAL gives to a set of parameters: BLAKE2b of scheme (1: BFV), degree and moduli, as four words."""
+    """Return the name SEAL gives to a set of parameters.
+
+    It is the BLAKE2b hash of the scheme (1 is BFV), the degree and the moduli, as four words.
+    """
     text = struct.pack(f"<{len(moduli) + 3}Q", 1, DEGREE, *moduli, prime)
     return list(struct.unpack("<4Q", hashlib.blake2b(text, digest_size=32).digest()))
 
 
 def is_prime(number: int) -> bool:
-    """Miller and Rabin's test with the first twelve primes, which is exact below 3.3e24 (Sorenson, Webster 2017).
+    """Return whether a number is prime, by Miller and Rabin's test with the first twelve primes.
+
+    The test is exact below 3.3e24 (Sorenson and Webster, Strong pseudoprimes to twelve prime bases, 2017).
 
     >>> [n for n in range(30) if is_prime(n)]
     [2, 3, 5, 7, 11, 13, 17, 19, 23, 29]

@@ -1,7 +1,8 @@
-"""Homomorphic sums by three roles: clients encrypt, the server adds without any secret, the key holder opens the sum.
+"""Homomorphic sums in three roles: clients encrypt, the server adds without any secret, the key holder opens the sum.
 
-BFV: whole numbers, exact. Each role takes bytes and gives bytes. The last place of every ciphertext counts the clients,
-so the key holder sees how many are in what it opens. Page: docs/homomorphic.md; proof: homomorphic-sums.md.
+The scheme is BFV: whole numbers, exact. Each role takes and returns bytes. The last place of every ciphertext counts
+the clients, so the key holder sees how many are in what it opens. Page: docs/homomorphic.md; proof:
+homomorphic-sums.md.
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ class Keys:
 
 
 def make_keys(parameters: Parameters) -> Keys:
-    """A new key pair for each prime; its randomness is SEAL's own, seeded by the operating system."""
+    """Return a new key pair for each prime; the randomness is SEAL's own, seeded by the operating system."""
     library = tenseal()
     made = [
         library.context(library.SCHEME_TYPE.BFV, poly_modulus_degree=DEGREE, plain_modulus=prime, n_threads=1)
@@ -51,7 +52,7 @@ def make_keys(parameters: Parameters) -> Keys:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Encryptor:
-    """One client's part."""
+    """Encrypts the vectors of one client."""
 
     parameters: Parameters
     key: bytes
@@ -59,11 +60,11 @@ class Encryptor:
 
     @classmethod
     def open(cls, public: bytes, parameters: Parameters) -> "Encryptor":
-        """From the public key; refused unless it has exactly the parameters that the client expects."""
+        """Read the public key; refuse it unless it has exactly the parameters that the client expects."""
         return cls(parameters, fingerprint(public), _contexts(public, "public", parameters))
 
     def encrypt(self, turn: int, client: int, values: Whole) -> bytes:
-        """The client's vector, for the server; the values must carry their noise already."""
+        """Return the client's encrypted vector for the server; the values must already contain their noise."""
         _check_values(values, self.parameters.bound)
         texts = []
         for start in range(0, values.size, PER_CIPHERTEXT):
@@ -88,7 +89,7 @@ class Encryptor:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Adder:
-    """The server's part in one round; a new state for every message it takes."""
+    """Adds the messages of one round at the server; each step returns a new state."""
 
     parameters: Parameters
     key: bytes
@@ -100,15 +101,15 @@ class Adder:
 
     @classmethod
     def open(cls, public: bytes, parameters: Parameters, *, turn: int, size: int) -> "Adder":
-        """A round without messages."""
+        """Return a round that has no messages yet."""
         return cls(parameters, fingerprint(public), _contexts(public, "public", parameters), turn, size)
 
     def at(self, turn: int, size: int) -> "Adder":
-        """Another round under the same key."""
+        """Return another, empty round under the same key."""
         return replace(self, turn=turn, size=size, senders=frozenset(), total=())
 
     def take(self, message: bytes) -> "Adder":
-        """One more client; refuses a second message of the same one, and whatever does not belong to this round."""
+        """Add one more client; refuse a second message of the same client, and anything that is not of this round."""
         found = _read(self, "part", message)
         client = found.senders[0]
         require(client not in self.senders, "A client", "send once a round", client)
@@ -122,7 +123,7 @@ class Adder:
         return replace(self, senders=self.senders | {client}, total=total)
 
     def close(self) -> bytes:
-        """The encrypted sum, for the key holder."""
+        """Return the encrypted sum, for the key holder."""
         require(self.senders, "The round", "have at least one client", 0)
         return write_message(
             Message(
@@ -139,22 +140,25 @@ class Adder:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Decryptor:
-    """The key holder's part: opens one sum a round, of at least ``least`` clients; rounds only go up."""
+    """Opens sums for the key holder: one sum a round, of at least ``least`` clients, in ascending order of rounds."""
 
     parameters: Parameters
     key: bytes
     contexts: tuple[Any, ...] = field(repr=False)
     least: int
-    turn: int = -1  # the last one that was opened
+    turn: int = -1  # the last round that was opened
 
     @classmethod
     def open(cls, keys: Keys, parameters: Parameters, *, least: int) -> "Decryptor":
-        """``least``: fewer clients in a sum are refused; choose the survivors that the plan promises."""
+        """Read the keys; ``least``: sums of fewer clients are refused.
+
+        Choose the number of survivors that the plan promises.
+        """
         require(1 <= least <= parameters.clients, "least", f"lie between 1 and {parameters.clients}", least)
         return cls(parameters, fingerprint(keys.public), _contexts(keys.secret, "secret", parameters), least)
 
     def decrypt(self, message: bytes, *, turn: int, size: int) -> tuple["Decryptor", Summed]:
-        """The sum in the clear, and the state that will not open this round again."""
+        """Return the decrypted sum, and the state that will not open this round again."""
         require(turn > self.turn, "A round", f"come after round {self.turn}, which was opened already", turn)
         found = read_message(message, kind="sum", parameters=self.parameters, size=size, turn=turn, key=self.key)
         count, primes = len(found.senders), self.parameters.primes
@@ -173,7 +177,7 @@ class Decryptor:
 
 
 def residues(values: Whole, prime: int) -> Whole:
-    """Modulo the prime, nearest to zero.
+    """Return the residues modulo the prime that are nearest to zero.
 
     >>> residues(np.array([-4, 3, 11, -(2**63)]), 7).tolist()
     [3, 3, -3, -1]
@@ -183,7 +187,7 @@ def residues(values: Whole, prime: int) -> Whole:
 
 
 def joined(rows: Whole, primes: Sequence[int]) -> Any:
-    """The numbers of least absolute value with these residues, as exact Python integers (one row a prime).
+    """Return the exact integers of least absolute value with these residues (one row for each prime).
 
     >>> joined(np.array([[2, -1], [3, 1]]), (5, 7)).tolist()
     [17, -6]
@@ -197,7 +201,7 @@ def joined(rows: Whole, primes: Sequence[int]) -> Any:
 
 
 def wrapped(total: Any) -> Whole:
-    """Modulo 2**64, read back as signed: what adding int64 numbers gives.
+    """Return the numbers modulo 2**64, read as signed, as adding int64 numbers gives.
 
     >>> wrapped(np.array([2**63, -1], dtype=object)).tolist()
     [-9223372036854775808, -1]
@@ -208,7 +212,7 @@ def wrapped(total: Any) -> Whole:
 def _check_values(values: Whole, bound: int) -> None:
     right = isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1 and values.size >= 1
     require(right, "values", "be a vector of int64", getattr(values, "dtype", type(values).__name__))
-    most = max(int(values.max()), -int(values.min()))  # in Python integers: -(-2**63) does not overflow
+    most = max(int(values.max()), -int(values.min()))  # in Python integers, so that -(-2**63) does not overflow
     require(most <= bound, "values", f"lie between -{bound} and {bound}", most)
 
 
@@ -219,7 +223,7 @@ def _read(adder: Adder, kind: Any, message: bytes) -> Message:
 
 
 def _contexts(given: bytes, what: Shared, parameters: Parameters) -> tuple[Any, ...]:
-    """The contexts in these bytes, each with exactly the expected ring, moduli and keys."""
+    """Return the contexts in these bytes; refuse unless each has exactly the expected ring, moduli and keys."""
     found = []
     for text, prime in zip(read_keys(given, what, parameters), parameters.primes, strict=True):
         try:
@@ -236,7 +240,7 @@ def _contexts(given: bytes, what: Shared, parameters: Parameters) -> tuple[Any, 
 
 
 def _ciphertexts(parameters: Parameters, contexts: Sequence[Any], texts: Sequence[bytes]) -> tuple[Any, ...]:
-    """Fresh or added ciphertexts: two polynomials at the first level, all places used, and really encrypted."""
+    """Read ciphertexts; refuse unless they have two polynomials at the first level, all places, and real encryption."""
     names = [seal_name(prime, KEY_PRIMES[:-1]) for prime in parameters.primes]
     found = []
     for index, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""Whole rounds of homomorphic sums in this process: every client, the server and the key holder, in bytes."""
+"""Whole rounds of homomorphic sums in this process: all clients, the server and the key holder, through bytes."""
 
 from collections.abc import Mapping
 from statistics import mode
@@ -32,17 +32,18 @@ class HomomorphicSumming:
         self.uploaded, self.downloaded = 0, len(keys.public)
 
     def __call__(self, turn: int, parts: Mapping[int, Whole], /) -> Summed:
-        """The sum of the round, exactly; rounds only go up."""
+        """Return the exact sum of the round; rounds must be in ascending order."""
         least, most = self._decryptor.least, self.parameters.clients
         require(least <= len(parts) <= most, "The round", f"have {least} to {most} clients", len(parts))
-        size = mode(np.size(values) for values in parts.values())  # one of another length is refused on its own
+        # the most common length; a vector of another length is refused as a client error
+        size = mode(np.size(values) for values in parts.values())
         adder = self._adder.at(turn, size)
         for client, values in sorted(parts.items()):
             try:
                 message = self._encryptor.encrypt(turn, client, values)
                 adder = adder.take(message)
             except BadValue:
-                continue  # it counts as a dropout; the key holder refuses the round if too few are left
+                continue  # counts as a dropout; the key holder refuses the round if too few are left
             self.uploaded = len(message)
         require(len(adder.senders) >= least, "The round", f"have at least {least} clients", len(adder.senders))
         self._decryptor, found = self._decryptor.decrypt(adder.close(), turn=turn, size=size)

@@ -1,1 +1,1 @@
-"""Sums behind masks that survive dropouts: messages in, messages out; no socket, clock, disk or randomness."""
+"""Masked sums that survive dropouts: messages in, messages out; no sockets, clock, disk or randomness here."""

@@ -1,4 +1,4 @@
-"""Bounds before masks: what a client checks in exact integers, since nobody can look behind a mask."""
+"""Bounds on a client's vector, checked in exact integers before masking, because nobody can check it afterwards."""
 
 from dataclasses import dataclass
 from typing import final
@@ -9,15 +9,12 @@ from fedveil.checks import require
 from fedveil.sums.exact import LIMIT, largest, squared_norm
 from fedveil.sums.masks.refusals import OutOfBounds
 from fedveil.sums.seam import Whole
-from fedveil.theory.headroom import DEVIATIONS, MODULUS, require_headroom, widest
-
-__all__ = ["DEVIATIONS", "MODULUS", "Bounds", "admit", "largest", "require_headroom", "squared_norm", "widest"]
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """On a vector of ``length`` whole numbers: none beyond ``largest`` in size; the norm, where one is given."""
+    """Bounds on a vector of ``length`` whole numbers: on each absolute value, and on the norm if one is given."""
 
     length: int
     largest: int = LIMIT
@@ -31,7 +28,7 @@ class Bounds:
 
 
 def admit(values: object, bounds: Bounds) -> Whole:
-    """The vector, if it keeps its bounds; a client that has none to offer is a dropout.
+    """Return the vector if it keeps its bounds; otherwise raise, and the client counts as a dropout.
 
     >>> admit(np.array([0.5, float("nan")]), Bounds(length=2))
     Traceback (most recent call last):

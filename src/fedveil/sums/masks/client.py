@@ -1,7 +1,7 @@
-"""A client of a masked sum as a state machine: messages in, messages out; it believes the server nothing it can check.
+"""A client of a masked sum as a state machine: messages in, messages out. It checks everything the server says.
 
-In the manner of [B17] and [B20]; docs/theory/secure-aggregation.md says what is promised against whom. Any refusal ends
-the client's part in the round: it never answers again, and no share leaves it.
+The protocol follows [B17] and [B20]; docs/theory/secure-aggregation.md says what is promised against whom. Any refusal
+ends the client's part in the round: it never answers again, and no share leaves it.
 
 References:
     [B17] Bonawitz et al. Practical Secure Aggregation for Privacy-Preserving Machine Learning. CCS 2017.
@@ -61,10 +61,10 @@ _PAIR: Final = 2 * COMMITMENT_BYTES
 
 @final
 class ClientRound:
-    """One client in one round. ``open`` gives its first message, ``handle`` an answer to each of the server's.
+    """One client in one round. ``open`` returns its first message, ``handle`` the answer to each of the server's.
 
-    ``seed``: 32 secret bytes of this client for this round; ``values``: what it adds, noise included; ``signer``: the
-    private key of its identity, needed where the setting has identities. ``shown``: whether it has given its shares.
+    ``seed``: 32 secret bytes of this client for this round; ``values``: its vector, noise included; ``signer``: the
+    private key of its identity, needed if the setting has identities. ``shown``: whether it has revealed its shares.
     """
 
     def __init__(
@@ -98,12 +98,15 @@ class ClientRound:
         self._gone: Members = frozenset()
         self._before = self._agreed = b""
         self._theirs: dict[int, bytes] = {}  # public keys of the neighbours
-        self._secrets: dict[int, bytes] = {}  # agreed with each neighbour, for envelopes
+        self._secrets: dict[int, bytes] = {}  # agreed with each neighbour, to encrypt envelopes
         self._held: dict[int, Held] = {}
         self.shown = False
 
     def _deal(self, mask_private: bytes, draw: Draw) -> dict[int, Held]:
-        """Both secrets in shares for the whole hood, whoever of it appears: a seed says everything."""
+        """Split both secrets into shares for all neighbours, whichever of them appear.
+
+        Everything is derived from the seed.
+        """
         threshold, holders = self._setting.threshold, len(self._hood)
         needed = COEFFICIENT_BYTES * (threshold - 1)
         first = deal(self._self_seed, threshold, holders, draw.take(needed))
@@ -118,7 +121,7 @@ class ClientRound:
         return tuple(other for other in self._hood if other != self._client)
 
     def open(self) -> bytes:
-        """The first message: two public keys, signed where there are identities."""
+        """Return the first message: two public keys, signed if there are identities."""
         if self._expected is not None or self.shown:
             raise OutOfTurn(f"Client {self._client} has opened this round already.")
         self._expected = Kind.ROSTER
@@ -127,7 +130,7 @@ class ClientRound:
         return pack(Kind.ADVERT, self._setting, self._client, fixed=self._keys + signature)
 
     def handle(self, message: bytes) -> bytes:
-        """The answer to the server's next message; a refusal is the end."""
+        """Return the answer to the server's next message; after a refusal the client never answers again."""
         expected, self._expected = self._expected, None
         if self.shown:
             raise ShareSpent(f"Client {self._client} has given its shares of round {self._setting.round} already.")
@@ -161,7 +164,7 @@ class ClientRound:
             raise TooFew(problem)
 
     def _share(self, packet: Packet) -> bytes:
-        """Roster -> shares: everybody's secrets to its neighbours, committed to and sealed."""
+        """Roster -> shares: commit to the shares of this client's secrets and seal them for its neighbours."""
         (self._began,) = packet.lists
         self._check_members(self._began, frozenset(self._setting.clients))
         self._theirs = {other: row[: 2 * KEY_BYTES] for other, row in packet.rows.items()}
@@ -189,7 +192,7 @@ class ClientRound:
                 check_signature(identity, signature, advert_statement(self._digest, other, keys), other)
 
     def _mask(self, packet: Packet) -> bytes:
-        """Relay -> masked values: all envelopes opened and checked, then self-mask and pair masks put on."""
+        """Relay -> masked values: open and check all envelopes, then add the self-mask and the pair masks."""
         (self._shared,) = packet.lists
         self._check_members(self._shared, self._began)
         self._before = shared_digest(self._digest, bytes(packet.fixed), self._began, self._shared)
@@ -208,7 +211,7 @@ class ClientRound:
         return bytes(message)
 
     def _agree(self, packet: Packet) -> bytes:
-        """Survivors -> the digest of all lists, signed where there are identities."""
+        """Survivors -> the digest of all lists, signed if there are identities."""
         self._alive, self._gone = packet.lists
         both = self._alive & self._gone
         if both:
@@ -223,7 +226,10 @@ class ClientRound:
         return pack(Kind.AGREE, self._setting, self._client, fixed=self._agreed + signature)
 
     def _check_masked(self, packet: Packet) -> None:
-        """Whoever is in the sum has put on masks with the same others: else a server could leave some of them out."""
+        """Refuse unless everyone in the sum has masked with the same set of clients.
+
+        Otherwise a server could leave out some of them.
+        """
         for other, signature in packet.rows.items():
             identity = self._setting.identity(other)
             try:
@@ -234,7 +240,7 @@ class ClientRound:
                 ) from None
 
     def _reveal(self, packet: Packet) -> bytes:
-        """Proof -> shares, once: of the self-mask of those in the sum, of the pair key of those lost."""
+        """Proof -> shares, once: of the self-masks of clients in the sum, of the pair keys of clients lost."""
         alive, gone, agreeing = packet.lists
         if alive & gone:
             raise AliveAndGone(f"The server says that client {min(alive & gone)} is both in the sum and lost.")
@@ -257,22 +263,22 @@ class ClientRound:
         return pack(Kind.REVEAL, self._setting, self._client, rows=rows)
 
     def _forget(self) -> None:
-        """Nothing secret is needed after the shares are given."""
+        """Delete all secrets, which are not needed after the shares are revealed."""
         self._held, self._secrets, self._dealt, self._self_seed = {}, {}, {}, b""
 
 
 @final
 class Member:
-    """A client through a run: joins each round at most once, and never an earlier one.
+    """A client through a run: it joins each round at most once, and never an earlier one.
 
-    ``last``: the last round joined, to be kept where a crash does not lose it, and given back after one.
+    ``last``: the last round joined. Keep it where a crash does not lose it, and pass it again after one.
     """
 
     def __init__(self, client: int, run: bytes, *, signer: bytes = b"", last: int = -1) -> None:
         self._client, self._run, self._signer, self.last = client, run, signer, last
 
     def join(self, setting: Setting, seed: bytes, values: Whole, *, largest: int = 2**63 - 1) -> ClientRound:
-        """The client's machine for one round."""
+        """Return the client's state machine for one round."""
         if setting.run != self._run:
             raise OtherRun("The setting is of another run.")
         if setting.round <= self.last:

@@ -1,6 +1,6 @@
-"""Who is whose neighbour: a ring in an order that only the run and the round decide, each tied to the nearest.
+"""The neighbour graph of a round: a ring in an order given by run and round, where each client is tied to the nearest.
 
-Every party works the graph out for itself; nobody is told it. See docs/theory/secure-aggregation.md.
+Every party computes the graph itself. See docs/theory/secure-aggregation.md.
 """
 
 import hashlib
@@ -14,14 +14,17 @@ from fedveil.sums.masks.setting import Setting
 @final
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The clients in the order of the ring, and each client's place in it."""
+    """The clients in the order of the ring, and the place of each client in it."""
 
     ring: tuple[int, ...]
     place: dict[int, int]
     neighbours: int
 
     def hood(self, client: int) -> tuple[int, ...]:
-        """A client and its neighbours in ascending order: the holders of its shares, share x to the x-th of them."""
+        """Return a client and its neighbours in ascending order.
+
+        They hold the shares of its secrets: share x belongs to the x-th of them.
+        """
         size, at, half = len(self.ring), self.place[client], self.neighbours // 2
         near = {self.ring[(at + step) % size] for step in range(-half, half + 1)}
         if self.neighbours % 2:
@@ -29,15 +32,15 @@ class Graph:
         return tuple(sorted(near))
 
     def around(self, client: int) -> tuple[int, ...]:
-        """Its neighbours in ascending order."""
+        """Return the neighbours of a client in ascending order."""
         return tuple(other for other in self.hood(client) if other != client)
 
 
 def graph_of(setting: Setting) -> Graph:
-    """The graph of a round.
+    """Return the graph of a round.
 
-    The place of a client follows from a hash of run, round and its number, so that no choice of the other clients moves
-    it among them. Each client has exactly ``neighbours``; the graph stays connected when fewer than that are taken out.
+    The place of a client follows from a hash of run, round and its number, so the choice of other clients does not move
+    it. Each client has exactly ``neighbours``; the graph stays connected if fewer than that many clients are removed.
     """
     address = b"fedveil graph" + setting.address()
 

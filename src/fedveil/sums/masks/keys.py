@@ -1,4 +1,4 @@
-"""Keys: what a client derives from its seed, what two clients agree on, and who signs.
+"""Keys of a masked sum: what a client derives from its seed, what two clients agree on, and signatures.
 
 All from `cryptography`: X25519, HKDF-SHA256, AES-256 in counter mode as a generator, Ed25519.
 """
@@ -34,37 +34,37 @@ LOW_ORDER: Final = frozenset(
 
 
 def derived(secret: bytes, label: bytes, setting: Setting, *numbers: int) -> bytes:
-    """32 bytes by HKDF-SHA256; run, round and the numbers (a client or a pair) stand in its info."""
+    """Return 32 bytes by HKDF-SHA256; run, round and the numbers (a client or a pair) are part of its info."""
     info = b"fedveil " + label + b":" + setting.address() + struct.pack(f"<{len(numbers)}I", *numbers)
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(secret)
 
 
 @final
 class Draw:
-    """A client's secret bytes in one round, in order: a function of its seed, the setting and its number."""
+    """The secret bytes of a client in one round, in order: a function of its seed, the setting and its number."""
 
     __slots__ = ("_stream",)
 
     def __init__(self, seed: bytes, setting: Setting, client: int) -> None:
         right = isinstance(seed, bytes) and len(seed) == KEY_BYTES
-        require(right, "seed", f"be {KEY_BYTES} bytes", type(seed).__name__)  # never the seed itself
+        require(right, "seed", f"be {KEY_BYTES} bytes", type(seed).__name__)  # the message must not show the seed
         key = derived(seed + setting.digest(), b"draw", setting, client)
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes."""
+        """Return the next ``count`` bytes."""
         return self._stream.update(bytes(count))
 
 
 def check_public(key: bytes, client: int) -> None:
-    """Refuse what is no canonical X25519 key, and the points of low order, with which all agree on zero."""
+    """Refuse anything but a canonical X25519 key, and points of low order, with which every exchange gives zero."""
     number = int.from_bytes(key, "little")
     if len(key) != KEY_BYTES or number >= _FIELD or number in LOW_ORDER:
         raise BadKey(f"Client {client} gave a public key that is off the curve's list of safe points.")
 
 
 def agreed(mine: X25519PrivateKey, theirs: bytes, client: int) -> bytes:
-    """The secret shared with a client; refused when it is zero."""
+    """Return the secret shared with a client; refuse a zero secret."""
     check_public(theirs, client)
     try:
         return mine.exchange(X25519PublicKey.from_public_bytes(theirs))
@@ -73,22 +73,22 @@ def agreed(mine: X25519PrivateKey, theirs: bytes, client: int) -> bytes:
 
 
 def envelope_key(shared: bytes, setting: Setting, sender: int, to: int) -> bytes:
-    """For the one message from ``sender`` to ``to`` in this round."""
+    """Return the key of the one message from ``sender`` to ``to`` in this round."""
     return derived(shared, b"envelope", setting, sender, to)
 
 
 def pair_mask_key(shared: bytes, setting: Setting, one: int, other: int) -> bytes:
-    """For the mask that one of the two adds and the other takes off."""
+    """Return the key of the mask that one of the two adds and the other subtracts."""
     return derived(shared, b"pair mask", setting, min(one, other), max(one, other))
 
 
 def self_mask_key(seed: bytes, setting: Setting, client: int) -> bytes:
-    """For the mask that a client puts on for itself."""
+    """Return the key of the mask that a client adds for itself."""
     return derived(seed, b"self mask", setting, client)
 
 
 def signed(signer: bytes, statement: bytes) -> bytes:
-    """An Ed25519 signature; ``signer``: the 32 bytes of a private key."""
+    """Return an Ed25519 signature; ``signer``: the 32 bytes of a private key."""
     return Ed25519PrivateKey.from_private_bytes(signer).sign(statement)
 
 

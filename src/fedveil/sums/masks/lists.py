@@ -1,4 +1,4 @@
-"""What everybody must agree on before a share is shown: who began, who shared, who is in the sum and who was lost."""
+"""The lists that all clients must agree on before a share is revealed: who began, shared, is in the sum, was lost."""
 
 import hashlib
 import struct
@@ -13,37 +13,40 @@ def _listed(members: Members) -> bytes:
 
 
 def shared_digest(digest: bytes, root: bytes, began: Members, shared: Members) -> bytes:
-    """The lists under which a client puts on its masks; ``digest``: of the setting; ``root``: of all commitments."""
+    """Return the digest of the lists under which a client masks its values.
+
+    ``digest``: of the setting; ``root``: of all commitments.
+    """
     return hashlib.sha256(b"fedveil shared" + digest + root + _listed(began) + _listed(shared)).digest()
 
 
 def lists_digest(before: bytes, alive: Members, gone: Members) -> bytes:
-    """The hash that each client agrees to; ``before``: the ``shared_digest``."""
+    """Return the digest that each client agrees to; ``before``: the ``shared_digest``."""
     return hashlib.sha256(b"fedveil lists" + before + _listed(alive) + _listed(gone)).digest()
 
 
 def commitments_root(committed: Iterable[bytes]) -> bytes:
-    """The hash of all commitments, client after client in ascending order."""
+    """Return the hash of all commitments, in ascending order of the clients."""
     return hashlib.sha256(b"fedveil commitments" + b"".join(committed)).digest()
 
 
 def advert_statement(digest: bytes, client: int, keys: bytes) -> bytes:
-    """What a client signs with its two public keys."""
+    """Return what a client signs with its two public keys."""
     return b"fedveil advert" + digest + struct.pack("<I", client) + keys
 
 
 def masked_statement(before: bytes, client: int) -> bytes:
-    """What a client signs with its masked values: whose masks are on them."""
+    """Return what a client signs with its masked values: whose masks are on them."""
     return b"fedveil masked" + before + struct.pack("<I", client)
 
 
 def agree_statement(agreed: bytes, client: int) -> bytes:
-    """What a client signs when it has seen the lists."""
+    """Return what a client signs after it has seen the lists."""
     return b"fedveil agree" + agreed + struct.pack("<I", client)
 
 
 def enough(setting: Setting, members: Members, hood: Iterable[int]) -> str:
-    """Why these members are too few, or nothing: the floor of the plan, and the holders of one client's shares."""
+    """Return why these members are too few, or an empty string: too few for the plan, or for one client's shares."""
     if len(members) < setting.least:
         return f"Only {len(members)} clients are left, and the plan promises {setting.least}."
     holders = sum(1 for client in hood if client in members)
@@ -53,5 +56,8 @@ def enough(setting: Setting, members: Members, hood: Iterable[int]) -> str:
 
 
 def self_mask_digest(seed: bytes, digest: bytes) -> bytes:
-    """Published with the shares: tells whether a recovered self-mask is the one that was dealt. 256 bits hide it."""
+    """Return the digest of a self-mask's seed, which is published with the shares.
+
+    It shows whether a recovered self-mask is the right one; the seed has 256 bits, so the digest does not reveal it.
+    """
     return hashlib.sha256(b"fedveil self-mask" + digest + seed).digest()

@@ -1,7 +1,7 @@
-"""What goes over the wire in a masked sum: a head that binds it, lists of clients, fields and rows of fixed length.
+"""Messages of a masked sum: a head that binds them, lists of clients, fields and rows of fixed length.
 
-Nothing in a message says how long it is: every length follows from the setting, the graph and the lists before it, and
-is checked before the body is read. ``party`` is the client a message comes from, or goes to if the server sends it.
+A message does not state its length: every length follows from the setting, the graph and the lists before it, and is
+checked before the body is read. ``party`` is the client that sends a message, or receives it from the server.
 """
 
 import struct
@@ -25,7 +25,7 @@ DIGEST_BYTES: Final = 32
 
 
 class Kind(IntEnum):
-    """The messages in their order; odd ones go to the server."""
+    """The kinds of messages in their order; odd ones go to the server."""
 
     ADVERT = 1
     ROSTER = 2
@@ -41,7 +41,7 @@ class Kind(IntEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a message is laid out: lists of clients, then so many bytes, then rows of so many bytes, ``most`` of them."""
+    """The layout of a message: lists of clients, then fixed bytes, then at most ``most`` rows of fixed length."""
 
     lists: int = 0
     fixed: int = 0
@@ -52,7 +52,7 @@ class Layout:
 @final
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A message taken apart."""
+    """A message after parsing."""
 
     party: int
     lists: tuple[Members, ...] = ()
@@ -61,7 +61,7 @@ class Packet:
 
 
 def layout_of(kind: Kind, setting: Setting) -> Layout:
-    """Of each kind of message in this setting."""
+    """Return the layout of each kind of message in this setting."""
     signature = SIGNATURE_BYTES if setting.identities else 0
     near, everyone = setting.neighbours, len(setting.clients)
     match kind:
@@ -104,7 +104,7 @@ def _members(code: memoryview, setting: Setting) -> Members:
 
 
 def head(kind: Kind, setting: Setting, party: int) -> bytes:
-    """The first 48 bytes of a message."""
+    """Return the first 48 bytes of a message."""
     return _HEAD.pack(kind, VERSION, 0, party, setting.round, setting.run)
 
 
@@ -117,7 +117,7 @@ def pack(
     fixed: bytes = b"",
     rows: Mapping[int, bytes] | None = None,
 ) -> bytes:
-    """A message; rows in ascending order of the client they are about."""
+    """Return a message; its rows are in ascending order of the client they are about."""
     coded = [_coded(members, setting) for members in lists]
     return b"".join([head(kind, setting, party), *coded, fixed, *(row for _, row in sorted((rows or {}).items()))])
 
@@ -127,7 +127,7 @@ def _none(_: tuple[Members, ...]) -> Sequence[int]:
 
 
 def unpack(kind: Kind, setting: Setting, message: bytes, party: int | None = None, rows: Rows = _none) -> Packet:
-    """Take apart what should be of this kind, round and party; ``rows``: whom its rows are about, by its lists."""
+    """Parse a message; refuse another kind, round or party. ``rows``: whom its rows are about, given its lists."""
     if not isinstance(message, bytes):
         raise BadMessage(f"A message must be bytes, got {type(message).__name__}.")
     if len(message) < HEAD_BYTES:
@@ -148,7 +148,7 @@ def unpack(kind: Kind, setting: Setting, message: bytes, party: int | None = Non
 
 
 def sender_of(message: bytes) -> int:
-    """Whom a message says it is from (unproved)."""
+    """Return the client that a message claims to be from, not yet verified."""
     if not isinstance(message, bytes) or len(message) < HEAD_BYTES:
         raise BadMessage("A message is bytes, and begins with a whole head.")
     return int(_HEAD.unpack_from(message)[3])

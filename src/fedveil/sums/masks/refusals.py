@@ -1,25 +1,25 @@
-"""What a party of a masked sum refuses, by name; the message says in one sentence who and why.
+"""What a party of a masked sum refuses; the message says in one sentence who caused it and why.
 
 ::
 
     FedveilError
     └── Refused                 anything below; the round goes on without the party that caused it, or ends
-        ├── BadMessage          wrong type, kind, size, or content that cannot be
+        ├── BadMessage          wrong type, kind or size, or impossible content
         ├── OtherRun            it belongs to another run
         ├── OtherRound          it belongs to another round
-        ├── OtherParty          it is from or for somebody else
+        ├── OtherParty          it is from or for another party
         ├── OutOfTurn           it is not expected at this stage, or this party has left the round
         ├── Duplicate           this client has already answered at this stage
         ├── RoundReused         this client has already been in this round, or in a later one
-        ├── BadKey              a public key that is no key, is of low order, or belongs to two clients
+        ├── BadKey              a public key that is malformed, of low order, or used by two clients
         ├── BadSignature        an identity key did not sign this
-        ├── BadEnvelope         a sealed share was changed on the way, or made wrong; names who sealed it
+        ├── BadEnvelope         a sealed share was changed in transit, or made wrong; names who sealed it
         ├── BadShare            a share does not fit its commitment; names who gave it
-        ├── BadList             a list of participants that cannot follow from those before it
+        ├── BadList             a list of participants that cannot follow from the earlier lists
         ├── ListsDiffer         others were told another list of participants
         ├── AliveAndGone        a client is said to be both in the sum and lost
-        ├── ShareSpent          the shares of this round have been given already
-        ├── TooFew              fewer participants than the floor that the plan promises, or than the threshold
+        ├── ShareSpent          the shares of this round have already been given
+        ├── TooFew              fewer participants than the plan promises, or than the threshold
         └── OutOfBounds         an input of the wrong type, length, range or norm
 """
 
@@ -27,11 +27,11 @@ from fedveil.errors import FedveilError
 
 
 class Refused(FedveilError):
-    """A party of a masked sum refuses to go on with this."""
+    """A party of a masked sum refuses to continue."""
 
 
 class BadMessage(Refused):
-    """Wrong type, kind, size, or content that cannot be."""
+    """A message of wrong type, kind or size, or with impossible content."""
 
 
 class OtherRun(Refused):
@@ -43,7 +43,7 @@ class OtherRound(Refused):
 
 
 class OtherParty(Refused):
-    """The message is from or for somebody else."""
+    """The message is from or for another party."""
 
 
 class OutOfTurn(Refused):
@@ -51,7 +51,7 @@ class OutOfTurn(Refused):
 
 
 class Duplicate(Refused):
-    """This client has already answered at this stage; its first answer stands."""
+    """This client has already answered at this stage; its first answer counts."""
 
 
 class RoundReused(Refused):
@@ -59,7 +59,7 @@ class RoundReused(Refused):
 
 
 class BadKey(Refused):
-    """A public key that is no key, is of low order, or belongs to two clients."""
+    """A public key that is malformed, of low order, or used by two clients."""
 
 
 class BadSignature(Refused):
@@ -67,7 +67,7 @@ class BadSignature(Refused):
 
 
 class BadEnvelope(Refused):
-    """A sealed share was changed on the way, or made wrong."""
+    """A sealed share was changed in transit, or made wrong."""
 
 
 class BadShare(Refused):
@@ -75,7 +75,7 @@ class BadShare(Refused):
 
 
 class BadList(Refused):
-    """A list of participants that cannot follow from those before it."""
+    """A list of participants that cannot follow from the earlier lists."""
 
 
 class ListsDiffer(Refused):
@@ -87,11 +87,11 @@ class AliveAndGone(Refused):
 
 
 class ShareSpent(Refused):
-    """The shares of this round have been given already."""
+    """The shares of this round have already been given."""
 
 
 class TooFew(Refused):
-    """Fewer participants than the floor that the plan promises, or than the threshold."""
+    """Fewer participants than the plan promises, or than the threshold."""
 
 
 class OutOfBounds(Refused):

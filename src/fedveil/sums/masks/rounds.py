@@ -1,4 +1,4 @@
-"""Whole rounds of masked sums in this process: every client and the server, through their bytes."""
+"""Whole rounds of masked sums in this process: all clients and the server, through bytes."""
 
 import hashlib
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def run_round(
     lost: Mapping[int, Stage] | None = None,
     traffic: Traffic | None = None,
 ) -> Summed:
-    """One round with the machines given. ``lost``: the stage from which on a client is not heard any more."""
+    """Run one round with these state machines. ``lost``: the stage from which on a client is silent."""
     server, seen = ServerRound(setting), traffic if traffic is not None else Traffic()
     inbox: dict[int, bytes] = dict.fromkeys(clients, b"")
     for stage in STAGES:
@@ -62,13 +62,13 @@ def _silent(client: int, stage: Stage, lost: Mapping[int, Stage]) -> bool:
 
 @final
 class SecureSumming:
-    """Adds up rounds of a run behind masks; the same integers as a plain sum over the survivors.
+    """Adds up the rounds of a run behind masks; gives the same integers as a plain sum over the survivors.
 
     ``run``: 32 public bytes; ``seed``: 32 secret bytes, from which every client's secrets follow (in a deployment each
     client has its own). ``least``: a round with fewer clients in the sum is refused. ``neighbours`` and ``threshold``:
-    by default the smallest that are safe for ``colluders`` and for the dropouts that ``least`` leaves room for.
+    by default the smallest that are safe for ``colluders`` and for the dropouts that ``least`` allows.
     ``lost``: clients that fall silent, and from which stage on. ``signed``: with identity keys, as against an active
-    server. ``largest``: bound on each value, noise included; whoever exceeds it counts as a dropout.
+    server. ``largest``: bound on each value, noise included; a client that exceeds it counts as a dropout.
     ``traffic``: of the last round; ``uploaded``, ``downloaded``: the most bytes of any client in it.
     """
 
@@ -86,7 +86,7 @@ class SecureSumming:
         largest: int = 2**63 - 1,
     ) -> None:
         right = isinstance(seed, bytes) and len(seed) == RUN_BYTES
-        require(right, "seed", f"be {RUN_BYTES} bytes", type(seed).__name__)  # never the seed itself
+        require(right, "seed", f"be {RUN_BYTES} bytes", type(seed).__name__)  # the message must not show the seed
         require(all(stage in STAGES for stage in (lost or {}).values()), "lost", f"name stages of {STAGES}", lost)
         self._run, self._seed, self._least, self._colluders = run, seed, least, colluders
         self._neighbours, self._threshold, self._lost = neighbours, threshold, dict(lost or {})
@@ -96,7 +96,7 @@ class SecureSumming:
         self.traffic = Traffic()
 
     def __call__(self, turn: int, parts: Mapping[int, Whole], /) -> Summed:
-        """The sum of round ``turn``; rounds only go up."""
+        """Return the sum of round ``turn``; rounds must be in ascending order."""
         if turn <= self._last:
             raise RoundReused(f"Round {turn} is over, or earlier than round {self._last}.")
         if len(parts) < self._least:
@@ -109,7 +109,7 @@ class SecureSumming:
                 machines[client] = self._member(client).join(
                     setting, self._secret(b"round", client, turn), parts[client], largest=self._largest
                 )
-            except Refused as refusal:  # no input that can be summed: a dropout
+            except Refused as refusal:  # an input that cannot be summed counts as a dropout
                 self.traffic.refused[client] = str(refusal)
         return run_round(setting, machines, self._lost, self.traffic)
 
@@ -143,7 +143,7 @@ class SecureSumming:
         )
 
     def _length(self, parts: Mapping[int, Whole]) -> int:
-        """That of most vectors: one of another length is a mistake of its client, not of the others."""
+        """Return the most common length; vectors of another length are client errors."""
         sizes = [getattr(values, "size", 0) for values in parts.values()]
         return max(sorted(set(sizes)), key=sizes.count)
 

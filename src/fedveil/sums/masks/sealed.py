@@ -1,4 +1,4 @@
-"""Shares on their way: committed to in the open, sealed for one reader."""
+"""Shares in transit: a public commitment to each, and an envelope that only its holder can open."""
 
 import hashlib
 import struct
@@ -17,38 +17,41 @@ OPENING_BYTES: Final = SHARE_BYTES + SALT_BYTES
 TAG_BYTES: Final = 16
 ENVELOPE_BYTES: Final = 2 * OPENING_BYTES + TAG_BYTES
 
-SELF_MASK: Final = b"self"  # what a share is of: the seed of the self-mask ...
+SELF_MASK: Final = b"self"  # what is shared: the seed of the self-mask ...
 PAIR_KEY: Final = b"pair"  # ... or the private key of the pair masks
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One holder's two openings (share, then salt) of one owner's secrets; never both are shown."""
+    """The two openings (share, then salt) of one owner's secrets at one holder; at most one of them is revealed."""
 
     self_mask: bytes
     pair_key: bytes
 
 
 def commitment(opening: bytes, kind: bytes, digest: bytes, owner: int, holder: int) -> bytes:
-    """A hash that binds a share to the round (``digest``: of its setting), owner and holder; the salt hides it."""
+    """Return a hash that binds a share to the round (``digest``: of its setting), the owner and the holder.
+
+    The salt keeps the share secret.
+    """
     return hashlib.sha256(b"fedveil share" + kind + digest + struct.pack("<II", owner, holder) + opening).digest()
 
 
 def commitments(held: Held, digest: bytes, owner: int, holder: int) -> bytes:
-    """To both shares of one holder."""
+    """Return the commitments to both shares of one holder."""
     first = commitment(held.self_mask, SELF_MASK, digest, owner, holder)
     return first + commitment(held.pair_key, PAIR_KEY, digest, owner, holder)
 
 
 def seal(held: Held, committed: bytes, key: bytes, digest: bytes, owner: int, holder: int) -> bytes:
-    """An envelope only the holder can open. The key is for this one message, so the nonce may be zero."""
+    """Return an envelope that only the holder can open. Its key is used for one message, so the nonce may be zero."""
     known = digest + struct.pack("<II", owner, holder) + committed
     return ChaCha20Poly1305(key).encrypt(bytes(12), held.self_mask + held.pair_key, known)
 
 
 def unseal(envelope: bytes, committed: bytes, key: bytes, digest: bytes, owner: int, holder: int) -> Held:
-    """Open it, and see that what is inside is what the owner committed to."""
+    """Open an envelope, and check that its content is what the owner committed to."""
     known = digest + struct.pack("<II", owner, holder) + committed
     try:
         inside = ChaCha20Poly1305(key).decrypt(bytes(12), envelope, known)

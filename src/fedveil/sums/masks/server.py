@@ -1,6 +1,6 @@
-"""The server of a masked sum as a state machine: it relays, adds up what it cannot read, and takes off the masks.
+"""The server of a masked sum as a state machine: it relays, adds up masked vectors, and removes the masks.
 
-A message that is refused is as if it had never come; the round goes on without its sender while enough are left.
+A message that is refused counts as never received; the round goes on without its sender while enough are left.
 """
 
 from typing import Final, final
@@ -31,9 +31,9 @@ _PAIR: Final = 2 * COMMITMENT_BYTES
 
 @final
 class ServerRound:
-    """One round. ``handle`` takes a client's message, ``advance`` ends a stage and gives what to send to whom.
+    """One round. ``handle`` takes a client's message; ``advance`` ends a stage and returns what to send to whom.
 
-    After the fifth stage ``advance`` gives nothing more to send, and ``result`` the sum.
+    After the fifth stage ``advance`` returns nothing to send, and ``result`` is the sum.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -45,7 +45,7 @@ class ServerRound:
         self._lists: list[Members] = [frozenset(setting.clients)]  # who is left after each stage
         self._adverts: dict[int, bytes] = {}
         self._records: dict[int, Record] = {}
-        self._envelopes: dict[int, dict[int, bytes]] = {}  # to, from: commitments and envelope
+        self._envelopes: dict[int, dict[int, bytes]] = {}  # receiver, sender: commitments and envelope
         self._agrees: dict[int, bytes] = {}
         self._before = self._agreed = b""
         self._masked_by: dict[int, bytes] = {}
@@ -59,19 +59,14 @@ class ServerRound:
         return _STAGES[self._stage] if self._stage < len(_STAGES) else None
 
     @property
-    def waiting_for(self) -> Members:
-        """Clients that have not answered at this stage."""
-        return self._lists[-1] - self._answered if self.expected is not None else frozenset()
-
-    @property
     def result(self) -> Summed:
-        """The sum and who is in it."""
+        """The sum, and the clients in it."""
         if self._result is None:
             raise OutOfTurn("The round has not ended with a sum.")
         return self._result
 
     def handle(self, message: bytes, sender: int | None = None) -> None:
-        """Take a client's message, or refuse it. ``sender``: who it is from, where the connection tells."""
+        """Take a client's message, or refuse it. ``sender``: who it is from, if the connection tells."""
         if self.expected is None:
             raise OutOfTurn("The round is over.")
         who = sender_of(message) if sender is None else sender
@@ -94,7 +89,7 @@ class ServerRound:
         self._answered.add(packet.party)
 
     def advance(self) -> dict[int, bytes]:
-        """End the stage with those who have answered; the messages that begin the next one."""
+        """End the stage with the clients that have answered; return the messages that begin the next one."""
         if self.expected is None:
             raise OutOfTurn("The round is over.")
         left, ended = frozenset(self._answered), self.expected

@@ -1,4 +1,4 @@
-"""All that is public about one round of masked sums, fixed before it begins and the same for everybody."""
+"""Everything public about one round of masked sums, fixed before it begins and the same for everybody."""
 
 import hashlib
 import struct
@@ -9,8 +9,8 @@ from typing import Final
 from fedveil.checks import require
 
 RUN_BYTES: Final = 32
-MOST_LENGTH: Final = 2**31  # values; 16 GiB a message
-MOST_NUMBER: Final = 2**32 - 1  # of a client
+MOST_LENGTH: Final = 2**31  # most values of a vector; 16 GiB a message
+MOST_NUMBER: Final = 2**32 - 1  # largest number of a client
 LAST_ROUND: Final = 2**63 - 1
 IDENTITY_BYTES: Final = 32  # an Ed25519 public key
 
@@ -21,10 +21,10 @@ def _whole(value: object, least: int, most: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One round: who may take part, who is whose neighbour, and how few are too few.
+    """One round: who may take part, who is whose neighbour, and how many must remain.
 
     ``run``: 32 public bytes, fixed after the colluders (if any) and before the round; they decide the graph.
-    ``neighbours``: each client's; with itself they are the holders of its shares, any ``threshold`` of whom recover.
+    ``neighbours``: of each client; with itself they hold its shares, and any ``threshold`` of them recover its secrets.
     ``least``: fewer clients in the sum are refused. ``colluders``: clients that may side with the server.
     ``identities``: Ed25519 public keys in the order of ``clients``, or none; without them an active server can pose as
     any client, see docs/secure.md.
@@ -76,19 +76,22 @@ class Setting:
 
     @property
     def quorum(self) -> int:
-        """So many agree on one list: two lists cannot both have so many, as only colluders sign twice."""
+        """How many must agree on one list. Two lists cannot both have so many, because only colluders sign twice."""
         return (len(self.clients) + self.colluders) // 2 + 1
 
     def address(self) -> bytes:
-        """Run and round, as they stand in every derived key."""
+        """Return run and round in the form used in every derived key."""
         return self.run + struct.pack("<Q", self.round)
 
     def digest(self) -> bytes:
-        """A hash of everything above; fields of fixed length first, so that no two settings are written alike."""
+        """Return a hash of the whole setting.
+
+        Fields of fixed length come first, so that no two settings give the same bytes.
+        """
         numbers = (self.neighbours, self.threshold, self.least, self.length, self.colluders, len(self.clients))
         words = struct.pack("<6Q", *numbers) + struct.pack(f"<{len(self.clients)}I", *self.clients)
         return hashlib.sha256(b"fedveil setting" + self.address() + words + b"".join(self.identities)).digest()
 
     def identity(self, client: int) -> bytes | None:
-        """The public key that signs for this client, if the deployment has such keys."""
+        """Return the public key that signs for this client, or None if the deployment has no such keys."""
         return self.identities[self.clients.index(client)] if self.identities else None

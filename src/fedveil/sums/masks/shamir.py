@@ -9,14 +9,16 @@ from typing import Final
 
 from fedveil.checks import require
 
-PRIME: Final = 2**256 + 297  # the smallest prime that every 256-bit secret lies below
+PRIME: Final = 2**256 + 297  # the smallest prime above every 256-bit secret
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
-COEFFICIENT_BYTES: Final = 48  # reduced modulo the prime they are uniform to within 2**-127
+COEFFICIENT_BYTES: Final = 48  # reduced modulo the prime, they are uniform to within 2**-127
 
 
 def deal(secret: bytes, threshold: int, holders: int, random: bytes) -> list[bytes]:
-    """Shares 1, 2, ... ``holders``: values of a random polynomial of degree threshold - 1 that is the secret at 0.
+    """Return shares 1, 2, ...
+
+    ``holders``: values of a random polynomial of degree threshold - 1 that is the secret at 0.
 
     ``random``: 48 bytes for each coefficient but the first.
     """
@@ -38,7 +40,7 @@ def _value(start: int, coefficients: Iterable[int], x: int) -> int:
 
 
 def recover(shares: Mapping[int, bytes]) -> bytes | None:
-    """The secret from ``threshold`` shares by number; None if they are not of one secret of 256 bits.
+    """Return the secret from ``threshold`` shares by number; None if they do not belong to one 256-bit secret.
 
     >>> shares = deal(bytes(range(32)), 2, 3, random=bytes(48))
     >>> recover({1: shares[0], 3: shares[2]}) == bytes(range(32))
@@ -47,7 +49,7 @@ def recover(shares: Mapping[int, bytes]) -> bytes | None:
     numbers = list(shares)
     below = [math.prod(other - x for other in numbers if other != x) for x in numbers]
     common, every = math.prod(below), math.prod(numbers)
-    # All fractions over one denominator: a single inversion.
+    # Bring all fractions to one denominator, so that one inversion is enough.
     total = sum(
         int.from_bytes(shares[x], "little") * (every // x) * (common // part)
         for x, part in zip(numbers, below, strict=True)

@@ -1,4 +1,4 @@
-"""Taking the masks off a sum: secrets from shares, each checked against what its owner published, then the streams."""
+"""Remove the masks from a sum: recover secrets from shares, check each against its owner's word, then the streams."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Record:
 
 
 def secret_of(owner: int, record: Record, threshold: int) -> bytes:
-    """One client's secret from the first ``threshold`` shares; each fits its commitment already."""
+    """Return a client's secret from the first ``threshold`` shares, each of which already fits its commitment."""
     if len(record.opened) < threshold:
         raise TooFew(f"Only {len(record.opened)} shares of client {owner} came back, and {threshold} are needed.")
     numbered = [(at, record.opened[holder]) for at, holder in enumerate(record.hood, 1) if holder in record.opened]
@@ -39,7 +39,7 @@ def secret_of(owner: int, record: Record, threshold: int) -> bytes:
 
 
 def unmask(setting: Setting, total: Ring, records: Mapping[int, Record], alive: Members) -> None:
-    """Take off, in place, the self-masks of those in the sum and what their pair masks with the lost have left."""
+    """Remove, in place, the self-masks of clients in the sum, and what their pair masks with lost clients have left."""
     digest = setting.digest()
     masks = []
     for owner in sorted(alive):
@@ -49,12 +49,12 @@ def unmask(setting: Setting, total: Ring, records: Mapping[int, Record], alive: 
         masks.append((self_mask_key(seed, setting, owner), True))
     for owner in sorted(records.keys() - alive):
         near = [other for other in records[owner].hood if other in alive]
-        if near:  # otherwise nobody in the sum has a mask with it
+        if near:  # otherwise nobody in the sum shares a mask with it
             private = X25519PrivateKey.from_private_bytes(secret_of(owner, records[owner], setting.threshold))
             if private.public_key().public_bytes_raw() != records[owner].public:
                 raise BadShare(f"Client {owner} dealt shares that are not of its mask key.")
             for other in near:
                 secret = agreed(private, records[other].public, other)
-                # ``other`` took the mask off if the lost one's number is lower, and added it otherwise.
+                # ``other`` subtracted the mask if the lost client's number is lower, and added it otherwise.
                 masks.append((pair_mask_key(secret, setting, owner, other), owner > other))
     add_masks(total, masks)

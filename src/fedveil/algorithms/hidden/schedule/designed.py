@@ -1,13 +1,16 @@
-"""From a problem and wishes to the schedule that will run: searched by expected risk, its noise certified."""
+"""From a problem and the user's request to the schedule that will run: searched by expected risk, noise certified."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedveil.account.calibrate import calibrate as calibrate_final_model
+from fedveil.algorithms.hidden.schedule.drawn import planned, rate_of
 from fedveil.algorithms.hidden.schedule.families import Frame, Shape, injected, noise_on_average, shaped
-from fedveil.algorithms.hidden.schedule.problem import Problem
-from fedveil.algorithms.hidden.schedule.search import pick, search
+from fedveil.algorithms.hidden.schedule.problem import Order, Problem
+from fedveil.algorithms.hidden.schedule.search import hopeful, pick, search
+from fedveil.algorithms.hidden.schedule.stopped import stopping_words
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
@@ -15,14 +18,13 @@ from fedveil.mechanism import LastIterate, Mechanism, Numbers, Repeat, SampledGa
 
 _FORGOTTEN = 1e-3  # a converged run has forgotten its start, and its guarantee has stopped growing, up to this
 _MOST_PASSES = 10_000
-_WORTH = 0.98  # a kind is certified too if it is expected to do better than this
 
 
 class Calibrator(Protocol):
     """The least factor on a mechanism's noise that meets a target, and the mechanism with that noise."""
 
     def __call__(self, mechanism: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
-        """Certified: what is returned meets the target."""
+        """Return a factor and a mechanism that certainly meet the target."""
         ...
 
 
@@ -36,6 +38,7 @@ class Row:
     """
 
     kind: str
+    order: str
     passes: int
     rounds: int
     batch: int | tuple[int, ...]
@@ -44,6 +47,19 @@ class Row:
     arriving: float
     risk: float
     certified: bool
+
+    def shown(self) -> dict[str, str | float]:
+        """Return the row as a table for people shows it; a star marks what was calibrated."""
+        batch = str(self.batch) if isinstance(self.batch, int) else f"{min(self.batch)} to {max(self.batch)}"
+        return {
+            "kind": self.kind + (" *" if self.certified else ""),
+            "order": self.order,
+            "passes x rounds": f"{self.passes} x {self.rounds}",
+            "batch": batch,
+            "step": self.step_size,
+            "noise": self.noise_on_average,
+            "risk": self.risk,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +82,15 @@ class Designed:
 
 
 def design(
-    problem: Problem, schedule: ScheduleRequest | None = None, *, calibrate: Calibrator = calibrate_final_model
+    problem: Problem,
+    schedule: ScheduleRequest | None = None,
+    *,
+    calibrate: Calibrator = calibrate_final_model,
+    orders: Sequence[Order] = (),
 ) -> Designed:
-    """The schedule of least expected risk among those the wishes allow, with the least noise that is certified.
+    """Return the schedule of least expected risk among those the wishes allow, with the least noise that is certified.
+
+    ``orders``: those that may be taken instead of the problem's own, if they promise as little risk for less work.
 
     >>> problem = Problem(units=1000, dimension=10, lipschitz=1.0, smoothness=0.25, epsilon=1.0, delta=1e-4)
     >>> designed = design(problem, ScheduleRequest(kind="constant", rounds=1, passes=20, step_size=4.0))
@@ -77,32 +99,59 @@ def design(
     """
     schedule = schedule if schedule is not None else ScheduleRequest()
     converged = schedule.rounds == "converged"
-    found = {"constant": [_converged(problem, schedule)]} if converged else search(problem, schedule)
-    finals: list[tuple[Shape, LastIterate]] = []
-    # Noise that is spread first: what the others are expected to need is more often too little.
-    candidates = [pick(shapes) for shapes in found.values()]
-    for shape in sorted(candidates, key=lambda shape: (shape.frame.kind != "decaying", shape.risk)):
-        if not finals or shape.risk < _WORTH * finals[0][0].risk:
-            finals.append(_settled(problem, schedule, shape, calibrate))
-            finals.sort(key=lambda pair: pair[0].risk)
+    found = [[_converged(problem, schedule)]] if converged else list(search(problem, schedule).values())
+    for order in () if converged else orders:
+        found += search(replace(problem, order=order), schedule).values()
+    hint = "Growing batches need at least two rounds and a few units in each."
+    require(found, "[schedule]", f"leave a schedule for {problem.units} units", schedule, hint)
+    finals = _finals(problem, schedule, found, calibrate, weigh=bool(orders))
     best, mechanism = finals[0]
     rows = [_row(shape, certified=True) for shape, _ in finals]
-    taken = {(row.kind, row.passes, row.rounds) for row in rows}
-    others = [_row(shape, certified=False) for shapes in found.values() for shape in shapes]
-    rows += [row for row in others if (row.kind, row.passes, row.rounds) not in taken]
+    taken = {(row.order, row.kind, row.passes, row.rounds) for row in rows}
+    others = [_row(shape, certified=False) for shapes in found for shape in shapes]
+    rows += [row for row in others if (row.order, row.kind, row.passes, row.rounds) not in taken]
     poisson = _poisson(problem, best.frame)
+    reason = _reason(problem, schedule, best, poisson)
     return Designed(
         mechanism=mechanism,
         kind=best.frame.kind,
-        reason=_reason(problem, schedule, best, poisson),
+        reason=f"{reason} {_why_this_order(best, found)}" if orders and not converged else reason,
         considered=tuple(rows),
         poisson=poisson,
     )
 
 
+def _finals(
+    problem: Problem, schedule: ScheduleRequest, found: list[list[Shape]], calibrate: Calibrator, *, weigh: bool
+) -> list[tuple[Shape, LastIterate]]:
+    """The schedules whose noise was certified, the chosen one first.
+
+    ``weigh``: several orders are open. What full batches and secret draws need is known well before it is certified,
+    so the best of these comes first; a partition is certified too if it is hoped to do better.
+    """
+    candidates = [pick(shapes) for shapes in found]
+    if weigh:
+        known = [s for shapes in found for s in shapes if s.order in ("poisson", "independent") or s.frame.rounds == 1]
+        candidates.sort(key=lambda shape: shape.risk)
+        candidates = [*([pick(known)] if known else []), *candidates]
+    else:  # Noise that is spread first: what the others are expected to need is more often too little.
+        candidates.sort(key=lambda shape: (shape.frame.kind != "decaying", shape.risk))
+    finals: list[tuple[Shape, LastIterate]] = []
+    for shape in candidates:
+        if finals and not hopeful(shape, finals[0][0]):
+            continue
+        own: Problem = replace(problem, order=shape.order)  # type: ignore[arg-type]
+        finals.append(_settled(own, schedule, shape, calibrate))
+        finals.sort(key=lambda pair: pair[0].risk)
+    if weigh:
+        chosen = pick([shape for shape, _ in finals])
+        finals.sort(key=lambda pair: pair[0] is not chosen)
+    return finals
+
+
 def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIterate:
-    """The hidden run of this frame."""
-    return LastIterate(
+    """Return the hidden run of this frame."""
+    run = LastIterate(
         rounds=frame.rounds,
         passes=frame.passes,
         batch=frame.batch,
@@ -117,13 +166,15 @@ def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIter
         noise=problem.noise,
         noise_std=noise_std,
         neighbours=problem.neighbours,
+        rate=rate_of(problem, frame.batch) if isinstance(frame.batch, int) else None,
     )
+    return planned(problem, run)
 
 
 def _settled(
     problem: Problem, schedule: ScheduleRequest, shape: Shape, calibrate: Calibrator
 ) -> tuple[Shape, LastIterate]:
-    """The shape with noise that is certified; noise that the user gave is kept, and must do."""
+    """Return the shape with certified noise; noise that the user gave is kept, and must be enough."""
     run = mechanism_of(problem, shape.frame, shape.noise_std)
     factor, calibrated = calibrate(run, epsilon=problem.epsilon, delta=problem.delta)
     if schedule.noise_std is not None:
@@ -138,7 +189,7 @@ def _settled(
 
 
 def _converged(problem: Problem, schedule: ScheduleRequest) -> Shape:
-    """Full passes until the start is forgotten: every further round would change neither model nor guarantee."""
+    """Return full passes until the start is forgotten, when further rounds change neither model nor guarantee."""
     step = schedule.step_size if schedule.step_size is not None else 1 / problem.smoothness
     if isinstance(step, tuple):
         raise BadValue('schedule.step_size must be one number with rounds = "converged", got a list.')
@@ -162,6 +213,7 @@ def _row(shape: Shape, *, certified: bool) -> Row:
     frame = shape.frame
     return Row(
         kind=frame.kind,
+        order=shape.order if frame.rounds > 1 else "full batches",
         passes=frame.passes,
         rounds=frame.rounds,
         batch=frame.batch,
@@ -174,7 +226,7 @@ def _row(shape: Shape, *, certified: bool) -> Row:
 
 
 def _poisson(problem: Problem, frame: Frame) -> Row | None:
-    """DP-SGD with Poisson batches of the same mean size, as many rounds, every model seen, the same target."""
+    """Return DP-SGD with Poisson batches of the same mean size, as many rounds, every model seen, the same target."""
     if problem.noise != "gaussian":
         return None
     mean = float(frame.batches.mean())
@@ -198,7 +250,11 @@ def _poisson(problem: Problem, frame: Frame) -> Row | None:
 
 def _reason(problem: Problem, schedule: ScheduleRequest, best: Shape, poisson: Row | None) -> str:
     frame = best.frame
-    how = "cheapest within 3% of the least expected risk" if schedule.kind == "auto" else "as wished"
+    how = (
+        "best for its work (twice the passes or rounds must save 0.3% of the risk)"
+        if schedule.kind == "auto"
+        else "as wished"
+    )
     if schedule.rounds == "converged":
         how = f"full passes until the start is forgotten to one part in {1 / _FORGOTTEN:g}"
     text = (
@@ -207,6 +263,29 @@ def _reason(problem: Problem, schedule: ScheduleRequest, best: Shape, poisson: R
         f"+ {best.sampling:.2g} dealing"
     )
     if poisson is None:
-        return text + "."
+        return text + "." + stopping_words(problem, frame.passes)
     ratio = math.sqrt(best.injected / max(poisson.arriving, 1e-300))
-    return text + f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    text += f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    return text + stopping_words(problem, frame.passes)
+
+
+_NAMES = {"secret": "a fixed partition", "public": "a fixed partition in a known order"}
+
+
+def _why_this_order(best: Shape, found: list[list[Shape]]) -> str:
+    """Return one sentence that says what the other orders would take."""
+    by_order: dict[str, list[Shape]] = {}
+    for shape in (shape for shapes in found for shape in shapes):
+        by_order.setdefault(_order_name(shape), []).append(shape)
+    chosen = _order_name(best)
+    others = [f"{_costs(pick(shapes))} with {name}" for name, shapes in by_order.items() if name != chosen]
+    return f"Order: {chosen}, as the best for its work: {_costs(best)}, where {', '.join(others)} are expected."
+
+
+def _order_name(shape: Shape) -> str:
+    return "full batches" if shape.frame.rounds == 1 else _NAMES.get(shape.order, f"{shape.order} draws")
+
+
+def _costs(shape: Shape) -> str:
+    passes = shape.frame.passes
+    return f"{passes} {'pass' if passes == 1 else 'passes'} for a risk of {shape.risk:.3g}"

@@ -1,18 +1,17 @@
 """Candidate schedules of each kind, their noise shaped for the target, and their expected risk (not yet certified)."""
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 
 from fedveil.account.hidden import lipschitz_of_step
 from fedveil.algorithms.hidden.schedule.criterion import Yardstick, yardstick
+from fedveil.algorithms.hidden.schedule.drawn import expected_variance
 from fedveil.algorithms.hidden.schedule.noise import energies, need, spread_noise
-from fedveil.algorithms.hidden.schedule.problem import Problem
+from fedveil.algorithms.hidden.schedule.problem import Problem, target_mu
+from fedveil.algorithms.hidden.schedule.stopped import bias_and_weights, likely_ratio
 from fedveil.mechanism import LastIterate, Numbers, sensitivity
-from fedveil.theory.divergence import log_theta
 from fedveil.values import Vector
 
 
@@ -28,33 +27,38 @@ class Frame:
 
     @property
     def total(self) -> int:
-        """Rounds of all passes together."""
+        """Number of rounds of all passes together."""
         return self.passes * self.rounds
 
     @property
     def step_sizes(self) -> Vector:
-        """One per round of all passes."""
+        """The step size of every round of all passes."""
         return _tiled(self.steps, self.rounds, self.total)
 
     @property
     def batches(self) -> Vector:
-        """One per round of all passes."""
+        """The batch of every round of all passes."""
         return _tiled(self.batch, self.rounds, self.total)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A frame with noise (standard deviation per unit, as in ``LastIterate``) and the parts of its expected risk."""
+    """A frame with noise (standard deviation per unit, as in ``LastIterate``) and the parts of its expected risk.
+
+    ``order``: how units come to the frame's rounds. ``learnable``: the risk of the zero model.
+    """
 
     frame: Frame
     noise_std: Numbers
     bias: float
     sampling: float
     injected: float
+    order: str = "secret"
+    learnable: float = 0.0
 
     @property
     def risk(self) -> float:
-        """Expected excess risk on the model problem."""
+        """The expected excess risk on the model problem."""
         return self.bias + self.sampling + self.injected
 
 
@@ -63,16 +67,8 @@ def _tiled(values: Numbers | int | tuple[int, ...], rounds: int, total: int) -> 
     return np.array(np.broadcast_to(np.tile(array, total // rounds) if array.size == rounds else array, (total,)))
 
 
-@lru_cache(maxsize=4)
-def target_mu(problem: Problem) -> float:
-    """The mu of one Gaussian step that just meets the target: the unit in which noise is first measured."""
-    aim = math.log(problem.delta)
-    found = brentq(lambda log_mu: float(log_theta(problem.epsilon, math.exp(log_mu))) - aim, -30.0, 12.0)
-    return float(math.exp(float(found)))
-
-
 def deal(units: int, rounds: int) -> tuple[int, int]:
-    """Rounds of a pass and the batch, as few units as possible left over."""
+    """Return the rounds of a pass and the batch, with as few units as possible left over."""
     batch = units // rounds
     more = units // batch
     return (rounds, batch) if units - rounds * batch <= units - more * batch else (more, batch)
@@ -86,20 +82,26 @@ def growing(units: int, rounds: int) -> tuple[int, ...] | None:
 
 
 def decay(first: float, total: int, power: float) -> Numbers:
-    """Steps that fall like a power of the rounds left, to a hundredth at most."""
+    """Return steps that fall like a power of the rounds left, down to a hundredth at most."""
     if power == 0 or total == 1:
         return first
     return tuple((first * np.maximum((np.arange(total, 0, -1) / total) ** power, 0.01)).tolist())
 
 
-@lru_cache(maxsize=1024)
 def law_risk(problem: Problem, steps: Numbers, rounds: int, total: int) -> float:
     """Risk with the noise of a run that uses all units in every round: no way to deal them needs less."""
+    bias, noise = law_parts(problem.dealt, steps, rounds, total)
+    return bias + noise
+
+
+@lru_cache(maxsize=2048)
+def law_parts(problem: Problem, steps: Numbers, rounds: int, total: int) -> tuple[float, float]:
+    """The same in its parts: what is not yet learnt, and what the noise brings."""
     sizes, model = _tiled(steps, rounds, total), _model(problem)
-    kept = model.kept(sizes)
+    bias, weights = bias_and_weights(problem, model, sizes)
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * sizes / problem.units
-    root = float(np.sum(gaps * np.sqrt(model.weights(kept))))
-    return model.bias(sizes, kept) + (root / target_mu(problem)) ** 2
+    root = float(np.sum(gaps * np.sqrt(weights)))
+    return bias, (root / target_mu(problem)) ** 2
 
 
 @lru_cache(maxsize=4)
@@ -108,7 +110,7 @@ def _model(problem: Problem) -> Yardstick:
 
 
 def later_factors(problem: Problem, steps: Vector) -> Vector:
-    """Products of the Lipschitz constants of the later rounds, never too small for a float."""
+    """Return products of the Lipschitz constants of the later rounds, never too small for a float."""
     probe = LastIterate(
         rounds=1,
         step_size=1.0,
@@ -123,36 +125,42 @@ def later_factors(problem: Problem, steps: Vector) -> Vector:
 
 
 def shaped(problem: Problem, frame: Frame, noise_std: Numbers | None = None) -> Shape:
-    """Noise of the frame's kind in the amount that should meet the target, or the noise given; and the risk."""
+    """Return the frame with noise of its kind that should meet the target, or with the given noise; and the risk."""
     model, steps, batch = _model(problem), frame.step_sizes, frame.batches
     kept = model.kept(steps)
-    weights = model.weights(kept)
+    bias, weights = bias_and_weights(problem, model, steps)
     if noise_std is None:
         variance = _variance(problem, frame, weights) / target_mu(problem) ** 2
         noise_std = _tidy(np.sqrt(variance * batch) / steps, even=frame.kind != "decaying")
-    bias = model.bias(steps, kept)
-    sampling = model.sampling(steps, kept, batch[: frame.rounds], problem.units)
-    return Shape(frame, noise_std, bias, sampling, injected(problem, frame, noise_std))
+    sampling = model.sampling(steps, kept, batch[: frame.rounds], problem.units, order=problem.order)
+    noise = injected(problem, frame, noise_std)
+    return Shape(frame, noise_std, bias, sampling, noise, problem.order, model.learnable)
 
 
 def injected(problem: Problem, frame: Frame, noise_std: Numbers) -> float:
-    """Risk from this noise."""
+    """Return the risk from this noise."""
     scale = frame.step_sizes * _tiled(noise_std, frame.rounds, frame.total) / np.sqrt(frame.batches)
     model, spare = _model(problem), 2.0 if problem.noise == "laplace" else 1.0  # Laplace: variance 2 * scale**2
-    return spare * float(model.weights(model.kept(frame.step_sizes)) @ scale**2)
+    return spare * float(bias_and_weights(problem, model, frame.step_sizes)[1] @ scale**2)
 
 
 def noise_on_average(frame: Frame, noise_std: Numbers) -> float:
-    """Noise on the averaged gradient of a round, root mean square, rounds counting by their squared step."""
+    """Return the noise on the averaged gradient of a round, root mean square, weighted by squared steps."""
     noise = _tiled(noise_std, frame.rounds, frame.total) / np.sqrt(frame.batches)
     return float(np.sqrt(np.average(noise**2, weights=frame.step_sizes**2)))
 
 
 def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
-    """Variances of the rounds for mu = 1 (secret order: on average over the places)."""
+    """Return variances of the rounds for mu = 1 (for a secret order, on average over the places)."""
     steps, secret = frame.step_sizes, problem.order == "secret"
+    if problem.sampled:
+        spread = weights if frame.kind == "decaying" else None
+        return expected_variance(problem, frame.rounds, frame.batches, steps, spread)
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / frame.batches
     factors = later_factors(problem, steps)
+    if problem.stopping == "random" and problem.hidden and frame.passes > 1:  # rounds of one kind, Gaussian noise
+        shrink = float(factors[-2]) if factors.size > 1 else 1.0
+        return (gaps / likely_ratio(problem, shrink, frame.rounds, frame.passes) * target_mu(problem)) ** 2
     if frame.kind == "decaying":
         return spread_noise(gaps, weights, factors, frame.rounds, secret=secret, hidden=problem.hidden)[0]
     even = np.ones(frame.total) if frame.kind == "growing-batches" else steps**2 / frame.batches
@@ -161,7 +169,7 @@ def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
 
 
 def _tidy(noise: Vector, *, even: bool) -> Numbers:
-    """One number where all agree."""
+    """Return one number if all rounds agree."""
     if even and float(noise.max()) <= float(noise.min()) * (1 + 1e-9):
         return float(noise[0])
     return tuple(float(value) for value in noise)

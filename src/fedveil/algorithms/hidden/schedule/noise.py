@@ -11,12 +11,13 @@ from scipy.optimize import isotonic_regression
 from fedveil.values import Indices, Vector
 
 _TURNS = 24
-_PLACES = 24  # places that are followed; the others lie between them
-_FLOOR = 0.02  # no round falls below this share of the mean: others than the final model's reader look on, too
+_PLACES = 24  # number of places that are followed; the others lie between them
+# no round falls below this share of the mean, because other observers than the final model's reader exist
+_FLOOR = 0.02
 
 
 def watched(rounds: int) -> tuple[Indices, Vector]:
-    """Some places, crowded towards the last, and how many places each stands for."""
+    """Return some places, denser towards the last, and how many places each stands for."""
     if rounds <= _PLACES:
         return np.arange(rounds), np.ones(rounds)
     back = np.unique(np.round(np.geomspace(1, rounds, _PLACES)).astype(np.intp))
@@ -27,7 +28,7 @@ def watched(rounds: int) -> tuple[Indices, Vector]:
 def energies(
     gaps: Vector, factors: Vector, variance: Vector, rounds: int, *, hidden: bool = True
 ) -> tuple[Vector, Vector, Vector]:
-    """mu^2 of the watched places, the slopes of their shifts, and how many places each stands for.
+    """Return mu^2 of the watched places, the slopes of their shifts, and how many places each stands for.
 
     If the models are seen (not ``hidden``), every gap must be closed in the round that opens it.
     """
@@ -43,16 +44,19 @@ def energies(
 
 
 def need(energy: Vector, stands_for: Vector, *, secret: bool) -> float:
-    """One mu^2 for all places: the worst; if nobody knows the place the mean (a guess, which calibration replaces)."""
+    """Return one mu^2 for all places.
+
+    The worst, or the mean for a secret place (a guess, which calibration replaces).
+    """
     return float(energy @ stands_for / stands_for.sum()) if secret else float(energy.max())
 
 
 def spread_noise(
     gaps: Vector, weights: Vector, factors: Vector, rounds: int, *, secret: bool, hidden: bool = True
 ) -> tuple[Vector, float]:
-    """Variances (up to scale) of least risk for mu = 1, and that risk; ``rounds`` is the number of places."""
+    """Return variances (up to scale) of least risk for mu = 1, and that risk; ``rounds`` is the number of places."""
     weights = np.maximum(weights, 1e-12 * float(weights.max(initial=1e-300)))  # a step may erase all noise before it
-    if rounds == 1:  # every round uses everybody: nothing is gained by closing a gap later
+    if rounds == 1:  # every round uses everybody, so closing a gap later gains nothing
         variance = gaps / np.sqrt(weights)
         variance = variance * float(np.sum(gaps**2 / variance))
         return variance, float(weights @ variance)
@@ -75,6 +79,6 @@ def spread_noise(
 
 
 def floored(variance: Vector, gaps: Vector) -> Vector:
-    """No round without noise: at least a small share of what even noise would give it."""
+    """Give every round at least a small share of what even noise would give it."""
     even = gaps**2 / np.sum(gaps**2)
     return np.maximum(variance, _FLOOR * float(variance.sum()) * even)

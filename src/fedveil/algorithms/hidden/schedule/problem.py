@@ -1,12 +1,19 @@
 """What a design starts from: the public constants of the training problem, and the target."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, get_args
+
+from scipy.optimize import brentq
 
 from fedveil.checks import require
 from fedveil.guarantee import Neighbours
+from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import check_delta
 from fedveil.values import number, whole
+
+Order = Literal["secret", "public", "poisson", "independent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,9 +21,11 @@ class Problem:
     """Public constants of the training problem, and the target. ``units`` are the protected ones: records or clients.
 
     ``lipschitz`` is the clip of the data part, ``smoothness`` includes the ridge term, whose strength is
-    ``strong_convexity``; ``dimension`` counts parameters; ``diameter`` is twice the projection radius. ``hidden``: only
-    the last model is seen by those the target is for; otherwise noise is shaped for a reader of every model (and the
-    calibrator must be one for that reader).
+    ``strong_convexity``; ``dimension`` counts parameters; ``diameter`` is twice the projection radius; ``distance`` is
+    how far from zero the best model is assumed to lie in each direction; None takes half of lipschitz over smoothness.
+    ``hidden``: only the last model is seen by those the target is for; otherwise noise is shaped for a reader of every
+    model (and the calibrator must be one for that reader). ``rate``: of the coins of a poisson order; None: from the
+    batch.
     """
 
     units: int
@@ -25,7 +34,9 @@ class Problem:
     smoothness: float
     strong_convexity: float = 0.0
     diameter: float | None = None
-    order: Literal["secret", "public"] = "secret"
+    distance: float | None = None
+    order: Order = "secret"
+    rate: float | None = None
     stopping: Literal["end", "random"] = "end"
     noise: Literal["gaussian", "laplace"] = "gaussian"
     neighbours: Neighbours = "replace-one"
@@ -56,7 +67,10 @@ class Problem:
         if self.diameter is not None:
             object.__setattr__(self, "diameter", number("The problem's diameter", self.diameter))
             require(1e-9 <= self.diameter <= 1e9, "The problem's diameter", "lie in [1e-9, 1e9]", self.diameter)
-        choices = {"order": ("secret", "public"), "stopping": ("end", "random"), "noise": ("gaussian", "laplace")}
+        if self.distance is not None:
+            object.__setattr__(self, "distance", number("The problem's distance", self.distance))
+            require(1e-9 <= self.distance <= 1e9, "The problem's distance", "lie in [1e-9, 1e9]", self.distance)
+        choices = {"order": get_args(Order), "stopping": ("end", "random"), "noise": ("gaussian", "laplace")}
         for name, allowed in (choices | {"neighbours": get_args(Neighbours)}).items():
             right = getattr(self, name) in allowed
             require(right, f"The problem's {name}", f"be one of {', '.join(allowed)}", getattr(self, name))
@@ -64,3 +78,35 @@ class Problem:
         require(flat, "Problem.dimension", "be 1 with Laplace noise", self.dimension, "Use Gaussian noise.")
         require(1e-4 <= self.epsilon <= 1e4, "privacy.epsilon", "lie in [1e-4, 1e4]", self.epsilon)
         check_delta(self.delta)
+        self._check_draws()
+
+    @property
+    def sampled(self) -> bool:
+        """Whether every unit draws its own rounds."""
+        return self.order in ("poisson", "independent")
+
+    @property
+    def dealt(self) -> "Problem":
+        """The same problem of units that are dealt, to which the law of least noise speaks whatever the order."""
+        return replace(self, order="secret", rate=None) if self.sampled else self
+
+    def _check_draws(self) -> None:
+        if self.sampled:
+            normal = self.noise == "gaussian"
+            require(normal, "algorithm.noise", f"be gaussian when the order is {self.order}", self.noise)
+        if self.rate is None:
+            return
+        fits, hint = self.order == "poisson", "Independent draws are one round of each pass; give rounds or batch."
+        require(fits, "algorithm.rate", 'go with order = "poisson"', self.rate, hint)
+        require(0 < self.rate <= 1, "algorithm.rate", "lie in (0, 1]", self.rate, "Is it a batch size?")
+        enough = self.rate * self.units >= 1 - 1e-9
+        rule = f"expect at least one of the {self.units} units a round"
+        require(enough, "algorithm.rate", rule, self.rate, f"Take at least {1 / self.units:.3g}.")
+
+
+@lru_cache(maxsize=64)
+def target_mu(problem: Problem) -> float:
+    """The mu of one Gaussian step that just meets the target: the unit in which noise is first measured."""
+    aim = math.log(problem.delta)
+    found = brentq(lambda log_mu: float(log_theta(problem.epsilon, math.exp(log_mu))) - aim, -30.0, 12.0)
+    return float(math.exp(float(found)))

@@ -1,9 +1,20 @@
-"""The candidates that a problem and the user's wishes leave open, and the best of each kind and number of passes."""
+"""The candidates that a problem and the user's request leave open, and the best of each kind and number of passes."""
 
+import math
 from collections.abc import Sequence
 from itertools import product
 
-from fedveil.algorithms.hidden.schedule.families import Frame, Shape, deal, decay, growing, law_risk, shaped
+from fedveil.algorithms.hidden.schedule.drawn import drawn_deal, steepest_round, surcharge
+from fedveil.algorithms.hidden.schedule.families import (
+    Frame,
+    Shape,
+    deal,
+    decay,
+    growing,
+    law_parts,
+    law_risk,
+    shaped,
+)
 from fedveil.algorithms.hidden.schedule.problem import Problem
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
@@ -17,17 +28,25 @@ _MOST_SINGLE = 5000  # rounds of one unit each, with Laplace noise
 _STEPS = (2.0, 1.0, 0.5, 0.25)  # over smoothness; at 2 a step is just not expansive
 _SHORT = (0.12, 0.06, 0.03)  # also tried for runs of few rounds
 _POWERS = {"constant": (0.0,), "decaying": (0.0, 1.0, 2.0), "growing-batches": (0.0,)}
-_CLOSE = 1.03  # risks this close are alike: then the cheapest
-_PASS = 10  # what a pass over the data costs, in rounds of communication
+_CLOSE = 1.03  # frames whose risk is this close are alike before their noise is worked out: then the fewest rounds
+_WORK = 0.003  # the share of the risk that twice the passes, or twice the rounds, must save
+_UNSEEN = 0.001  # of what there is to learn: savings that no test set would show
 _TRIED = 2
+_WORTH = 0.98  # a kind is certified too if it is expected to do better than this
 
 Deal = tuple[int, int | tuple[int, ...]]  # rounds of a pass, and their batch
 
 
 def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
-    """The kinds to look at; where the bounds know rounds of one kind only, that one."""
+    """Return the kinds to consider; only one if the bounds know rounds of one kind only."""
     lists = [v for v in (schedule.batch, schedule.step_size, schedule.noise_std) if isinstance(v, tuple)]
     varied = any(len(set(values)) > 1 for values in lists)
+    if problem.sampled:
+        alike = schedule.kind in ("auto", "constant", "decaying")
+        hint = "Units draw their own rounds: there is one planned batch for all of them."
+        require(
+            alike, "schedule.kind", f"be constant or decaying when the order is {problem.order}", schedule.kind, hint
+        )
     if problem.noise == "laplace" or problem.stopping == "random":
         why = "Laplace noise" if problem.noise == "laplace" else "random stopping"
         fits = schedule.kind in ("auto", "constant") and not varied
@@ -37,32 +56,51 @@ def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
         return (schedule.kind,)
     if varied:
         return ("decaying",)
+    if problem.sampled:
+        return KINDS[:2] if problem.order == "independent" else KINDS[:1]  # unequal coins take long to account for
     return KINDS if schedule.batch is None else KINDS[:2]
 
 
 def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]]:
-    """For each kind its best shape for each number of passes, fewest passes first."""
+    """Return for each kind its best shape for each number of passes, fewest first; a kind without any is left out."""
     counts = [count for count in _COUNTS if count <= _MOST_PASSES] if problem.noise == "gaussian" else [1]
     counts = [schedule.passes] if schedule.passes is not None else counts
     found: dict[str, list[Shape]] = {}
     for kind in kinds_of(problem, schedule):
         shapes = [best for passes in counts if (best := _best(kind, problem, schedule, passes)) is not None]
-        if shapes:
+        if problem.stopping == "random":  # other bounds for one pass than for several: the best of both is certified
+            found |= {f"{kind}, {n}": some for n in ("one", "several") if (some := _passes(shapes, n))}
+        elif shapes:
             found[kind] = shapes
-    hint = "Growing batches need at least two rounds and a few units in each."
-    require(found, "[schedule]", f"leave a schedule for {problem.units} units", schedule, hint)
     return found
 
 
+def _passes(shapes: Sequence[Shape], number: str) -> list[Shape]:
+    return [shape for shape in shapes if (shape.frame.passes == 1) == (number == "one")]
+
+
 def pick(shapes: Sequence[Shape]) -> Shape:
-    """The cheapest of those whose expected risk is as good as the best."""
-    least = min(shape.risk for shape in shapes)
-    close = [shape for shape in shapes if shape.risk <= _CLOSE * least]
-    return min(close, key=lambda shape: _PASS * shape.frame.passes + shape.frame.total)
+    """The best for its work: twice the passes, or twice the rounds, must save three thousandths of the risk.
+
+    What is saved must also be worth seeing: a thousandth of what there is to learn.
+    """
+    least = min(shapes, key=lambda shape: shape.risk)
+    price = max(_WORK * least.risk, _UNSEEN * least.learnable)
+    return min(shapes, key=lambda shape: shape.risk + price * work_of(shape.frame))
+
+
+def hopeful(shape: Shape, best: Shape) -> bool:
+    """Whether a shape is worth certifying: it is expected to do visibly better than one that is certified."""
+    return shape.risk < min(_WORTH * best.risk, best.risk - _UNSEEN * best.learnable)
+
+
+def work_of(frame: Frame) -> float:
+    """How often gradients and communication are doubled: every round is a message, every pass a gradient a record."""
+    return math.log2(frame.passes) + math.log2(frame.total)
 
 
 def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> Shape | None:
-    """The best of the few frames that look best before their noise is worked out."""
+    """Return the best of the few frames that look best before their noise is computed."""
     options = [
         o for dealt in _deals(kind, problem, schedule, passes) for o in _options(kind, problem, schedule, passes, dealt)
     ]
@@ -79,21 +117,40 @@ def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -
 def _options(
     kind: str, problem: Problem, schedule: ScheduleRequest, passes: int, dealt: Deal
 ) -> list[tuple[float, Frame]]:
-    """Frames of one way to deal, with the risk that no noise can beat: over all steps that are open."""
+    """Return frames of one way to deal, with a risk that no noise can beat, over all open steps."""
     rounds, batch = dealt
     total = rounds * passes
     if schedule.step_size is not None:
         _check_length("step_size", schedule.step_size, rounds, total)
         frame = Frame(kind, passes, rounds, batch, schedule.step_size)
-        return [(law_risk(problem, frame.steps, rounds, total), frame)]
+        return [(_hoped(problem, frame.steps, rounds, total, batch), frame)]
     if kind == "decaying" and total == 1 and schedule.kind == "auto":
         return []  # a single round is constant
-    factors = _STEPS + (_SHORT if total <= 20 else ())
     out = []
-    for factor, power in product(factors, _POWERS[kind]):
-        steps = decay(factor / problem.smoothness, total, power)
-        out.append((law_risk(problem, steps, rounds, total), Frame(kind, passes, rounds, batch, steps)))
+    powers = _POWERS["constant" if problem.sampled else kind]
+    for first, power in product(_first_steps(problem, dealt, total), powers):
+        steps = decay(first, total, power)
+        out.append((_hoped(problem, steps, rounds, total, batch), Frame(kind, passes, rounds, batch, steps)))
     return out
+
+
+def _first_steps(problem: Problem, dealt: Deal, total: int) -> list[float]:
+    """Steps to try. Where units draw their rounds, a full one is steeper: steps that contract even then come too."""
+    factors = _STEPS + (_SHORT if total <= 20 else ())
+    steepest = steepest_round(problem, *dealt, total)
+    usual = [factor / problem.smoothness for factor in factors]
+    return usual if steepest <= problem.smoothness else [*usual, *(factor / steepest for factor in factors)]
+
+
+def _hoped(problem: Problem, steps: Numbers, rounds: int, total: int, batch: int | tuple[int, ...]) -> float:
+    """The risk by the law of least noise, with what secret draws are expected to need above it."""
+    if not problem.sampled or isinstance(batch, tuple):
+        return law_risk(problem, steps, rounds, total)
+    bias, noise = law_parts(problem.dealt, steps, rounds, total)
+    largest = max(steps) if isinstance(steps, tuple) else steps
+    contracts = largest * steepest_round(problem, rounds, batch, total) <= 2 * (1 + 1e-9)
+    rate = problem.rate if problem.rate is not None else 1 / rounds
+    return bias + noise * surcharge(problem, rate * total, 1 / rate, contracts=contracts)
 
 
 def _check_length(name: str, values: Numbers | None, rounds: int, total: int) -> None:
@@ -103,8 +160,10 @@ def _check_length(name: str, values: Numbers | None, rounds: int, total: int) ->
 
 
 def _deals(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -> list[Deal]:
-    """Ways to deal the units into the rounds of a pass."""
+    """Return ways to deal the units into the rounds of a pass."""
     units, rounds = problem.units, _requested_rounds(schedule)
+    if problem.sampled and (schedule.batch is not None or problem.rate is not None):
+        return [drawn_deal(problem, rounds, schedule.batch)]
     if schedule.batch is not None:
         return [_wished_deal(units, rounds, schedule.batch)]
     if rounds is not None:
@@ -112,6 +171,8 @@ def _deals(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) 
     if problem.noise == "laplace":
         return [(rounds if rounds is not None else min(units, _MOST_SINGLE), 1)]
     counts = [rounds] if rounds is not None else [c for c in _COUNTS if c * passes <= _MOST_ROUNDS and c <= units]
+    if problem.sampled and rounds is None:
+        counts = [count for count in counts if count > 1]  # with one round of a pass nothing is drawn
     counts = counts or [1]
     if kind == "growing-batches":
         return [(c, sizes) for c in counts if c >= 2 and (sizes := growing(units, c)) is not None]

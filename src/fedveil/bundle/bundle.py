@@ -1,0 +1,164 @@
+"""``bundle.zip``: a released model with everything that a prediction needs, in one file.
+
+It holds the run's own ``plan.toml``, ``model.npz``, ``certificate.json`` and, if there is one, ``certificate.sig``,
+byte for byte, and ``preparation.json``: how a record becomes a row, and what the classes are called. So whoever has it
+can check that the parameters are those that were certified. There is nothing else in it, and nothing of single records:
+the model is what the certificate is about, and the rest is what the study states and the names of the columns.
+"""
+
+import hashlib
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.data.opening import damage_told
+from fedveil.data.preparation import Preparation
+from fedveil.errors import BadValue
+from fedveil.limits import check_unpacked
+from fedveil.plan import Plan, read_plan
+from fedveil.signature import FILE as SIGNATURE
+from fedveil.signature import Signature
+from fedveil.strict_json import read_object
+from fedveil.values import Vector
+
+FILE: Final = "bundle.zip"
+_RECORDS: Final = ("plan.toml", "model.npz", "certificate.json")
+_PREPARATION: Final = "preparation.json"
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # equal contents give equal bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bundle:
+    """A model that is whole. ``preparation`` is None where the records came prepared, or were prepared at sites.
+
+    ``start``: of a torch model, the public parameters that training began with; ``parameters`` is the way from there.
+    """
+
+    plan: Plan
+    parameters: Vector
+    start: Vector | None
+    preparation: Preparation | None
+    certificate: dict[str, Any]
+    files: dict[str, bytes]
+
+    @classmethod
+    def of(cls, files: dict[str, bytes], preparation: Preparation | None) -> "Bundle":
+        """Make a bundle from a run's records, which must belong together."""
+        for name in _RECORDS:
+            require(name in files, "The bundle", f"hold {name}", sorted(files))
+        plan = read_plan(_text(files, "plan.toml"))
+        certificate = read_object(files["certificate.json"], "certificate.json")
+        hint = "One of them is of another run."
+        stated = certificate.get("plan")
+        require(stated == plan.hash, "certificate.json", f"be of the plan beside it, {plan.hash}", stated, hint)
+        _check_model(certificate, files["model.npz"])
+        if SIGNATURE in files:
+            fits = Signature.read(files[SIGNATURE]).fits(files["certificate.json"])
+            require(fits, SIGNATURE, "fit the certificate", "a signature of something else")
+        if preparation is not None:
+            _check_preparation(plan, preparation)
+        parameters, start = _parameters(plan, files["model.npz"])
+        return cls(
+            plan=plan,
+            parameters=parameters,
+            start=start,
+            preparation=preparation,
+            certificate=certificate,
+            files=files,
+        )
+
+    @classmethod
+    def of_run(cls, folder: Path, preparation: Preparation | None) -> "Bundle":
+        """Make a bundle from the folder of a run."""
+        names = [*_RECORDS, *([SIGNATURE] if (folder / SIGNATURE).exists() else [])]
+        return cls.of({name: _record(folder / name) for name in names}, preparation)
+
+    @classmethod
+    def read(cls, path: Path) -> "Bundle":
+        """Read a bundle from its file, or from the folder of a run."""
+        file = path / FILE if path.is_dir() else path
+        if path.is_dir() and not file.exists():
+            hint = "Runs of earlier versions left none" if (path / "model.npz").exists() else "Is it a run's folder"
+            raise BadValue(f"{path} must hold {FILE}, and there is none. {hint}; train it again with: fedveil run.")
+        members = _members(file)
+        preparation = None
+        if _PREPARATION in members:
+            table = read_object(members.pop(_PREPARATION), _PREPARATION)
+            require(table.pop("format", None) == 1, f"{_PREPARATION}: format", "be 1", "something else")
+            preparation = Preparation.read(table)
+        return cls.of(members, preparation)
+
+    def write(self) -> bytes:
+        """Return the bytes of the file."""
+        contents = dict(self.files)
+        if self.preparation is not None:
+            text = json.dumps({"format": 1, **self.preparation.table()}, indent=1, allow_nan=False) + "\n"
+            contents[_PREPARATION] = text.encode()
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in contents.items():
+                member = zipfile.ZipInfo(name, _DATE)
+                member.external_attr = 0o644 << 16
+                archive.writestr(member, content, zipfile.ZIP_DEFLATED)
+        return buffer.getvalue()
+
+
+def _members(path: Path) -> dict[str, bytes]:
+    if not path.exists():
+        raise BadValue(f"{path} must be a run's folder or its {FILE}, and there is nothing of that name.")
+    known = {*_RECORDS, SIGNATURE, _PREPARATION}
+    with damage_told(path.name, f"a {FILE} that a run left"), zipfile.ZipFile(path) as archive:
+        stray = sorted(set(archive.namelist()) - known)
+        require(not stray, path.name, f"hold only {', '.join(sorted(known))}", stray[:5])
+        check_unpacked(path.name, path.stat().st_size, sum(member.file_size for member in archive.infolist()))
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def _record(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadValue(f"The run's record {path} must be readable: {error.strerror}.") from error
+
+
+def _text(files: dict[str, bytes], name: str) -> str:
+    try:
+        return files[name].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadValue(f"{name} must be UTF-8 text: {error.reason}.") from error
+
+
+def _check_model(certificate: dict[str, Any], model: bytes) -> None:
+    """The parameters must be those that were certified."""
+    found = hashlib.sha256(model).hexdigest()
+    rows = certificate.get("released")
+    listed = rows if isinstance(rows, list) else []
+    stated = [row.get("sha256") for row in listed if isinstance(row, dict) and row.get("file") == "model.npz"]
+    require(found in stated, "model.npz", f"be the model that was certified, {stated[:1]}", found)
+
+
+def _check_preparation(plan: Plan, preparation: Preparation) -> None:
+    width, classes = len(preparation.features), len(preparation.labels.classes)
+    same = (width, classes) == (plan.real_features, plan.data.classes)
+    rule = f"make {plan.real_features} features and {plan.data.classes} classes, as the plan says"
+    require(same, _PREPARATION, rule, (width, classes))
+    near = abs(preparation.total_bound - plan.data.bound) <= 1e-9 * plan.data.bound
+    require(near, _PREPARATION, f"bound rows by {plan.data.bound}, as the plan says", preparation.total_bound)
+
+
+def _parameters(plan: Plan, data: bytes) -> tuple[Vector, Vector | None]:
+    """Flat, as the loss takes them; without those of canaries' columns, which are zero in every other record."""
+    with damage_told("model.npz", "an archive of plain arrays"), np.load(io.BytesIO(data), allow_pickle=False) as found:
+        values = np.asarray(found["parameters"], dtype=np.float64).reshape(-1)
+        start = np.asarray(found["start"], dtype=np.float64).reshape(-1) if "start" in found.files else None
+    require(values.size == plan.dimension, "model.npz", f"hold {plan.dimension} parameters", values.size)
+    require(start is None or start.size == values.size, "model.npz", "begin with as many parameters", "others")
+    if plan.canaries is None:
+        return values, start
+    return values.reshape(plan.data.features, -1)[: plan.real_features].reshape(-1), None

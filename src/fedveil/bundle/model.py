@@ -1,0 +1,185 @@
+"""A released model in use: it takes records as they come from their source, and says what it predicts.
+
+>>> import fedveil
+>>> model = fedveil.load_model("results")  # doctest: +SKIP
+>>> model.predict({"age": [63, 41], "ward": ["A", "B"]})  # doctest: +SKIP
+array(['yes', 'no'], dtype='<U3')
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.bundle.bundle import Bundle
+from fedveil.bundle.given import columns_given
+from fedveil.bundle.page import card, summary
+from fedveil.checks import require
+from fedveil.data.column import Cells, Mask, Place
+from fedveil.data.preparation import Absent, Preparation
+from fedveil.errors import BadValue
+from fedveil.model.loss import Loss
+from fedveil.model.probabilities import likeliest, probabilities
+from fedveil.model.torch import TorchLoss
+from fedveil.plan import Plan
+from fedveil.values import Matrix
+
+Array = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ReleasedModel:
+    """What a run released, ready to predict; made by :func:`fedveil.load_model`, and the ``model`` of a ``Result``.
+
+    ``predict`` and ``predict_proba`` take records as their source has them: a mapping or a data frame of named columns,
+    or a two-dimensional array whose columns are those of ``feature_names_in_``, in that order. Scales, categories and
+    fills are applied as in training. A record with a missing value that nothing stands for is refused.
+
+    ``module``: what may be imported and run for a torch model, which names it: a file from others must not choose.
+    """
+
+    bundle: Bundle
+    module: str | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was carried out; ``plan.hash`` is its name."""
+        return self.bundle.plan
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """What is promised to whom, as ``certificate.json`` has it."""
+        return self.bundle.certificate
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """How a record becomes a row; None where records were prepared before the run saw them."""
+        return self.bundle.preparation
+
+    @property
+    def feature_names_in_(self) -> Array:
+        """The columns that a record needs, in the order of training."""
+        known = self.preparation
+        if known is not None:
+            return np.array(known.names, dtype=object)
+        return np.array([str(index) for index in range(self.plan.real_features)], dtype=object)
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many columns those are."""
+        return int(self.feature_names_in_.size)
+
+    @property
+    def classes_(self) -> Array:
+        """The classes in order, as the study declares them; whole numbers where it only says how many there are."""
+        known = self.preparation
+        require(self.plan.data.classes > 0, "A model of a number", "not be asked for classes", self.plan.model.kind)
+        if known is None or known.labels.numbered:
+            return np.arange(self.plan.data.classes)
+        return np.array(known.labels.classes)
+
+    def lenient(self, *, absent: Absent = "refuse", unknown: str = "refuse") -> "ReleasedModel":
+        """Return the same model with other rules for data that are not as in training, which are refused otherwise.
+
+        ``absent="fill"``: a column that the data do not have counts as missing in every record, where the study states
+        a fill. ``unknown="zero"``: a value that is no category of the model counts as none of them.
+        """
+        known = self.preparation
+        if known is None:
+            return self
+        other = replace(self.bundle, preparation=known.lenient(absent=absent, unknown=unknown))
+        return replace(self, bundle=other)
+
+    def predict(self, X: Any) -> Array:
+        """Return the class of each record, or the number, in the target's own unit."""
+        scores = self._scored(X)
+        if self.plan.data.classes:
+            return np.asarray(self.classes_[likeliest(scores)])
+        return self.numbers(scores)
+
+    def predict_proba(self, X: Any) -> Matrix:
+        """Return the probability of each class, one column a class, in the order of ``classes_``."""
+        found = probabilities(self._loss, self._scored(X))
+        if found is None:
+            kind = self.plan.model.kind
+            raise BadValue(f"predict_proba must be asked of a model of probabilities, and this is a {kind} model.")
+        return found
+
+    def decision_function(self, X: Any) -> Matrix:
+        """Return the score of the second of two classes, or one score a class."""
+        scores = self._scored(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def numbers(self, scores: Matrix) -> Array:
+        """Scores of a model of numbers in the target's own unit."""
+        known = self.preparation
+        return scores[:, 0] if known is None else known.labels.own_unit(scores[:, 0])
+
+    def scores(self, cells: Mapping[str, Cells], place: Place, names: tuple[str, ...] = ()) -> tuple[Matrix, Mask]:
+        """Scores of records given as named columns, and which records have none (their rule is "drop-row").
+
+        ``names``: other columns that the data have, for a hint.
+        """
+        if self.preparation is None:
+            raise BadValue(
+                "The model must say how records become rows, and it does not, since they came to it prepared: "
+                "call predict in Python with an array of prepared rows."
+            )
+        rows, dropped = self.preparation.rows(cells, place, names)
+        return self._raw(rows), dropped
+
+    def _scored(self, X: Any) -> Matrix:
+        known = self.preparation
+        if known is None:
+            return self._raw(_prepared(X, self.plan.real_features))
+        cells = columns_given(X, known.names)
+        scores, dropped = self.scores(cells, lambda row: f"Row {row}")
+        if dropped.any():
+            row = int(np.flatnonzero(dropped)[0])
+            hint = "The study drops such rows; leave them out, or fill them in."
+            require(False, f"Row {row}", "have no missing value where the model has no fill", "one", hint)
+        return scores
+
+    def _raw(self, rows: Matrix) -> Matrix:
+        """The scores of prepared rows; a torch module may begin elsewhere now than it did in training."""
+        loss, parameters = self._loss, self.bundle.parameters
+        if isinstance(loss, TorchLoss) and self.bundle.start is not None:
+            parameters = parameters + (self.bundle.start - loss.start(rows.shape[1]))
+        return loss.scores(parameters, rows)
+
+    @property
+    def _loss(self) -> Loss:
+        named = self.plan.model.module
+        if named is not None and named != self.module:
+            raise BadValue(
+                f"The model is the torch module {named!r}, and predicting runs the code of that name: if it is yours, "
+                f"allow it with load_model(..., module={named!r}) or --module {named}."
+            )
+        return self.plan.model.loss
+
+    def __repr__(self) -> str:
+        return summary(self.bundle)
+
+    def _repr_html_(self) -> str:
+        return card(self.bundle)
+
+
+def load_model(path: str | Path, *, module: str | None = None) -> ReleasedModel:
+    """Return the model that a run released: from the run's folder, or from its ``bundle.zip`` alone.
+
+    ``module``: of a torch model, the function that makes it; predicting imports and calls it, so it has to be allowed.
+    """
+    return ReleasedModel(Bundle.read(Path(path)), module)
+
+
+def _prepared(X: Any, width: int) -> Matrix:
+    """Rows that were prepared elsewhere."""
+    rows = np.asarray(X, dtype=np.float64)
+    right = rows.ndim == 2 and rows.shape[1] == width
+    require(right, "X", f"have {width} prepared columns", rows.shape)
+    require(bool(np.isfinite(rows).all()), "X", "hold finite numbers", "others")
+    return rows

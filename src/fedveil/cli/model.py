@@ -1,0 +1,79 @@
+"""Commands that use a released model: predict with it, and hand it on in other formats."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedveil.bundle.bundle import FILE as BUNDLE
+from fedveil.bundle.export import FORMATS, exported
+from fedveil.bundle.model import load_model
+from fedveil.bundle.predicting import predict_file
+from fedveil.checks import require
+from fedveil.cli.show import Json, out, show
+from fedveil.data.tables import nearest
+from fedveil.run.files import PUBLIC, write_atomically
+
+Model = Annotated[Path, typer.Argument(metavar="DIR|MODEL", help=f"The folder a run left, or its {BUNDLE} alone.")]
+
+
+def predict(
+    model: Model,
+    data: Annotated[str, typer.Argument(help="Records in a file or folder, labelled or not; or sklearn:NAME.")],
+    file: Annotated[Path, typer.Option("--out", help="File for the predictions: .csv or .parquet.")],
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Also the probability of each class, a column each.")
+    ] = False,
+    keep: Annotated[list[str] | None, typer.Option("--keep", help="A column to copy over; may be repeated.")] = None,
+    absent: Annotated[
+        str, typer.Option("--absent", help="A column that the data do not have: refuse, or fill as if missing.")
+    ] = "refuse",
+    unknown: Annotated[
+        str, typer.Option("--unknown", help="A category that the model does not know: refuse, or zero (none of them).")
+    ] = "refuse",
+    module: Annotated[
+        str | None, typer.Option("--module", help="Of a torch model: the function that makes it, which is run.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict with a released model; the records need no labels, and theirs are not looked at."""
+    require(absent in ("refuse", "fill"), "--absent", "be refuse or fill", absent)
+    require(unknown in ("refuse", "zero"), "--unknown", "be refuse or zero", unknown)
+    loaded = load_model(model, module=module)
+    loaded = loaded.lenient(absent=absent, unknown=unknown)  # type: ignore[arg-type]  # checked above
+    found = predict_file(loaded, data, file, with_probabilities=probabilities, keep=keep or ())
+
+    def text() -> None:
+        out().print(repr(loaded), soft_wrap=True)
+        told = f"{found.rows:,} record{'s' * (found.rows != 1)}"
+        if found.counts is not None:
+            few = list(found.counts.items())[:12]
+            told += ": " + ", ".join(f"{word} {count:,}" for word, count in few)
+            told += ", ..." if len(found.counts) > len(few) else ""
+        out().print(told, soft_wrap=True)
+        if found.without:
+            out().print(f"{found.without:,} of them have a missing value that nothing stands for, and no prediction.")
+        out().print(f"written: {file} ({', '.join(found.columns)})", soft_wrap=True)
+
+    show(found.as_json(), as_json, text)
+
+
+def export(
+    model: Model,
+    to: Annotated[str, typer.Option("--to", help=f"One of {', '.join(FORMATS)}.")],
+    file: Annotated[Path | None, typer.Option("--out", help="File to write; without: beside the model.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a released model in a format of others: scikit-learn (joblib), ONNX, or plain JSON."""
+    require(to in FORMATS, "--to", f"be one of {', '.join(FORMATS)}", to, nearest(to, FORMATS))
+    loaded = load_model(model)
+    path = file or (model if model.is_dir() else model.parent) / f"model{FORMATS[to]}"
+    write_atomically(path, exported(loaded.bundle, to), mode=PUBLIC)
+    result: dict[str, Any] = {"written": str(path), "to": to, "plan": loaded.plan.hash}
+    show(result, as_json, lambda: out().print(f"written: {path}", soft_wrap=True))
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the application."""
+    app.command(epilog="Example: fedveil predict results new.csv --out predictions.csv --probabilities")(predict)
+    app.command(epilog="Example: fedveil export results --to onnx --out model.onnx")(export)

@@ -1,0 +1,227 @@
+"""One column of the data and how its cells become numbers: what a released model must know to read new records."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.checks import require
+from fedveil.data.cells import canonical, numbers_of
+from fedveil.data.missing import NUMBER
+from fedveil.data.spec import RULES, Fill, Span
+from fedveil.data.tables import label, nearest, number, sequence, span
+from fedveil.values import Indices, Matrix, Vector
+
+Array = NDArray[Any]
+Cells = Array | Sequence[str]  # one column as it was read: numbers, or texts
+Mask = NDArray[np.bool_]
+Place = Callable[[int], str]  # where a row stands, for messages
+ZERO = "zero"  # none of the categories
+_NONE = -3  # the code of a missing value that is to be none of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of numbers, or of categories where ``categories`` lists them.
+
+    A number is cut to ``range``, then ``centre`` is subtracted and the rest divided by ``scale``. Without these two the
+    range is mapped to [-1, 1]; without a range a number stays as it is. With a ``unit`` above 0, x stands for
+    arcsinh(x / unit) in all of this but the range: nearly a logarithm where x is large.
+
+    A category is 1 where it is the record's and 0 elsewhere; then its entry of ``offsets`` is subtracted (none: 0) and
+    the rest multiplied by ``weight``. ``unknown`` says what a value counts as that is not among the categories:
+    "refuse", "zero" (none of them), or one of them.
+
+    ``fill`` is what a missing value counts as, in the column's own unit, or "refuse" or "drop-row"; a missing category
+    may be "zero", too.
+    """
+
+    name: str
+    categories: tuple[str, ...] = ()
+    range: Span | None = None
+    centre: float | None = None
+    scale: float | None = None
+    unit: float = 0.0
+    offsets: tuple[float, ...] = ()
+    weight: float = 1.0
+    fill: Fill = "refuse"
+    unknown: str = "refuse"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", label("The name of a column", self.name))
+        name = f"The column {self.name!r}"
+        words = sequence(f"{name}: categories", self.categories)
+        listed = all(isinstance(word, str) and canonical(word) == word for word in words)
+        require(listed and len(set(words)) == len(words), f"{name}: categories", "be different texts", words)
+        object.__setattr__(self, "categories", words)
+        if self.range is not None:
+            object.__setattr__(self, "range", span(f"{name}: range", self.range))
+        for key in ("centre", "scale"):
+            if getattr(self, key) is not None:
+                object.__setattr__(self, key, number(f"{name}: {key}", getattr(self, key)))
+        require(self.scale is None or self.scale > 0, f"{name}: scale", "be positive", self.scale)
+        for key in ("unit", "weight"):
+            object.__setattr__(self, key, number(f"{name}: {key}", getattr(self, key)))
+        require(self.unit >= 0 and self.weight > 0, f"{name}: unit and weight", "not be negative", self.unit)
+        moved = (self.range, self.centre, self.scale, self.unit) != (None, None, None, 0.0)
+        require(not (words and moved), name, "have either categories or a range", words)
+        given = tuple(number(f"{name}: offsets", one) for one in sequence(f"{name}: offsets", self.offsets))
+        object.__setattr__(self, "offsets", given)
+        right = len(given) in (0, len(words)) and (bool(words) or self.weight == 1.0)
+        require(right, f"{name}: offsets and weight", "be those of its categories", len(given))
+        _check_fill(self, name)
+
+    @property
+    def width(self) -> int:
+        """How many features the column becomes."""
+        return len(self.categories) or 1
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features that the column becomes."""
+        return tuple(f"{self.name}={word}" for word in self.categories) or (self.name,)
+
+    @property
+    def filled(self) -> bool:
+        """Whether a missing value has a value to stand for it."""
+        return self.fill not in RULES
+
+    @property
+    def affine(self) -> tuple[float, float, float, float]:
+        """Subtract the first, divide by the second, then cut to what lies between the third and the fourth.
+
+        All of it on the bent scale, where there is a ``unit``.
+        """
+        low, high = (-math.inf, math.inf) if self.range is None else tuple(self.bent(np.array(self.range)).tolist())
+        middle, half = (0.0, 1.0) if self.range is None else (low / 2 + high / 2, high / 2 - low / 2)
+        if self.centre is None and self.scale is None:
+            return (middle, half, -1.0, 1.0) if self.range is not None else (0.0, 1.0, -math.inf, math.inf)
+        centre = middle if self.centre is None else self.centre
+        scale = half if self.scale is None else self.scale
+        return centre, scale, (low - centre) / scale, (high - centre) / scale
+
+    def bent(self, values: Vector) -> Vector:
+        """Numbers on the scale that they are measured on."""
+        return values if self.unit == 0 else np.asarray(np.arcsinh(np.clip(values / self.unit, -1e300, 1e300)))
+
+    def hot(self, codes: Indices) -> Matrix:
+        """The features of each row's category; -1 is none of them."""
+        rows = np.zeros((codes.size, self.width))
+        listed = np.flatnonzero(codes >= 0)
+        rows[listed, codes[listed]] = 1.0
+        if self.offsets:
+            rows -= self.offsets
+        return rows if self.weight == 1.0 else rows * self.weight
+
+    def numbers(self, cells: Cells, missing: Sequence[str], place: Place, dropped: Mask) -> Vector:
+        """Return the feature of each row.
+
+        Rows whose missing value has no stand-in are noted in ``dropped`` or refused.
+        """
+        values = _numeric(cells, missing, self.name, place)
+        marks = number_marks(tuple(missing))
+        with np.errstate(over="ignore", invalid="ignore"):
+            suspect = not np.isfinite(values.sum())  # one pass, and nearly always enough
+        if suspect or marks:
+            gone = ~np.isfinite(values)
+            if gone.any():
+                self._refuse_infinite(values, place)
+            gone |= np.isin(values, marks)
+            if gone.any():
+                values = values.copy()
+                fill = self._stand_in(gone, place, dropped)
+                values[gone] = 0.0 if fill is None else float(fill)
+        centre, scale, low, high = self.affine
+        with np.errstate(over="ignore"):  # far outside a narrow range: cut in the next lines
+            moved = (self.bent(values) - centre) / scale
+        np.maximum(moved, low, out=moved)
+        np.minimum(moved, high, out=moved)
+        return np.asarray(moved)
+
+    def codes(self, cells: Cells, missing: Sequence[str], place: Place, dropped: Mask) -> Indices:
+        """Return the place of each row's category, -1 for none of them; refused where that is the rule."""
+        words, inverse = np.unique(_plain(cells), return_inverse=True)
+        spelt = [canonical(word) for word in words.tolist()]
+        index = {word: position for position, word in enumerate(self.categories)}
+        marks = {canonical(word) for word in missing} | {"nan"}
+        kinds = np.array([index.get(word, -2 if word in marks else -1) for word in spelt], dtype=np.int64)
+        codes = np.asarray(kinds[inverse.reshape(-1)])
+        gone = codes == -2
+        if gone.any():
+            fill = self._stand_in(gone, place, dropped)
+            codes[gone] = 0 if fill is None else index.get(canonical(fill), _NONE)
+        strange = codes == -1
+        if strange.any() and self.unknown == "refuse":
+            row = int(np.flatnonzero(strange)[0])
+            got = spelt[int(inverse.reshape(-1)[row])]
+            rule = f"be one of the model's categories: {', '.join(self.categories[:12])}"
+            rule += ", ..." if len(self.categories) > 12 else ""
+            hint = nearest(got, self.categories) if len(self.categories) > 12 else ""
+            require(False, f"{place(row)}, column {self.name!r}", rule, got, hint)
+        if self.unknown in index:
+            codes[strange] = index[self.unknown]
+        return np.maximum(codes, -1)
+
+    def absent(self, rows: int) -> Cells | None:
+        """What the column holds where the data have no such column; None where nothing may stand for it."""
+        if not self.filled:
+            return None
+        if self.categories:
+            return np.full(rows, "nan")
+        return np.full(rows, np.nan)
+
+    def _stand_in(self, gone: Mask, place: Place, dropped: Mask) -> Fill | None:
+        if self.fill == "refuse":
+            row = int(np.flatnonzero(gone)[0])
+            hint = "The study that trained the model states no value for it (data.fill)."
+            require(False, f"{place(row)}, column {self.name!r}", "not be missing", "a missing value", hint)
+        if self.fill == "drop-row":
+            dropped |= gone
+            return None
+        return self.fill
+
+    def _refuse_infinite(self, values: Vector, place: Place) -> None:
+        infinite = np.flatnonzero(np.isinf(values))
+        if infinite.size:
+            row = int(infinite[0])
+            require(False, f"{place(row)}, column {self.name!r}", "be finite", float(values[row]))
+
+
+@lru_cache(maxsize=16)
+def number_marks(missing: tuple[str, ...]) -> list[float]:
+    """Numbers among the marks of a missing value, such as -9: then -9.0 is one, too."""
+    words = (canonical(word) for word in missing)
+    return [float(word) for word in words if NUMBER.fullmatch(word)]
+
+
+def _plain(cells: Cells) -> Array:
+    """Return an array that can be sorted: truth values as 0 and 1, and whatever else is no number as text."""
+    found = np.asarray(cells)
+    if found.dtype.kind == "b":
+        return found.astype(np.int8)
+    return np.array(["nan" if cell is None else str(cell) for cell in cells]) if found.dtype.kind == "O" else found
+
+
+def _numeric(cells: Cells, missing: Sequence[str], name: str, place: Place) -> Vector:
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf":
+        return cells.astype(np.float64, copy=False)
+    texts = ["" if cell is None else str(cell).strip() for cell in cells]
+    return numbers_of(texts, frozenset(missing) | {"", "nan"}, name, place)
+
+
+def _check_fill(column: Column, name: str) -> None:
+    fill = column.fill
+    if not isinstance(fill, str):
+        fill = number(f"{name}: fill", fill)
+        object.__setattr__(column, "fill", fill)
+    if column.categories:
+        known = fill in (*RULES, ZERO) or canonical(fill) in column.categories
+        require(known, f"{name}: fill", 'be one of its categories, "zero", "refuse" or "drop-row"', fill)
+    else:
+        require(fill in RULES or isinstance(fill, float), f"{name}: fill", 'be a number, "refuse" or "drop-row"', fill)
+    counted = column.unknown in ("refuse", ZERO, *column.categories)
+    require(counted, f"{name}: unknown", 'be "refuse", "zero" or one of its categories', column.unknown)

@@ -1,0 +1,103 @@
+"""What metrics.json says beyond one number a model: class by class, and how far its probabilities can be trusted."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedveil.checks import require
+
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByClass:
+    """One class: how many records it has, how many of them are found, and how many of those found are right."""
+
+    name: str
+    records: int
+    recall: float | None
+    recall_interval: Pair | None
+    precision: float | None
+    precision_interval: Pair | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Records whose probability was about ``predicted``, and the share of them of which it was so."""
+
+    records: int
+    predicted: float
+    observed: float
+    interval: Pair | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """``confusion``: a row a true class, a column a predicted one. ``threshold``: None where the likeliest is taken."""
+
+    threshold: float | None
+    classes: tuple[ByClass, ...]
+    confusion: tuple[tuple[int, ...], ...]
+    bins: tuple[Bin, ...]
+    error: float | None
+
+
+def quality_of(test: Mapping[str, Any]) -> Quality | None:
+    """From the ``test`` of metrics.json; None where it has no confusion (numbers, or an earlier version)."""
+    if test.get("confusion") is None:
+        return None
+    names = [str(name) for name in test["classes"]]
+    table = tuple(tuple(int(count) for count in row) for row in test["confusion"])
+    square = len(table) == len(names) and all(len(row) == len(names) for row in table)
+    require(square, "metrics.json: confusion", f"have {len(names)} rows and columns", len(table))
+    told, bins = test.get("intervals") or {}, test.get("calibration") or {}
+    classes = tuple(
+        ByClass(
+            name=name,
+            records=sum(row),
+            recall=_number(test["recall"].get(name)),
+            recall_interval=_pair((told.get("recall") or {}).get(name)),
+            precision=_number(test["precision"].get(name)),
+            precision_interval=_pair((told.get("precision") or {}).get(name)),
+        )
+        for name, row in zip(names, table, strict=True)
+    )
+    return Quality(
+        threshold=_number(test.get("threshold")),
+        classes=classes,
+        confusion=table,
+        bins=tuple(
+            Bin(
+                records=int(row["records"]),
+                predicted=float(row["predicted"]),
+                observed=float(row["observed"]),
+                interval=_pair(row.get("interval")),
+            )
+            for row in bins.get("bins") or ()
+        ),
+        error=_number(bins.get("error")),
+    )
+
+
+def intervals_of(test: Mapping[str, Any]) -> dict[str, Pair]:
+    """Return the intervals of the metrics that are one number."""
+    told = test.get("intervals") or {}
+    found = {str(key): _pair(value) for key, value in told.items() if not isinstance(value, Mapping)}
+    return {key: pair for key, pair in found.items() if pair is not None}
+
+
+def answer_name(constant: Mapping[str, Any]) -> str:
+    """What the best constant answer is called."""
+    return "always the median" if constant["kind"] == "median" else f"always “{constant['class']}”"
+
+
+def _pair(value: Any) -> Pair | None:
+    if value is None:
+        return None
+    low, high = (float(end) for end in value)
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(float(value)) else float(value)
