@@ -81,7 +81,9 @@ class Plan:
             self._check_preparation(self.preparation)
 
     def _check_preparation(self, preparation: object) -> None:
-        require(isinstance(preparation, Preparation), "plan.preparation", "be a Preparation", preparation)
+        if not isinstance(preparation, Preparation):
+            raise BadValue(f"plan.preparation must be a Preparation, got {preparation!r}.")
+        preparation.check(self.data)
         hint = "Canaries are rows of the features that a study states; leave [audit] out, or state the preparation."
         require(self.canaries is None, "audit.canaries", "be left out where preparation is private", None, hint)
 

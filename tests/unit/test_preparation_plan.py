@@ -161,6 +161,13 @@ def test_senseless_measurements_are_refused_at_birth(wrong: dict[str, Any]) -> N
         Measurement(**{"name": "means", "size": 5, "bound": 1.0, "noise": 1.0, **wrong})
 
 
+def test_sums_that_could_leave_64_bits_are_refused() -> None:
+    wide = Measurement(name="moments", size=3, bound=2.0**20, noise=1.0)
+    plan = planned("dpsgd")
+    with pytest.raises(BadValue, match=r"have sums within 2\*\*62 grid steps"):
+        replace(plan, data=replace(SHAPE, records=2**40), preparation=Preparation(measurements=(wide,), share=0.1))
+
+
 def test_measurements_add_their_inverse_variances() -> None:
     together = TWO.mechanism("zero-out")
     assert together.mu == pytest.approx(math.hypot(1 / 8, 1 / 10))

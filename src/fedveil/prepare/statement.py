@@ -32,8 +32,10 @@ NAMES: Final = (
     "spreads",
     "moments",
 )  # in the order in which they are measured
-_MOST_SIZE = 10**8
-_LARGEST = 2.0**20  # of a bound: with 2**20 steps a unit, sums of 2**22 records stay within 62 bits
+_MOST_SIZE = 10**12
+_LARGEST = 2.0**20  # of a bound
+_ROOM = 2.0**62  # grid steps that a sum may have, so that 64 bits hold it with its noise
+_SAMPLE = 13.0  # deviations: no sample lies farther out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,12 @@ class Preparation:
 
     def __contains__(self, name: object) -> bool:
         return any(one.name == name for one in self.measurements)
+
+    def check(self, data: DataShape) -> None:
+        """Refuse sums that could leave 64 bits."""
+        for one in self.measurements:
+            most = data.records * one.bound * STEPS + data.clients * _SAMPLE * one.deviation
+            require(most <= _ROOM, f"prepare.{one.name}", "have sums within 2**62 grid steps", most)
 
     def mechanism(self, neighbours: Neighbours) -> Gaussian:
         """All measurements as one Gaussian mechanism: inverse variances add."""
