@@ -188,3 +188,19 @@ class TestEstimators:
     def test_a_wrong_wish_is_one_sentence(self, wrong: Any) -> None:
         with pytest.raises(BadValue, match="prepare"):
             PrivateLogisticRegression(prepare=wrong).fit(self.X, self.X[:, 0] > 5)
+
+
+def test_the_model_in_use_prepares_records_as_training_did(tables: dict[str, Any], tmp_path: Path) -> None:
+    result = run_study(tables, tmp_path / "out")
+    found = open_any_study(tables)[1]
+    assert isinstance(found, Unprepared)
+    learned = LearnedPreparation.read((tmp_path / "out" / "preparation.json").read_text())
+    rule = result.model.preparation
+    assert rule is not None
+    lines = [line.split(",") for line in (tmp_path / "shops.csv").read_text().splitlines()[1:]]
+    cells = {"size": [line[0] for line in lines], "colour": [line[1] for line in lines]}
+    rows, dropped = rule.rows(cells, str)
+    assert not dropped.any()
+    assert rows == pytest.approx(learned.rows(found.columns), abs=1e-12)
+    said = result.model.predict({"size": [400.0, 250.0, None], "colour": ["red", "never heard of", None]})
+    assert said.tolist()[:2] == [1, 0]

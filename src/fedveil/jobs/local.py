@@ -23,7 +23,9 @@ from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
 from fedveil.design import Planned
 from fedveil.errors import BadValue
+from fedveil.prepare.learned import LearnedPreparation
 from fedveil.prepare.loading import Unprepared, open_columns
+from fedveil.prepare.statement import FILE as LEARNED
 from fedveil.run.conduct import Progress, System, conduct
 from fedveil.run.files import PUBLIC, write_atomically
 from fedveil.run.preparing import planned_columns
@@ -134,8 +136,13 @@ def run_study(
     found, loaded = open_any_study(study, data)
     folder = Path(out)
     metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
-    rule = None if isinstance(loaded, Unprepared) else loaded.preparation
+    rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
     return concluded(folder, metrics, key, rule)
+
+
+def _learned_rule(folder: Path, found: Unprepared) -> Preparation | None:
+    """What the run learned, as it was written beside the model."""
+    return found.rule(LearnedPreparation.read((folder / LEARNED).read_bytes()))
 
 
 def signing_key(sign: Sign) -> SigningKey | None:

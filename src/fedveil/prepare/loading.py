@@ -13,10 +13,12 @@ from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.load import Generators, Loaded, Prepared, client_of, load, targets_of
 from fedveil.data.missing import Mask, settle_labels, without_client
+from fedveil.data.preparation import Preparation
 from fedveil.data.records import DataShape, Records
 from fedveil.data.sources import read
 from fedveil.data.spec import HeldOut, Source, Split
 from fedveil.data.table import Table
+from fedveil.prepare.bundled import preparation_of
 from fedveil.prepare.columns import Columns, Outline
 from fedveil.prepare.learned import LearnedPreparation
 from fedveil.prepare.request import PrepareRequest
@@ -38,6 +40,8 @@ class Unprepared:
     columns: Columns
     test_columns: Columns
     raw: RawRows | None = None
+    source: Source | None = None  # as it was completed when it was read
+    target: str | None = None
 
     def shape(self, outline: Outline) -> DataShape:
         """The public quantities of the rows that an outline will make."""
@@ -71,7 +75,12 @@ class Unprepared:
             dropped_rows=self.dropped_rows,
             feature_names=learned.feature_names,
             raw=self.raw,
+            preparation=self.rule(learned),
         )
+
+    def rule(self, learned: LearnedPreparation) -> Preparation | None:
+        """The learned rule as it travels with the model."""
+        return None if self.source is None else preparation_of(learned, self.source, self.target)
 
 
 def open_columns(
@@ -86,10 +95,11 @@ def open_columns(
 ) -> Unprepared:
     """Everything that the data part of a study states, with cells in place of rows."""
     found: list[tuple[Columns, Outline]] = []
+    asked: list[tuple[Source, str | None]] = []
 
     def read_rows(source: Source, split: Split, base: Path) -> Prepared:
         first = found[0][1] if found else None
-        prepared, columns, outline = _read(source, split, base, request, first)
+        prepared, columns, outline = _read(source, split, base, request, first, asked)
         found.append((columns, outline))
         return prepared
 
@@ -105,13 +115,22 @@ def open_columns(
         columns=found[0][0],
         test_columns=found[-1][0],
         raw=loaded.raw,
+        source=asked[0][0],
+        target=asked[0][1],
     )
 
 
 def _read(
-    source: Source, split: Split, base: Path, request: PrepareRequest, first: Outline | None
+    source: Source,
+    split: Split,
+    base: Path,
+    request: PrepareRequest,
+    first: Outline | None,
+    asked: list[tuple[Source, str | None]],
 ) -> tuple[Prepared, Columns, Outline]:
+    """Read a source; ``asked`` is told how it was completed, and what is to be predicted."""
     whole, source = read(source, base)
+    asked.append((source, whole.choice.target))
     raw, client = whole.raw, client_of(whole, source, split, base)
     dropped = np.zeros(len(whole), dtype=np.bool_)
     textual = _textual(whole, source, request) if first is None else set(first.texts)
