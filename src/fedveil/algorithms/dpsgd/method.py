@@ -177,7 +177,7 @@ class DpSgd(EveryModelSeen):
         trust: Trust = CENTRAL,
         beside: Gaussian | None = None,
     ) -> Answer:
-        """That of the worst client: whoever is looking sees no more than all noised updates."""
+        """Return the guarantee of the worst client; no observer sees more than all noised updates."""
         charges = (with_beside(m, beside) for m in self._charges(target))
         return max((_answer(m, delta) for m in charges), key=lambda found: found.epsilon)
 
