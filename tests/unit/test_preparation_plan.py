@@ -90,6 +90,15 @@ def test_the_whole_costs_what_the_account_of_the_composition_says(kind: str, uni
     assert promise(plan, plan.target.adversary).epsilon > 1.5 * 0.998  # and little is given away
 
 
+def test_records_that_draw_their_own_rounds_compose_by_their_pairs() -> None:
+    """Their certified curve alone would give half as much again."""
+    plan = planned("hidden", order="independent")
+    assert plan.preparation is not None
+    whole = Compose(parts=(plan.run, plan.preparation.mechanism("zero-out")))
+    assert plan.run.sampled
+    assert promise(plan, "final-model").epsilon == pytest.approx(account_for(whole, delta=1e-5).epsilon, rel=2e-4)
+
+
 def test_dp_accounting_composes_to_the_same_number() -> None:
     accounting = pytest.importorskip("dp_accounting")
     from dp_accounting.pld import PLDAccountant

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedveil.account.evaluator import Evaluator, moves_of
 from fedveil.account.loss_distribution import LossCurve, LossDistributionAccountant
+from fedveil.account.sampled import Pairs
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import Gaussian
 from fedveil.theory.concentrated import gaussian_epsilon
@@ -35,11 +36,14 @@ def law_of_bounds(able: Sequence[Callable[[float], float]]) -> FiniteLaw:
     return law_of_profile(grid, np.array([math.exp(min(log_delta(float(e)), 0.0)) for e in grid]))
 
 
-def composed(views: Sequence[Evaluator], beside: Gaussian) -> Evaluator:
+def composed(views: Sequence[Evaluator], beside: Gaussian, pairs: Pairs | None = None) -> Evaluator:
     """Return the one bound on what an observer learns from a hidden run and a Gaussian release on the same data.
 
-    ``views``: every bound on the run alone. The numbers are those of ``account_for`` on the composition of the two.
+    ``views``: every bound on the run alone. ``pairs``: what dominates it, where more than its curve is known, as for
+    records that draw their own rounds. The numbers are those of ``account_for`` on the composition of the two.
     """
+    if pairs is not None:
+        return _evaluator(LossCurve(beside.mu**2, pairs.forward, pairs.backward, bracketed=False))
     name, able = "loss-distribution", [e.log_delta for e in views if e.status == "certified" and e.log_delta]
     if not able:
         return Evaluator(name, "does-not-apply", "; ".join(e.reason for e in views) or "nothing is known of the run")
@@ -47,14 +51,18 @@ def composed(views: Sequence[Evaluator], beside: Gaussian) -> Evaluator:
         law = law_of_bounds(able)
     except CannotCertify:
         return _added(views, beside)
-    curve = LossCurve(beside.mu**2, ((law, 1),), ((law, 1),), bracketed=False)
+    return _evaluator(LossCurve(beside.mu**2, ((law, 1),), ((law, 1),), bracketed=False))
+
+
+def _evaluator(curve: LossCurve) -> Evaluator:
+    """Return the bound of a composition whose laws are known."""
     accountant = LossDistributionAccountant()
 
     def log_delta(epsilon: float) -> float:
         return math.log(max(accountant.delta(curve, epsilon), 1e-300))
 
     return Evaluator(
-        name,
+        "loss-distribution",
         "certified",
         "exact composition of the preparation's noisy sums with the certified curve of the hidden run",
         log_delta,

@@ -13,6 +13,7 @@ from fedveil.account.grid import Grid
 from fedveil.account.hidden import lipschitz_of_step, per_round
 from fedveil.account.observers import Participation, views
 from fedveil.account.profile import composed
+from fedveil.account.sampled import best_pairs
 from fedveil.account.shares import Shares, views_of_shares
 from fedveil.algorithms.base import Served
 from fedveil.algorithms.hidden.crowd import crowd, crowded, steepness
@@ -314,7 +315,8 @@ def _composed(
     method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust, beside: Gaussian
 ) -> Evaluator:
     """Kept, since the curve of the run is worked out once for all questions about the composition."""
-    return composed(method.views(adversary, data, target, trust), beside)
+    pairs = best_pairs(method.run) if method.run.sampled and adversary == "final-model" else None
+    return composed(method.views(adversary, data, target, trust), beside, pairs)
 
 
 def _check_units(method: Hidden, data: DataShape, target: Target) -> None:
