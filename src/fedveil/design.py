@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedveil.account.grid import inner_target
+from fedveil.algorithms.auto import AutoRequest
 from fedveil.algorithms.registry import DEFAULT, KINDS, request_type
 from fedveil.algorithms.request import AlgorithmRequest, Draft, Task
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.data.spec import Places
-from fedveil.design_auto import AutoRequest
 from fedveil.errors import CannotCertify
 from fedveil.limits import PARAMETERS
 from fedveil.model.named import usual_clip

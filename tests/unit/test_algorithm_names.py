@@ -8,7 +8,7 @@ from fedveil.algorithms.registry import KINDS
 
 SOURCE = Path(__file__).parents[2] / "src" / "fedveil"
 # A plan gives the schedule of a hidden method to those who ask; the game runs many hidden runs as one stack.
-KNOWN = {"plan.py", "attack/batched_runs.py"}
+KNOWN = {"plan.py", "attack/batched_runs.py", "attack/drawn_runs.py"}
 IMPORTED = re.compile(rf"fedveil\.algorithms\.(?:{'|'.join(KINDS)})\b")
 
 

@@ -100,7 +100,7 @@ def test_auto_takes_hidden_for_records_of_several_clients() -> None:
 def test_auto_has_no_settings_of_its_own() -> None:
     with pytest.raises(ValueError, match="rate"):
         read_request({"kind": "auto", "rate": 0.1})
-    with pytest.raises(ValueError, match="algorithm.kind must be one of .*auto"):
+    with pytest.raises(ValueError, match=r"algorithm\.kind must be one of .*auto"):
         read_request({"kind": "best"})
 
 
