@@ -7,9 +7,9 @@ and the exit code is 1 if there are any. The whole list takes an hour or so, and
 """
 
 import argparse
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np  # noqa: F401  loaded once, and so not by every forked run of tests
+import pytest
+import scipy.optimize
+import scipy.special
+import scipy.stats  # noqa: F401
+
+FORK = multiprocessing.get_context("fork")
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tools" / "mutants.toml"
 COPIED = ("src", "tests", "pyproject.toml", "conftest.py")
@@ -81,19 +88,32 @@ class Copy:
             file.write_text(original, encoding="utf-8")
 
     def _fails(self, test: str, speed: str) -> bool:
-        plain = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", speed]
-        # Bytecode is looked up by time and size, and a planted error may change neither.
-        environment = os.environ | {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", *plain, test]
-        try:
-            done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
+        run = FORK.Process(target=_run, args=(self.folder, test, speed))
+        run.start()
+        run.join(PATIENCE)
+        if run.exitcode is None:
+            run.kill()
+            run.join()
             return True
-        if done.returncode in (0, 5):  # all passed, or there are none of this speed
+        if run.exitcode in (0, 5):  # all passed, or there are none of this speed
             return False
-        if done.returncode in (1, 2):  # a test failed, or the error broke an import
+        if run.exitcode in (1, 2) or run.exitcode < 0:  # a test failed, the error broke an import, or it crashed
             return True
-        raise RuntimeError(f"pytest ended with {done.returncode} for {test}:\n{done.stdout.decode()[-2000:]}")
+        raise RuntimeError(f"pytest ended with {run.exitcode} for {test} ({speed})")
+
+
+def _run(folder: Path, test: str, speed: str) -> None:
+    """Run a file of tests in a process of its own, on the copy of the sources."""
+    os.setsid()
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(folder / "src")  # for processes that tests start
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.path.insert(0, str(folder / "src"))
+    sys.dont_write_bytecode = True  # it is looked up by time and size, and a planted error may change neither
+    plain = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", speed]
+    os._exit(int(pytest.main([*plain, test])))
 
 
 def survivors(mutants: Sequence[Mutant]) -> list[Mutant]:

@@ -325,6 +325,11 @@ def sensitivity(neighbours: Neighbours) -> float:
     return 2.0 if neighbours == "replace-one" else 1.0
 
 
+def with_beside(mechanism: Mechanism, beside: Gaussian | None) -> Mechanism:
+    """The mechanism together with a Gaussian release on the same data, if there is one."""
+    return mechanism if beside is None else Compose(parts=(mechanism, beside))
+
+
 def shuffled(*, rate: float, rounds: int, noise_multiplier: float, neighbours: Neighbours) -> Mechanism:
     """Return shuffled passes: each record once per pass, so one Gaussian per (started) pass.
 

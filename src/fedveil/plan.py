@@ -20,6 +20,7 @@ from fedveil.errors import BadValue
 from fedveil.mechanism import LastIterate
 from fedveil.model.loss import Constants
 from fedveil.model.spec import ModelPlan
+from fedveil.prepare.statement import Preparation
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
@@ -35,9 +36,10 @@ class Plan:
     ``grid``: state and noise are whole multiples of 2**grid. ``seeded``: the noise comes from a seed that others know.
     ``canaries``: how many of the records are slots of an audit; as many features belong to them. None without an audit.
     ``trust``: who draws the noise, and whom the clients trust with what.
-    ``places``: the rule that decides who holds which record, if it is more than row numbers. None for row numbers, for
-    records given as arrays, and in plans made before this was recorded. ``blank_rows``: rows with a missing value stay,
-    as records that contribute nothing. ``canaries``, ``places`` and ``blank_rows`` are written to the file only if set.
+    ``places``: what decides who holds which record, where that is more than row numbers; None, and then not written,
+    for row numbers, for records that came as arrays, and in plans made before this was recorded. ``blank_rows``: rows
+    with a missing value stay, as records that contribute nothing (not written where there can be none).
+    ``preparation``: what is measured, with noise, before training; None, and then not written, where nothing is.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Plan:
     trust: Trust = CENTRAL
     places: Places | None = None
     blank_rows: bool = False
+    preparation: Preparation | None = None
 
     def __post_init__(self) -> None:
         # A name must not contain line breaks, or it could fake further lines of the page that an operator reads.
@@ -74,6 +77,15 @@ class Plan:
         require(isinstance(self.trust, Trust), "plan.trust", "be a Trust", self.trust)
         if self.trust.shared:
             self.method.check_shares(self.trust, self.grid, self.data, self.model, self.target)
+        if self.preparation is not None:
+            self._check_preparation(self.preparation)
+
+    def _check_preparation(self, preparation: object) -> None:
+        if not isinstance(preparation, Preparation):
+            raise BadValue(f"plan.preparation must be a Preparation, got {preparation!r}.")
+        preparation.check(self.data)
+        hint = "Canaries are rows of the features that a study states; leave [audit] out, or state the preparation."
+        require(self.canaries is None, "audit.canaries", "be left out where preparation is private", None, hint)
 
     @property
     def real_features(self) -> int:
@@ -171,7 +183,7 @@ class Plan:
         return hashlib.sha256(write_plan(self).encode()).hexdigest()
 
 
-_HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target", "method", "trust")]
+_HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target", "method", "trust", "preparation")]
 
 
 def write_plan(plan: Plan) -> str:
@@ -188,13 +200,15 @@ def write_plan(plan: Plan) -> str:
     }
     if plan.trust.shared:  # written only if shared, so that older plans keep their text and their hash
         tables["trust"] = {key: value for key, value in _values(plan.trust).items() if key != "noise"}
+    if plan.preparation is not None:
+        tables["prepare"] = plan.preparation.table()
     return write_tables(tables)
 
 
 def read_plan(text: str) -> Plan:
     """Return the plan that a text describes."""
     tables, names = read_tables(text, "The plan"), ["plan", "data", "model", "privacy", "method"]
-    known(tables, [*names, "trust"], "a plan")
+    known(tables, [*names, "trust", "prepare"], "a plan")
     for name in names:
         require(name in tables, "The plan", f"have a [{name}] table", sorted(tables))
     head = dict(table(tables["plan"], "plan"))
@@ -213,6 +227,8 @@ def read_plan(text: str) -> Plan:
     require(counted, "model.parameters", "be stated in the plan of a torch model", None)
     if "trust" in tables:
         parts["trust"] = _read(Trust, tables["trust"], "trust")
+    if "prepare" in tables:
+        parts["preparation"] = Preparation.read(table(tables["prepare"], "prepare"))
     try:
         return Plan(**parts, **head)
     except TypeError as error:

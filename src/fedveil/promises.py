@@ -1,15 +1,18 @@
 """What a plan promises to each observer: the accountants applied to the plan, including the cost of the grid."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import get_args
 
-from fedveil.account.evaluator import Evaluator, bound_of, least_of
+from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.grid import Grid, delta_on_grid, on_grid
 from fedveil.guarantee import Adversary, Answer
+from fedveil.mechanism import Gaussian
 from fedveil.plan import Plan
 
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
+_ALL_KNOWN = "it knows all of the preparation's noise, or there is no other client"
 
 
 def grid_of(plan: Plan, adversary: Adversary = "final-model") -> Grid:
@@ -17,17 +20,38 @@ def grid_of(plan: Plan, adversary: Adversary = "final-model") -> Grid:
     observer.
     know.
     """
-    return plan.method.grid(plan.grid, adversary, plan.data, plan.model, plan.target, plan.trust)
+    found = plan.method.grid(plan.grid, adversary, plan.data, plan.model, plan.target, plan.trust)
+    if plan.preparation is None:
+        return found
+    # Contributions to the preparation are whole numbers of steps, so nothing is displaced: docs/theory/preparation.md.
+    variation = found.total_variation + plan.preparation.total_variation(plan.data, plan.trust)
+    mishap = found.mishap + plan.preparation.mishap(adversary, plan.trust)
+    return replace(found, total_variation=min(1.0, variation), mishap=min(1.0, mishap))
 
 
 def ideal(plan: Plan, adversary: Adversary, delta: float) -> Answer:
     """Return the smallest epsilon that is proved against this observer for ideal, real-valued noise."""
-    return plan.method.answer(adversary, plan.data, plan.target, delta, plan.trust)
+    if plan.preparation is None:
+        return plan.method.answer(adversary, plan.data, plan.target, delta, plan.trust)
+    beside = heard(plan, adversary)
+    if beside is None:
+        return least_of([bound_of(withdrawn("loss-distribution", _ALL_KNOWN), delta, None)], delta, None)
+    return plan.method.answer(adversary, plan.data, plan.target, delta, plan.trust, beside)
+
+
+def heard(plan: Plan, adversary: Adversary) -> Gaussian | None:
+    """What this observer hears of the preparation; None where there is none, or where it knows all of the noise."""
+    if plan.preparation is None:
+        return None
+    return plan.preparation.heard(adversary, plan.data, plan.target, plan.trust)
 
 
 def hidden_views(plan: Plan, adversary: Adversary) -> Sequence[Evaluator]:
-    """Return all bounds on what this observer learns from a hidden run, for ideal noise."""
-    return plan.hidden.views(adversary, plan.data, plan.target, plan.trust)
+    """Every bound on what this observer learns from a hidden run (and its preparation), with ideal noise."""
+    beside = heard(plan, adversary)
+    if plan.preparation is not None and beside is None:
+        return [withdrawn("loss-distribution", _ALL_KNOWN)]
+    return plan.hidden.views(adversary, plan.data, plan.target, plan.trust, beside)
 
 
 @lru_cache(maxsize=64)

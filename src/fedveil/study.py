@@ -1,7 +1,7 @@
 """A study: which data, which clients, which model, which privacy target. Reads and checks a study file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,17 +10,33 @@ from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.data.canaries import Canaries, check_count
 from fedveil.data.records import DataShape
-from fedveil.data.spec import HeldOut, Places, Source, Split
+from fedveil.data.spec import HeldOut, Learned, Places, Source, Split
 from fedveil.design import Planned, make_plan, read_request
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary
 from fedveil.model.spec import ModelPlan
+from fedveil.prepare.request import PrepareRequest
+from fedveil.prepare.statement import Preparation
+from fedveil.shared_budget import shared_budget
 from fedveil.tables import filled, known, read_tables, table
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import number, whole
 
-_TABLES = ["study", "data", "clients", "model", "privacy", "algorithm", "schedule", "books", "report", "audit", "trust"]
+_TABLES = [
+    "study",
+    "data",
+    "clients",
+    "model",
+    "privacy",
+    "algorithm",
+    "schedule",
+    "books",
+    "report",
+    "audit",
+    "trust",
+    "prepare",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +57,8 @@ class Books:
 class Study:
     """A whole study.
 
-    ``base``: the folder that relative paths start from. ``seed``: makes a run repeatable, and therefore not private.
-    ``canaries``: how many canaries are put among the records for an audit. ``training_public``: whether ``data.public``
-    declares the training records public.
+    ``canaries``: how many are put among the records for an audit. ``training_public``: ``data.public`` declares so.
+    ``prepare``: what of the columns is learned privately; None where the study states how they become rows.
     """
 
     name: str
@@ -61,6 +76,7 @@ class Study:
     training_public: bool = False
     canaries: int | None = None
     trust: Trust = CENTRAL
+    prepare: PrepareRequest | None = field(default=None, repr=False)
 
     @property
     def slots(self) -> Canaries | None:
@@ -80,19 +96,36 @@ class Study:
         """True if the rule of who holds which record reveals private values. Then no run of this study is private."""
         return self.places == "labels" and not self.training_public
 
-    def planned(self, shape: DataShape, test_records: int = 0, test_public: bool = True) -> Planned:
-        """Return the plan of this study on data of this shape, canaries included."""
+    def planned(
+        self,
+        shape: DataShape,
+        test_records: int = 0,
+        test_public: bool = True,
+        preparation: Preparation | None = None,
+    ) -> Planned:
+        """The plan of this study on data of this shape, canaries included; with its ``preparation``, if there is one.
+
+        Training then gets what the measurements leave of the target: they are composed exactly, and together meet it.
+        """
+        task = Task(
+            data=shape,
+            model=self.model,
+            target=self.target,
+            schedule=self.schedule,
+            canaries=self.canaries,
+            trust=self.trust,
+        )
+        if preparation is None:
+            return self._designed(task, test_records, test_public)
+        return shared_budget(
+            self.algorithm, task, preparation, lambda inner: self._designed(inner, test_records, test_public)
+        )
+
+    def _designed(self, task: Task, test_records: int, test_public: bool) -> Planned:
         return make_plan(
             self.name,
             self.algorithm,
-            Task(
-                data=shape,
-                model=self.model,
-                target=self.target,
-                schedule=self.schedule,
-                canaries=self.canaries,
-                trust=self.trust,
-            ),
+            task,
             seeded=self.seed is not None,
             test_records=test_records,
             test_public=test_public,
@@ -150,9 +183,14 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
     held_out = data.pop("held_out", None)
     if public:
         data["public"] = True
+    prepare = _prepare(tables, data, data_given)
+    if prepare is not None:
+        data.setdefault("feature_bound", 1.0)
     source = None if data_given else Source.parse(data)
     if held_out is not None and source is not None:
         held_out = HeldOut.parse(table(held_out, "data.held_out"), source)
+    if prepare is not None and source is not None:
+        source, held_out = _left_open(source, held_out, prepare)
     return Study(
         name=_name(parts["study"].get("name", name)),
         base=base,
@@ -169,7 +207,28 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         training_public=public,
         canaries=None if "canaries" not in parts["audit"] else check_count(parts["audit"]["canaries"]),
         trust=filled(Trust, parts["trust"], "trust") if "trust" in tables else CENTRAL,
+        prepare=prepare,
     )
+
+
+def _prepare(tables: Mapping[str, Any], data: Mapping[str, Any], data_given: bool) -> PrepareRequest | None:
+    """What is to be learned: as [prepare] says; without it only where the study does not even state a feature bound."""
+    if "prepare" not in tables:
+        return None if data_given or "feature_bound" in data else PrepareRequest()
+    found: PrepareRequest = filled(PrepareRequest, table(tables["prepare"], "prepare"), "prepare")
+    if found.kind == "stated":
+        return None
+    hint = 'Sites and programs that bring records of their own state their rule: prepare.kind = "stated".'
+    require(not data_given, "[prepare]", "be left out where the study names no data", found.kind, hint)
+    return found
+
+
+def _left_open(source: Source, held_out: HeldOut | None, prepare: PrepareRequest) -> tuple[Source, HeldOut | None]:
+    """The sources with what is left to the preparation."""
+    left: Learned = "all" if prepare.kind == "private" else "unstated"
+    if held_out is not None and held_out.source is not None:
+        held_out = replace(held_out, source=replace(held_out.source, learned=left))
+    return replace(source, learned=left), held_out
 
 
 def _public(data: Mapping[str, Any], report: Mapping[str, Any]) -> bool:

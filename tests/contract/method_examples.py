@@ -123,6 +123,7 @@ _ALL: dict[str, Example] = {
     "hidden, independent, by parts": Example(
         algorithm={"kind": "hidden", "order": "independent"},
         noise=("noise_std",),
+        privacy={"neighbours": "zero-out"},
         schedule={"rounds": 4, "passes": 2, "step_size": 0.5},
         trust={"server": "trusted", "dropouts": 1},
     ),

@@ -39,6 +39,41 @@ CLASSIFIED: dict[str, Any] = {
     },
     "baselines": {"non-private": {"accuracy": 0.856, "loss": 0.39}, "<other> & more": {"accuracy": 0.861}},
 }
+MEASURED: dict[str, Any] = {  # with all that a run says since it is measured beside the best constant answer
+    "format": 1,
+    "task": "classification",
+    "test": {
+        "records": 500,
+        "public": True,
+        "accuracy": 0.842,
+        "loss": 0.4123,
+        "threshold": 0.5,
+        "auc": 0.71,
+        "log_loss": 0.4123,
+        "brier": 0.12,
+        "classes": ["well <i>", "ill & old"],
+        "confusion": [[421, 9], [70, 0]],
+        "recall": {"well <i>": 0.979, "ill & old": 0.0},
+        "precision": {"well <i>": 0.857, "ill & old": None},
+        "balanced_accuracy": 0.4895,
+        "calibration": {
+            "error": 0.043,
+            "bins": [
+                {"from": 0.0, "to": 0.1, "records": 491, "predicted": 0.08, "observed": 0.14, "interval": [0.11, 0.17]},
+                {"from": 0.5, "to": 0.6, "records": 9, "predicted": 0.53, "observed": 0.0, "interval": [0.0, 0.3]},
+            ],
+        },
+        "baseline": {"kind": "majority", "class": "well <i>", "accuracy": 0.86, "log_loss": 0.405, "brier": 0.1204},
+        "intervals": {
+            "accuracy": [0.807, 0.871],
+            "auc": [0.64, 0.78],
+            "log_loss": None,
+            "recall": {"well <i>": [0.961, 0.989], "ill & old": [0.0, 0.052]},
+            "precision": {"well <i>": [0.823, 0.885], "ill & old": None},
+        },
+    },
+    "baselines": {"non-private": {"accuracy": 0.856, "loss": 0.39, "auc": 0.8}},
+}
 REGRESSED: dict[str, Any] = {
     "format": 1,
     "task": "regression",

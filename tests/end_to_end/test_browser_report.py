@@ -7,6 +7,7 @@ import pytest
 from browser import CHROMIUM, Page, browser
 from report_folder import (
     CLASSIFIED,
+    MEASURED,
     some_audit,
     some_finding,
     some_leakage,
@@ -70,7 +71,8 @@ def _findings() -> list[Finding]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("run")
     plan = some_plan()
-    write_folder(folder, plan, CLASSIFIED)
+    clients = {"per_client": CLASSIFIED["test"]["per_client"]}
+    write_folder(folder, plan, {**MEASURED, "test": {**MEASURED["test"], **clients}})
     write_audit_file(folder, some_audit(plan, *_findings(), leakage=some_leakage()))
     with browser(tmp_path_factory.mktemp("profile")) as shown:
         shown.open(write_report(folder))

@@ -164,7 +164,7 @@ def test_exact_composition_is_below_what_moments_claim_and_alone_certified(folde
         assert {row["curve"] for row in csv.DictReader(file) if row["status"] == "certified"} == {"exact composition"}
 
 
-def test_longer_runs_hide_more(folder: Path) -> None:
+def test_longer_runs_hide_more_and_secret_draws_are_shown_beside(folder: Path) -> None:
     curves = curves_of(folder, "hiding-gain")
     seen = [epsilon for _, epsilon in one(curves, "", "every model seen")]
     block = [epsilon for _, epsilon in one(curves, "", "block, averaged")]
@@ -175,6 +175,29 @@ def test_longer_runs_hide_more(folder: Path) -> None:
     assert all(p <= b for p, b in zip(position.values(), block, strict=True))
     assert position[50] < 1.05
     assert position[500] < position[50] / 2
+    poisson, free, last = (
+        dict(one(curves, "", f"{name} draws, {what}"))
+        for name, what in (
+            ("Poisson", "every model seen"),
+            ("independent", "every model seen"),
+            ("independent", "last model"),
+        )
+    )
+    assert all(last[at] <= free[at] < position[at] for at in free)
+    assert free[50] == pytest.approx(poisson[50], rel=0.02)
+    assert 0.3 < free[50] < 0.36
+
+
+def test_hiding_pays_beside_sampling_where_noise_is_small(folder: Path) -> None:
+    curves = curves_of(folder, "hiding-sampled")
+    seen, hidden = (dict(one(curves, "", name)) for name in ("every model seen", "last model alone"))
+    ratios = [seen[at] / hidden[at] for at in sorted(seen)]
+    assert ratios == sorted(ratios, reverse=True)
+    assert seen[0.5] / hidden[0.5] == pytest.approx(3.0, rel=0.01)
+    assert 1 <= ratios[-1] < 1.07
+    attained = dict(one(curves, "", "some run attains"))
+    assert all(attained[at] <= hidden[at] * 1.001 for at in hidden)
+    assert attained[0.5] == pytest.approx(3.607, rel=0.01)
 
 
 def test_only_some_in_the_usual_order_and_the_same_each_time(folder: Path, tmp_path: Path) -> None:

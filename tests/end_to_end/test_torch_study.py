@@ -75,6 +75,27 @@ def test_the_model_file_holds_the_start_and_the_way_from_there(folder: Path) -> 
     assert found["parameters"].shape == found["start"].shape == (50,)
 
 
+def test_it_predicts_where_its_module_is_allowed(folder: Path) -> None:
+    refused = fedveil(folder, "predict", "results", "data.npz", "--out", "p.csv")
+    assert refused.returncode == 2
+    assert "--module my_model:make" in refused.stderr
+    words = ("predict", "results", "data.npz", "--out", "p.csv", "--module", "my_model:make", "--probabilities")
+    done = fedveil(folder, *words)
+    assert done.returncode == 0, done.stderr
+    found = np.genfromtxt(folder / "p.csv", delimiter=",", skip_header=1)
+    assert found.shape == (2500, 3)
+    assert found[:, 0] + found[:, 1] == pytest.approx(np.ones(2500))
+    assert np.mean(found[:, 2] == np.load(folder / "data.npz")["y"]) > 0.6
+    elsewhere = MODULE.replace("from torch import nn", "import torch\nfrom torch import nn\ntorch.manual_seed(77)")
+    (folder / "my_model.py").write_text(elsewhere, encoding="utf-8")
+    assert fedveil(folder, *words).returncode == 0
+    again = np.genfromtxt(folder / "p.csv", delimiter=",", skip_header=1)
+    assert again == pytest.approx(found, abs=1e-9), "the model is what was released, wherever its module begins"
+    (folder / "my_model.py").write_text(MODULE, encoding="utf-8")
+    exported = fedveil(folder, "export", "results", "--to", "json")
+    assert (exported.returncode, "must be linear" in exported.stderr) == (2, True)
+
+
 def test_certifying_neither_needs_nor_runs_the_module(folder: Path) -> None:
     (folder / "my_model.py").rename(folder / "gone.py")
     done = fedveil(folder, "certify", "results")

@@ -8,6 +8,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,9 @@ import numpy as np
 import pytest
 
 import fedveil
+from fedveil.bundle.bundle import Bundle
 from fedveil.cli import main
+from fedveil.data.column import Column
 
 STUDY = """
 [study]
@@ -265,6 +268,7 @@ BAD: dict[str, tuple[str, list[str], str]] = {
     "the prediction's own name": (GOOD, ["--keep", "prediction"], "--keep"),
     "another suffix": (GOOD, ["--out", "p.txt"], ".csv or .parquet"),
     "another rule": (GOOD, ["--unknown", "guess"], "--unknown must be refuse or zero"),
+    "the data themselves": (GOOD, ["--out", "new.csv"], "--out must name another file than the data"),
     "a folder that is not there": (GOOD, ["--out", "nowhere/p.csv"], "cannot be written"),
 }
 
@@ -488,6 +492,55 @@ def test_onnx_gives_the_same_numbers(exported: dict[str, tuple[fedveil.ReleasedM
         assert np.isnan(session.run(None, feeds)[-1][:2]).all()
 
 
+def learned(run: Path) -> fedveil.ReleasedModel:
+    """The same parameters behind a preparation of the kind that is learned: bent scales, shares, others, places."""
+    ages = Column(name="age", range=(1.0, 100.0), unit=5.0, centre=2.5, scale=0.8, fill=30.0)
+    wards = Column(
+        name="ward", categories=("A", "(other)"), offsets=(0.4, 0.6), weight=0.7, fill="(other)", unknown="(other)"
+    )
+    pressures = Column(name="pressure", range=(80.0, 200.0), centre=128.0, scale=31.0, fill=128.0)
+    bundle = fedveil.load_model(run).bundle
+    assert bundle.preparation is not None
+    known = replace(bundle.preparation, columns=(ages, wards, pressures), slots=(3, 0, 4, 1), width=5)
+    return fedveil.ReleasedModel(Bundle.of(bundle.files, known))
+
+
+STRANGE = [[63.0, "A", 145.0], [np.nan, "Q", np.nan], [0.1, None, 500.0], [1e9, "B", -9.0], [20.0, "", 100.0]]
+
+
+def test_a_learned_preparation_fits_into_the_same_value(run: Path, tmp_path: Path) -> None:
+    from fedveil.bundle.to_sklearn import pipeline_of
+
+    model, weights = learned(run), np.load(run / "model.npz")["parameters"]
+    path = tmp_path / "learned.zip"
+    path.write_bytes(model.bundle.write())
+    assert fedveil.load_model(path).preparation == model.preparation
+    expected = []
+    for age, ward, pressure in STRANGE:
+        first = np.arcsinh(np.clip(30.0 if age in (-9.0,) or np.isnan(age) else age, 1, 100) / 5)
+        third = np.clip(128.0 if pressure == -9.0 or np.isnan(pressure) else pressure, 80, 200)
+        ours = float(ward == "A")
+        row = np.zeros(5)
+        row[[3, 0, 4, 1]] = (first - 2.5) / 0.8, 0.7 * (ours - 0.4), 0.7 * (1 - ours - 0.6), (third - 128) / 31
+        row *= min(1.0, 1.5 / np.linalg.norm(row))
+        expected.append(1 / (1 + np.exp(-np.append(row, 1.0) @ weights)))
+    X = np.array(STRANGE, dtype=object)
+    assert model.predict_proba(X)[:, 1] == pytest.approx(expected, abs=1e-12)
+    assert pipeline_of(model.bundle).predict_proba(X)[:, 1] == pytest.approx(expected, abs=1e-12)
+
+
+def test_onnx_knows_a_learned_preparation(run: Path) -> None:
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    from fedveil.bundle.to_onnx import to_onnx
+
+    model, X = learned(run), np.array(STRANGE, dtype=object)
+    session = runtime.InferenceSession(to_onnx(model.bundle), providers=["CPUExecutionProvider"])
+    words = np.array([["" if word is None else word] for word in X[:, 1]], dtype=object)
+    feeds = {"age": X[:, :1].astype(np.float64), "ward": words, "pressure": X[:, 2:].astype(np.float64)}
+    assert session.run(None, feeds)[1] == pytest.approx(model.predict_proba(X), abs=1e-9)
+
+
 def test_without_onnx_one_sentence_says_what_to_install(
     run: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -541,6 +594,7 @@ def test_what_may_tell_about_single_records_stays_private(tmp_path: Path, public
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert ("Can its probabilities be trusted?" in page) == public
     assert "Class by class" in page
+    assert "the same model, with all that a prediction needs" in page
     assert set(test) >= {"baseline", "auc", "log_loss", "brier", "confusion", "recall", "precision", "threshold"}
 
 

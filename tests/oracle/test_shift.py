@@ -257,3 +257,11 @@ def test_very_many_uses_on_a_bounded_domain_are_cut_to_the_last_few() -> None:
     exact = shift_mu(rounds, leaks)
     found = float(uses_mu(rounds, uses, leaks[uses], np.array(count)))
     assert exact * (1 - 1e-12) <= found <= 1.02 * exact
+
+
+def test_a_use_at_the_very_end_is_charged_in_full() -> None:
+    """No noise comes after it, so nothing is hidden: a bound that saw no width to close it in would be zero."""
+    rounds = even(6, 1.0, sigma=2.0)
+    for uses in (np.array([4]), np.array([1, 4])):
+        found = float(uses_mu(rounds, uses, np.ones(uses.size), np.array(4)))
+        assert found == pytest.approx(float(unhidden_mu(rounds, uses)))

@@ -32,14 +32,17 @@ rules = st.sampled_from(["refuse", "drop-row"])
 def columns(draw: st.DrawFn, name: str) -> Column:
     if draw(st.booleans()):
         listed = tuple(draw(st.lists(plain, min_size=1, max_size=4, unique=True)))
-        fill = draw(rules | st.sampled_from(listed))
+        fill = draw(rules | st.sampled_from([*listed, "zero"]))
         unknown = draw(st.sampled_from(["refuse", "zero", *listed]))
-        return Column(name=name, categories=listed, fill=fill, unknown=unknown)
+        offsets = draw(st.just(()) | st.just(tuple(0.1 * k for k in range(len(listed)))))
+        weight = draw(st.floats(0.1, 3.0))
+        return Column(name=name, categories=listed, fill=fill, unknown=unknown, offsets=offsets, weight=weight)
     return Column(
         name=name,
         range=draw(st.none() | spans),
         centre=draw(st.none() | finite),
         scale=draw(st.none() | st.floats(1e-3, 1e3)),
+        unit=draw(st.sampled_from([0.0, 0.5, 100.0])),
         fill=draw(rules | finite),
     )
 
@@ -52,8 +55,13 @@ def preparations(draw: st.DrawFn) -> Preparation:
         | st.lists(plain, min_size=2, max_size=4, unique=True).map(lambda found: Labels(classes=tuple(found)))
         | spans.map(lambda span: Labels(name="y", span=span))
     )
+    made = tuple(draw(columns(name)) for name in names)
+    count = sum(column.width for column in made)
+    spare = draw(st.integers(0, 2))
     return Preparation(
-        columns=tuple(draw(columns(name)) for name in names),
+        columns=made,
+        slots=tuple(draw(st.permutations(range(count + spare)))[:count]),
+        width=count + spare,
         labels=labels,
         bound=draw(st.floats(0.1, 10.0)),
         intercept=draw(st.sampled_from([0.0, 1.0])),
@@ -63,12 +71,14 @@ def preparations(draw: st.DrawFn) -> Preparation:
     )
 
 
+@settings(max_examples=30)
 @given(preparations())
 def test_a_preparation_is_what_was_written(preparation: Preparation) -> None:
     text = json.dumps(preparation.table(), allow_nan=False)
     assert Preparation.read(json.loads(text)) == preparation
 
 
+@settings(max_examples=30)
 @given(preparations(), st.data())
 def test_a_row_never_exceeds_its_bound(preparation: Preparation, data: st.DataObject) -> None:
     """Whatever a record holds that is not refused."""
@@ -92,7 +102,7 @@ CELLS = {
 }
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     order=st.permutations(range(6)),
     age_fill=st.sampled_from([50.0, "drop-row"]),
@@ -141,7 +151,7 @@ def _packed(data: bytes) -> bytes:
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(name=st.sampled_from(sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())), known=st.booleans())
 def test_a_bundle_is_what_was_written(name: str, known: bool) -> None:
     """Every kind of run; with a preparation of the plan's width, or without one."""

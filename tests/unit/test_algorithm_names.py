@@ -1,4 +1,4 @@
-"""Who knows one algorithm by name: its own folder, the list of algorithms, and two files that say why."""
+"""Who knows one algorithm by name: its own folder, the list of algorithms, and three files that say why."""
 
 import ast
 import re
@@ -7,7 +7,8 @@ from pathlib import Path
 from fedveil.algorithms.registry import KINDS
 
 SOURCE = Path(__file__).parents[2] / "src" / "fedveil"
-# A plan gives the schedule of a hidden method to those who ask; the game runs many hidden runs as one stack.
+# A plan gives the schedule of a hidden method to those who ask; the game runs many hidden runs as one stack, dealt or
+# drawn.
 KNOWN = {"plan.py", "attack/batched_runs.py", "attack/drawn_runs.py"}
 IMPORTED = re.compile(rf"fedveil\.algorithms\.(?:{'|'.join(KINDS)})\b")
 

@@ -11,6 +11,7 @@ import pytest
 
 from fedveil.errors import BadValue
 from fedveil.ledger import CapExceeded, Ledger, LedgerBroken, parse_export
+from fedveil.ledger.budget import total
 from fedveil.ledger.entry import canonical
 from unit.books import MODEL, cap, cost, data
 
@@ -269,3 +270,10 @@ def test_books_rolled_back_to_an_older_copy_do_not_remember(tmp_path: Path) -> N
     with Ledger.look(copy, accept_head=True) as older:  # on purpose: the copy came without its head
         assert older.verify() == 1
         assert not older.remembers(export)
+
+
+def test_of_several_statements_that_answer_a_question_the_least_counts() -> None:
+    """A cost for whole clients covers records, too; where a run states both, nobody is charged for the larger."""
+    both = [cost(0.5, unit="client"), cost(0.125, unit="record")]
+    assert total([both, both], "final-model", "record", "replace-one").epsilon == 0.25
+    assert total([both], "final-model", "client", "replace-one").epsilon == 0.5

@@ -172,6 +172,12 @@ def test_a_charge_must_say_how_long_it_is_for() -> None:
         parse_export(write_export("a", [entry]))
 
 
+def test_a_hash_depends_on_the_entry_before_it() -> None:
+    first = Entry(sequence=2, previous="1" * 64, run="a", round=0, kind="charge", payload={"rounds": 1})
+    assert first.hash != replace(first, previous="2" * 64).hash
+    assert first.hash != replace(first, sequence=3).hash
+
+
 def test_spaces_in_a_payload_are_a_change(tmp_path: Path) -> None:
     filled(tmp_path / "books")
     with raw(tmp_path / "books") as connection:

@@ -10,6 +10,7 @@ from fedveil.errors import BadValue
 from fedveil.sums.exact import largest, squared_norm
 from fedveil.sums.masks.bounds import Bounds, admit
 from fedveil.sums.masks.graph import graph_of
+from fedveil.sums.masks.keys import Draw
 from fedveil.sums.masks.refusals import OutOfBounds
 from fedveil.sums.masks.shamir import PRIME, deal, recover
 from fedveil.sums.masks.streams import add_masks
@@ -67,6 +68,15 @@ class TestShares:
     def test_senseless_deals_are_refused(self, secret: int, threshold: int, holders: int, random: int) -> None:
         with pytest.raises(BadValue):
             deal(bytes(secret), threshold, holders, bytes(random))
+
+    @pytest.mark.parametrize("threshold", [3, 5, 9])
+    def test_one_share_fewer_gives_something_else(self, threshold: int) -> None:
+        """The polynomial has its full degree: shares of a lower one would be enough where too few are meant to be."""
+        secret, generator = bytes(range(32)), np.random.default_rng(threshold)
+        shares = deal(secret, threshold, threshold + 2, generator.bytes(48 * (threshold - 1)))
+        for first in range(1, 4):
+            few = {at: shares[at - 1] for at in range(first, first + threshold - 1)}
+            assert recover(few) != secret
 
 
 class TestGraph:
@@ -153,6 +163,12 @@ class TestSetting:
         assert len({some_setting(**change).digest() for change in changes}) == len(changes)  # type: ignore[arg-type]
 
 
+def test_other_settings_draw_other_secrets() -> None:
+    """Also of one run and round: a server that asks twice, with other lists, gets no second share of a secret."""
+    settings = [some_setting(), some_setting(length=6), some_setting(threshold=5, least=5), some_setting(signed=True)]
+    assert len({Draw(bytes(32), setting, 1).take(32) for setting in settings}) == len(settings)
+
+
 class TestBounds:
     @pytest.mark.parametrize("bits", [1, 20, 21, 22, 31, 42, 43, 62, 63])
     def test_norms_are_exact(self, bits: int) -> None:
@@ -165,7 +181,14 @@ class TestBounds:
         assert squared_norm(np.full(3, -(2**63), dtype=np.int64)) == 3 * 2**126
         many = np.full(2**20 + 5, 2**21 - 1, dtype=np.int64)
         assert squared_norm(many) == many.size * (2**21 - 1) ** 2
+        more = np.full(2**22, 2**42 - 1, dtype=np.int64)  # sums of products of limbs that 64 bits would not hold
+        assert squared_norm(more) == more.size * (2**42 - 1) ** 2
         assert squared_norm(np.zeros(4, dtype=np.int64)) == 0
+
+    @pytest.mark.parametrize("length", [2, 4])
+    def test_a_vector_of_another_length(self, length: int) -> None:
+        with pytest.raises(OutOfBounds, match="must have 3 values"):
+            admit(np.zeros(length, dtype=np.int64), Bounds(length=3))
 
     def test_a_norm_one_step_too_long(self) -> None:
         values = np.array([3, 4, 2**40], dtype=np.int64)

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 
-import numpy as np
-
 from fedveil.account.base import Accountant, Curve, curve_of
 from fedveil.account.central_limit import CentralLimitAccountant
 from fedveil.account.evaluator import NOT_COMPUTED, Evaluator, bound_of, least_of, moves_of, not_computed
 from fedveil.account.last_iterate import evaluators
 from fedveil.account.loss_distribution import LossCurve, LossDistributionAccountant
+from fedveil.account.profile import law_of_bounds
 from fedveil.account.renyi import RenyiAccountant
 from fedveil.account.sampled import best_pairs
 from fedveil.checks import require
@@ -28,19 +27,9 @@ from fedveil.mechanism import (
     flatten,
 )
 from fedveil.theory.concentrated import group_epsilon_delta
-from fedveil.theory.loss import FiniteLaw, law_of_profile
-from fedveil.theory.numerics import (
-    LARGEST_EPSILON,
-    REPORTED_DELTA,
-    check_delta,
-    check_epsilon,
-    smallest_epsilon,
-)
+from fedveil.theory.loss import FiniteLaw
+from fedveil.theory.numerics import REPORTED_DELTA, check_delta, check_epsilon, smallest_epsilon
 from fedveil.values import number, whole
-
-_PROFILE_POINTS = 40  # number of epsilons at which a hidden run's certified curve enters a composition
-
-_WIDEST_PROFILE = 600.0  # largest epsilon of such a curve; its exponential must be finite
 
 
 def account_for(
@@ -243,12 +232,4 @@ def certified_law(run: LastIterate, group: int = 1) -> FiniteLaw | LossCurve:
     able = [
         _log_delta_of_group(e, group) for e in evaluators(run) if e.status == "certified" and e.log_delta is not None
     ]
-    probe = smallest_epsilon(able[0], 1e-5, tolerance=1e-2) / 2
-    if not probe < LARGEST_EPSILON:
-        raise CannotCertify("a hidden run in the composition has no finite guarantee of its own")
-    log_delta = min(able, key=lambda bound: bound(probe))  # any certified bound is valid; the best one here is used
-    far = smallest_epsilon(log_delta, 1e-13, tolerance=1e-2)
-    if not far < _WIDEST_PROFILE:
-        raise CannotCertify("a hidden run in the composition has hardly any privacy of its own; give it more noise")
-    grid = np.linspace(0.0, max(far, 1e-9), _PROFILE_POINTS)
-    return law_of_profile(grid, np.array([math.exp(min(log_delta(float(e)), 0.0)) for e in grid]))
+    return law_of_bounds(able)

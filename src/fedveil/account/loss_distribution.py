@@ -5,7 +5,7 @@ The curve is a multiset of laws; nothing is computed until a number is asked for
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from fedveil.errors import CannotCertify
@@ -47,12 +47,14 @@ class LossCurve:
     """Gaussian uses combined into one number, all others counted; in both directions of the neighbouring pair.
 
     ``bracketed`` is false if a part is only an upper bound of something unknown, so that no lower value can be given.
+    ``known``: the same with every secret round counted as known, for losses that grids of secret rounds do not hold.
     """
 
     squared_mu: float = 0.0
     forward: Counted = ()
     backward: Counted = ()
     bracketed: bool = True
+    known: "LossCurve | None" = None
 
 
 def _no_hidden_runs(run: LastIterate) -> "FiniteLaw | LossCurve":
@@ -107,6 +109,7 @@ class LossDistributionAccountant:
             _merge(first.forward, second.forward),
             _merge(first.backward, second.backward),
             first.bracketed and second.bracketed,
+            None if first.known is second.known is None else self.compose(_known(first), _known(second)),
         )
 
     def repeat(self, once: LossCurve, times: int, /) -> LossCurve:
@@ -116,6 +119,7 @@ class LossDistributionAccountant:
             tuple((law, count * times) for law, count in once.forward),
             tuple((law, count * times) for law, count in once.backward),
             once.bracketed,
+            None if once.known is None else self.repeat(once.known, times),
         )
 
     def epsilon(self, curve: LossCurve, delta: float, /) -> float:
@@ -123,14 +127,18 @@ class LossDistributionAccountant:
         check_delta(delta)
         if not curve.forward:
             return gaussian_epsilon(math.sqrt(curve.squared_mu), delta)
-        return worst_upper(_alternatives(curve), delta)
+        found = worst_upper(_alternatives(curve), delta)
+        return self.epsilon(curve.known, delta) if curve.known is not None and found == math.inf else found
 
     def delta(self, curve: LossCurve, epsilon: float, /) -> float:
         """Return the upper end at this epsilon."""
         check_epsilon(epsilon)
         if not curve.forward:
             return min(1.0, math.exp(log_gaussian_delta(epsilon, math.sqrt(curve.squared_mu)) + ROUNDING))
-        return worst_delta(_alternatives(curve), epsilon).upper
+        found = worst_delta(_alternatives(curve), epsilon).upper
+        if curve.known is None or curve.known.forward:
+            return found
+        return min(found, self.delta(curve.known, epsilon))
 
     def bracket(self, curve: LossCurve, delta: float, /) -> Bracket:
         """Return a certified lower and upper epsilon; the lower is 0 if a part is only an upper bound."""
@@ -155,14 +163,19 @@ def _allocated(mechanism: IndependentGaussian) -> LossCurve:
     summands: Summands = ((((mechanism.mu, 1 / mechanism.rounds),), mechanism.rounds),)
     tail = sparing_tail(summands)
     pair = [AllocationLaw(summands, way, tail=tail) for way in ("present", "null")]
+    plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
+    known = LossCurve(plain.mu**2, bracketed=False)
     try:
         pair[0].reach(tail)
         if mechanism.neighbours == "zero-out":
-            return LossCurve(0.0, ((pair[0], 1),), ((pair[1], 1),))
-        return _symmetric(exchange_law(pair[0]), bracketed=False)
+            return LossCurve(0.0, ((pair[0], 1),), ((pair[1], 1),), known=known)
+        return replace(_symmetric(exchange_law(pair[0]), bracketed=False), known=known)
     except OverflowError:  # so little noise that its grid would not fit: as if the round were known
-        plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
-        return LossCurve(plain.mu**2, bracketed=False)
+        return known
+
+
+def _known(curve: LossCurve) -> LossCurve:
+    return curve if curve.known is None else curve.known
 
 
 def _known_between(law: LossLaw) -> bool:
@@ -178,7 +191,10 @@ def _lower(curve: LossCurve, delta: float) -> float:
         slack = 0.0
         for law, times in uses:
             if isinstance(law, AllocationLaw | ZeroedBatchLaw):
-                slack += times * law.under_slack
+                try:
+                    slack += times * law.under_slack
+                except OverflowError:  # so little noise that nothing is seen from below
+                    return 0.0
                 under.append((law.under, times))
             else:
                 under.append((law, times))

@@ -29,6 +29,7 @@ from fedveil.values import Vector
 
 _KINDS = 48  # different rounds that are told apart when every model is seen
 _CLASSES = 12  # different shifts inside one part of a pass
+_LONGEST = 1e3  # a contribution over its round's noise, from where on nothing is promised
 _WIDEST = 50.0  # epsilon of an exchange up to which it is looked for
 _USUAL = 1e-5  # the delta for which a plan is sought when none is given
 
@@ -174,7 +175,7 @@ def overfull(run: LastIterate, delta: float = _USUAL) -> float:
 @lru_cache(maxsize=16)
 def seen_pairs(run: LastIterate, group: int) -> Pairs:
     """Return the pairs if every model is seen."""
-    rounds = sampled_rounds(run, _USUAL)  # of which only gaps and noise count
+    rounds = _bearable(sampled_rounds(run, _USUAL))  # of which only gaps and noise count
     if run.order == "independent":
         return _passes(run, rounds, at_once(run.rounds) if _steady(run, rounds) else at_once(run.total))
     ratios, counts = _few(rounds.gap / rounds.noise)
@@ -186,6 +187,13 @@ def seen_pairs(run: LastIterate, group: int) -> Pairs:
             law = part_law(single, Part(0, 1, 0, 1), run.rate or 1.0, group=group, way=way)
             found.append((law, int(count)))
     return _both([tuple(found) for found in uses.values()])
+
+
+def _bearable(rounds: Rounds) -> Rounds:
+    """Refuse rounds with next to no noise: nothing is promised of them, and no grid would hold their losses."""
+    if not float(np.max(rounds.gap / rounds.noise)) < _LONGEST:
+        raise OverflowError("a round has next to no noise")
+    return rounds
 
 
 def _ways(run: LastIterate) -> tuple[Way, ...]:
@@ -208,7 +216,7 @@ def _few(values: Vector) -> tuple[Vector, Vector]:
 @lru_cache(maxsize=64)
 def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
     """Return the pairs if only the last model is seen, by the best plan found for about this delta."""
-    rounds = sampled_rounds(run, delta)
+    rounds = _bearable(sampled_rounds(run, delta))
     if not rounds.contracts:  # so many may join that no gap can be followed: each is closed at once
         return seen_pairs(run, group)
     constant = all(bool(np.all(a == a[0])) for a in (rounds.noise, rounds.gap, rounds.lipschitz))

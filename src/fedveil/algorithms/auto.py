@@ -9,12 +9,11 @@ from functools import cache
 from typing import ClassVar
 
 from fedveil.algorithms.base import Method
-from fedveil.algorithms.registry import request_type
+from fedveil.algorithms.registry import request_type, weighed_for
 from fedveil.algorithms.request import AlgorithmRequest, Draft, Task
 from fedveil.checks import require
 from fedveil.errors import CannotCertify, FedveilError
 
-_OPEN = {"record": ("hidden", "dpsgd"), "client": ("hidden", "fedavg")}
 _CLOSE = 1.03  # risks this close are alike: then the one of less gradient work
 
 
@@ -31,7 +30,7 @@ class AutoRequest:
         require(known, "algorithm.kind", f"be named for a {task.model.kind} model", self.kind, hint)
         drafts: dict[str, Draft] = {}
         refused: dict[str, str] = {}
-        for kind in _OPEN[task.target.unit]:
+        for kind in weighed_for(task.target.unit):
             try:
                 draft = _request(kind).design(task)
             except (FedveilError, ValueError) as error:

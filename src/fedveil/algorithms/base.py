@@ -8,6 +8,7 @@ from fedveil.account.grid import Grid
 from fedveil.algorithms.share_words import Row
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer
+from fedveil.mechanism import Gaussian
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import filled
 from fedveil.target import Target
@@ -65,9 +66,18 @@ class Method(Protocol):
         """
 
     def answer(
-        self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
+        self,
+        adversary: Adversary,
+        data: DataShape,
+        target: Target,
+        delta: float,
+        trust: Trust = CENTRAL,
+        beside: Gaussian | None = None,
     ) -> Answer:
-        """Return the smallest epsilon that is proved against this observer."""
+        """Return the smallest epsilon that is proved against this observer.
+
+        ``beside``: what the observer learns of the same data before training, composed exactly with it.
+        """
 
     def grid(
         self,

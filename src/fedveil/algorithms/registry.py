@@ -41,6 +41,11 @@ def request_type(kind: str) -> Any:
     return _part(kind, "design").REQUEST
 
 
+def weighed_for(unit: str) -> list[str]:
+    """Return the algorithms among which ``kind = "auto"`` chooses where this unit is protected."""
+    return [kind for kind in KINDS if unit in getattr(_part(kind, "design"), "WEIGHED_FOR", ())]
+
+
 def acts_of(kind: str) -> Acts:
     """Return the functions that carry out the algorithm."""
     found: Acts = _part(kind, "acts").ACTS

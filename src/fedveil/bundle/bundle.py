@@ -35,10 +35,14 @@ _DATE: Final = (1980, 1, 1, 0, 0, 0)  # equal contents give equal bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bundle:
-    """A model that is whole. ``preparation`` is None where the records came prepared, or were prepared at sites."""
+    """A model that is whole. ``preparation`` is None where the records came prepared, or were prepared at sites.
+
+    ``start``: of a torch model, the public parameters that training began with; ``parameters`` is the way from there.
+    """
 
     plan: Plan
     parameters: Vector
+    start: Vector | None
     preparation: Preparation | None
     certificate: dict[str, Any]
     files: dict[str, bytes]
@@ -59,9 +63,11 @@ class Bundle:
             require(fits, SIGNATURE, "fit the certificate", "a signature of something else")
         if preparation is not None:
             _check_preparation(plan, preparation)
+        parameters, start = _parameters(plan, files["model.npz"])
         return cls(
             plan=plan,
-            parameters=_parameters(plan, files["model.npz"]),
+            parameters=parameters,
+            start=start,
             preparation=preparation,
             certificate=certificate,
             files=files,
@@ -146,11 +152,13 @@ def _check_preparation(plan: Plan, preparation: Preparation) -> None:
     require(near, _PREPARATION, f"bound rows by {plan.data.bound}, as the plan says", preparation.total_bound)
 
 
-def _parameters(plan: Plan, data: bytes) -> Vector:
+def _parameters(plan: Plan, data: bytes) -> tuple[Vector, Vector | None]:
     """Flat, as the loss takes them; without those of canaries' columns, which are zero in every other record."""
     with damage_told("model.npz", "an archive of plain arrays"), np.load(io.BytesIO(data), allow_pickle=False) as found:
         values = np.asarray(found["parameters"], dtype=np.float64).reshape(-1)
+        start = np.asarray(found["start"], dtype=np.float64).reshape(-1) if "start" in found.files else None
     require(values.size == plan.dimension, "model.npz", f"hold {plan.dimension} parameters", values.size)
+    require(start is None or start.size == values.size, "model.npz", "begin with as many parameters", "others")
     if plan.canaries is None:
-        return values
-    return values.reshape(plan.data.features, -1)[: plan.real_features].reshape(-1)
+        return values, start
+    return values.reshape(plan.data.features, -1)[: plan.real_features].reshape(-1), None

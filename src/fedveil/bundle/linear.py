@@ -16,8 +16,8 @@ from fedveil.values import Matrix, Vector
 class Linear:
     """``scores = row @ weights + constants`` for a row that was scaled and cut; ``link`` makes probabilities of them.
 
-    ``weights`` has a row for each feature but the constant one, and a column for each score. For a model of numbers the
-    score is the prediction, in the target's own unit.
+    ``weights`` has a row for each feature but the constant one, columns of the data one after another, and a column for
+    each score. For a model of numbers the score is the prediction, in the target's own unit.
     """
 
     preparation: Preparation
@@ -58,6 +58,7 @@ def linear_of(bundle: Bundle, to: str) -> Linear:
         half = high / 2 - low / 2
         weights, constants = weights * half, low / 2 + high / 2 + half * constants
     room = slack(weights.shape[0], known.bound, known.intercept)
+    weights = weights[list(known.places)]
     return Linear(
         preparation=known,
         weights=weights,

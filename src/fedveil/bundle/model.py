@@ -23,6 +23,7 @@ from fedveil.data.preparation import Absent, Preparation
 from fedveil.errors import BadValue
 from fedveil.model.loss import Loss
 from fedveil.model.probabilities import likeliest, probabilities
+from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan
 from fedveil.values import Matrix
 
@@ -37,9 +38,12 @@ class ReleasedModel:
     ``predict`` and ``predict_proba`` take records as their source has them: a mapping or a data frame of named columns,
     or a two-dimensional array whose columns are those of ``feature_names_in_``, in that order. Scales, categories and
     fills are applied as in training. A record with a missing value that nothing stands for is refused.
+
+    ``module``: what may be imported and run for a torch model, which names it: a file from others must not choose.
     """
 
     bundle: Bundle
+    module: str | None = None
 
     @property
     def plan(self) -> Plan:
@@ -87,7 +91,8 @@ class ReleasedModel:
         known = self.preparation
         if known is None:
             return self
-        return ReleasedModel(replace(self.bundle, preparation=known.lenient(absent=absent, unknown=unknown)))
+        other = replace(self.bundle, preparation=known.lenient(absent=absent, unknown=unknown))
+        return replace(self, bundle=other)
 
     def predict(self, X: Any) -> Array:
         """Return the class of each record, or the number, in the target's own unit."""
@@ -125,12 +130,12 @@ class ReleasedModel:
                 "call predict in Python with an array of prepared rows."
             )
         rows, dropped = self.preparation.rows(cells, place, names)
-        return self._loss.scores(self.bundle.parameters, rows), dropped
+        return self._raw(rows), dropped
 
     def _scored(self, X: Any) -> Matrix:
         known = self.preparation
         if known is None:
-            return self._loss.scores(self.bundle.parameters, _prepared(X, self.plan.real_features))
+            return self._raw(_prepared(X, self.plan.real_features))
         cells = columns_given(X, known.names)
         scores, dropped = self.scores(cells, lambda row: f"Row {row}")
         if dropped.any():
@@ -139,8 +144,21 @@ class ReleasedModel:
             require(False, f"Row {row}", "have no missing value where the model has no fill", "one", hint)
         return scores
 
+    def _raw(self, rows: Matrix) -> Matrix:
+        """The scores of prepared rows; a torch module may begin elsewhere now than it did in training."""
+        loss, parameters = self._loss, self.bundle.parameters
+        if isinstance(loss, TorchLoss) and self.bundle.start is not None:
+            parameters = parameters + (self.bundle.start - loss.start(rows.shape[1]))
+        return loss.scores(parameters, rows)
+
     @property
     def _loss(self) -> Loss:
+        named = self.plan.model.module
+        if named is not None and named != self.module:
+            raise BadValue(
+                f"The model is the torch module {named!r}, and predicting runs the code of that name: if it is yours, "
+                f"allow it with load_model(..., module={named!r}) or --module {named}."
+            )
         return self.plan.model.loss
 
     def __repr__(self) -> str:
@@ -150,9 +168,12 @@ class ReleasedModel:
         return card(self.bundle)
 
 
-def load_model(path: str | Path) -> ReleasedModel:
-    """Return the model that a run released: from the run's folder, or from its ``bundle.zip`` alone."""
-    return ReleasedModel(Bundle.read(Path(path)))
+def load_model(path: str | Path, *, module: str | None = None) -> ReleasedModel:
+    """Return the model that a run released: from the run's folder, or from its ``bundle.zip`` alone.
+
+    ``module``: of a torch model, the function that makes it; predicting imports and calls it, so it has to be allowed.
+    """
+    return ReleasedModel(Bundle.read(Path(path)), module)
 
 
 def _prepared(X: Any, width: int) -> Matrix:

@@ -64,6 +64,8 @@ def predict_file(
             "call predict in Python with an array of prepared rows."
         )
     require(out.suffix in (".csv", ".parquet"), "--out", "name a file that ends in .csv or .parquet", out.name)
+    own = out.exists() and Path(data).exists() and out.samefile(data)
+    require(not own, "--out", "name another file than the data", str(out))
     twice = next((name for name in keep if list(keep).count(name) > 1 or name == PREDICTION), None)
     require(twice is None, "--keep", f"name each column once, and none that is called {PREDICTION}", twice)
     titles = _titles(model, with_probabilities)

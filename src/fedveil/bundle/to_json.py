@@ -17,7 +17,7 @@ def to_json(bundle: Bundle) -> bytes:
         "model": bundle.plan.model.kind,
         "link": found.link,
         "classes": list(found.classes),
-        "features": list(prepared.features[: found.weights.shape[0]]),
+        "features": list(prepared.entries),
         "cut": found.cut,
         "weights": found.weights.tolist(),
         "constants": found.constants.tolist(),

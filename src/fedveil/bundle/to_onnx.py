@@ -83,6 +83,8 @@ def _numbers(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
     values = graph.add("Where", [graph.add("IsNaN", [values]), fill, values])
     for mark in number_marks(missing):
         values = graph.add("Where", [graph.add("Equal", [values, graph.constant(mark)]), fill, values])
+    if column.unit:
+        values = _bent(graph, graph.add("Div", [values, graph.constant(column.unit)]))
     centre, scale, low, high = column.affine
     values = graph.add("Div", [graph.add("Sub", [values, graph.constant(centre)]), graph.constant(scale)])
     if not (np.isinf(low) and np.isinf(high)):
@@ -91,13 +93,20 @@ def _numbers(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
     return values
 
 
+def _bent(graph: _Graph, values: str) -> str:
+    """The inverse hyperbolic sine: the sign times ln(|x| + sqrt(x^2 + 1))."""
+    root = graph.add("Sqrt", [graph.add("Add", [graph.add("Mul", [values, values]), graph.constant(1.0)])])
+    size = graph.add("Log", [graph.add("Add", [graph.add("Abs", [values]), root])])
+    return graph.add("Mul", [graph.add("Sign", [values]), size])
+
+
 def _category(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
     """Return the place of each text, then one column of 0 or 1 for each category."""
     words = graph.input(column.name, graph.kinds.STRING)
     index = {word: float(place) for place, word in enumerate(column.categories)}
     known = dict(index)
     for mark in {*missing, "nan"} - set(known):
-        known[mark] = index[canonical(column.fill)] if column.filled else np.nan
+        known[mark] = index.get(canonical(column.fill), -1.0) if column.filled else np.nan
     other = -1.0 if column.unknown == ZERO else index.get(column.unknown, np.nan)
     place = graph.add(
         "LabelEncoder",
@@ -109,6 +118,10 @@ def _category(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
     )
     listed = graph.constant(np.arange(len(index), dtype=np.float32)[None, :])
     hot = graph.add("Cast", [graph.add("Equal", [place, listed])], to=graph.kinds.DOUBLE)
+    if column.offsets:
+        hot = graph.add("Sub", [hot, graph.constant(np.array([column.offsets]))])
+    if column.weight != 1.0:
+        hot = graph.add("Mul", [hot, graph.constant(column.weight)])
     wide = graph.add("Cast", [place], to=graph.kinds.DOUBLE)
     return graph.add("Where", [graph.add("IsNaN", [wide]), wide, hot])  # what has no place has no number
 

@@ -63,18 +63,25 @@ def _columns(prepared: Preparation) -> tuple[Any, list[int]]:
     starts = np.cumsum([0, *(column.width for column in prepared.columns)])[:-1].tolist()
     places = {name: (place, start) for place, (name, start) in enumerate(zip(names, starts, strict=True))}
     numeric = [column for column in prepared.columns if not column.categories]
-    groups = {"filled": [c for c in numeric if c.filled], "numbers": [c for c in numeric if not c.filled]}
+    groups = {
+        f"{'filled' if filled else 'open'} {'bent' if bent else 'straight'}": [
+            column for column in numeric if column.filled is filled and (column.unit > 0) is bent
+        ]
+        for filled in (True, False)
+        for bent in (True, False)
+    }
     hint = "State a fill for them (data.fill)."
-    clear = not (groups["numbers"] and marks)
+    clear = not marks or all(column.filled for column in numeric)
     require(clear, "Columns without a fill", "have no numbers that mark a missing value", marks, hint)
     parts: list[tuple[str, Any, list[int]]] = []
     order: list[int] = []
-    for name, group in groups.items():
+    for name, group in list(groups.items()):
         if group:
             parts.append((name, _numbers(group, marks), [places[column.name][0] for column in group]))
             order += [places[column.name][1] for column in group]
     for index, column in enumerate(column for column in prepared.columns if column.categories):
-        parts.append((f"category{index}", _category(column, prepared.missing), [places[column.name][0]]))
+        parts.append((f"category {index}", _category(column, prepared.missing), [places[column.name][0]]))
+        groups[f"category {index}"] = [column]
         order += range(places[column.name][1], places[column.name][1] + column.width)
     example = np.array([[_example(column) for column in prepared.columns]] * 2, dtype=object)
     steps = ColumnTransformer(parts, sparse_threshold=0.0).fit(example)
@@ -89,35 +96,51 @@ def _numbers(group: list[Column], marks: list[float]) -> Any:
     _, _, low, high = (np.array(values) for values in zip(*(column.affine for column in group), strict=True))
     given = [np.nan, *marks] if group[0].filled else []
     fills = [(f"fill{index}", SimpleImputer(missing_values=mark, strategy="mean")) for index, mark in enumerate(given)]
+    bend = [("unit", StandardScaler()), ("bend", FunctionTransformer(np.arcsinh))] if group[0].unit else []
     limits = FunctionTransformer(np.clip, kw_args={"a_min": low, "a_max": high})
-    return Pipeline([*fills, ("scale", StandardScaler()), ("limits", limits)])
+    return Pipeline([*fills, *bend, ("scale", StandardScaler()), ("limits", limits)])
 
 
 def _settle(steps: Any, group: list[Column]) -> None:
     """Put the model's own numbers into steps that were fitted to nothing."""
-    centre, scale, _, _ = (np.array(values) for values in zip(*(column.affine for column in group), strict=True))
+    if group[0].categories:
+        centre = np.array(group[0].offsets or (0.0,) * group[0].width)
+        scale = np.full(group[0].width, 1.0 / group[0].weight)
+    else:
+        centre, scale, _, _ = (np.array(values) for values in zip(*(one.affine for one in group), strict=True))
     for name, step in steps.steps:
-        if name.startswith("fill"):
+        if name.startswith("fill") and not group[0].categories:
             step.statistics_ = np.array([float(column.fill) for column in group])
+        if name == "unit":
+            unit = np.array([column.unit for column in group])
+            step.mean_, step.scale_, step.var_ = np.zeros(len(group)), unit, unit**2
         if name == "scale":
             step.mean_, step.scale_, step.var_ = centre, scale, scale**2
 
 
 def _category(column: Column, missing: tuple[str, ...]) -> Any:
-    hint = "A value that is not listed must be refused, or be none of the categories."
-    known = column.unknown in ("refuse", ZERO)
-    require(known, f"The column {column.name!r}", "have a rule that scikit-learn knows", column.unknown, hint)
-    unlisted = "ignore" if column.unknown == ZERO else "error"
-    words = np.array(column.categories, dtype=object)
-    encoder = ("encode", OneHotEncoder(categories=[words], handle_unknown=unlisted, sparse_output=False))
-    if not column.filled:
-        return Pipeline([encoder])
-    marks = [None, np.nan, *(word for word in missing if canonical(word) not in column.categories)]
+    """Fill and spread a column of categories. One that stands for all others must come last, and is what is left."""
+    words, other = column.categories, column.unknown in column.categories
+    known = (not other or column.unknown == words[-1]) and (column.fill != ZERO or column.unknown == ZERO)
+    rule = (column.unknown, column.fill)
+    require(known, f"The column {column.name!r}", "have rules for other values that scikit-learn knows", rule)
+    listed = np.array(words[:-1] if other else words, dtype=object)
+    unlisted = "error" if column.unknown == "refuse" else "ignore"
+    steps: list[tuple[str, Any]] = [
+        ("encode", OneHotEncoder(categories=[listed], handle_unknown=unlisted, sparse_output=False))
+    ]
+    if other:
+        count = FunctionTransformer(np.sum, kw_args={"axis": 1, "keepdims": True})
+        rest = Pipeline([("count", count), ("none", FunctionTransformer(np.logical_not))])
+        steps.append(("rest", FeatureUnion([("listed", "passthrough"), ("rest", rest)])))
+    if column.offsets or column.weight != 1.0:
+        steps.append(("scale", StandardScaler()))
+    marks = [None, np.nan, *(word for word in missing if canonical(word) not in words)] if column.filled else []
     fills = [
         (f"fill{index}", SimpleImputer(missing_values=mark, strategy="constant", fill_value=canonical(column.fill)))
         for index, mark in enumerate(marks)
     ]
-    return Pipeline([*fills, encoder])
+    return Pipeline([*fills, *steps])
 
 
 def _example(column: Column) -> Any:

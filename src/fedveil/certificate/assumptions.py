@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fedveil.guarantee import Adversary
 from fedveil.plan import Plan
+from fedveil.prepare.words import assumption_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,12 @@ def _common(plan: Plan) -> list[Assumption]:
         Assumption(
             "noise grid", f"2^{plan.grid}", "state and noise are whole multiples; its share is in epsilon and delta"
         ),
+        *([] if plan.preparation is None else map(_assumed, assumption_rows(plan.preparation, plan.target))),
     ]
+
+
+def _assumed(row: tuple[str, str, str]) -> Assumption:
+    return Assumption(*row)
 
 
 def _placed(plan: Plan) -> list[Assumption]:

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
+import numpy as np
+
 from fedveil.account.grid import on_grid
 from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.checks import require
@@ -20,6 +22,7 @@ from fedveil.ledger import Cost, Entry, read_export
 from fedveil.ledger.budget import total
 from fedveil.ledger.costs import cost_of, covered
 from fedveil.plan import Plan, read_plan
+from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.promises import ADVERSARIES, grid_of, promise
 from fedveil.strict_json import read_object
 from fedveil.target import Target
@@ -92,6 +95,7 @@ def certify(folder: Path, version: str) -> Certificate:
     require(release.kind == "release", "The ledger", "end with a release", release.kind, hint)
     model, stated = _digest(folder / "model.npz"), release.payload.get("model")
     require(model == stated, "model.npz", f"be the model that was released, {stated}", model)
+    learned = None if plan.preparation is None else _learned_digest(folder)
     guarantees = tuple(_guarantee(plan, adversary) for adversary in ADVERSARIES)
     return Certificate(
         plan=plan,
@@ -99,7 +103,7 @@ def certify(folder: Path, version: str) -> Certificate:
         ledger=release.hash,
         version=version,
         guarantees=guarantees,
-        released=_released(plan, model),
+        released=_released(plan, model, learned),
         clients=client_epsilons(plan),
         charged_more=more,
     )
@@ -218,7 +222,7 @@ def client_epsilons(plan: Plan) -> tuple[tuple[int, float], ...]:
     client gets a larger epsilon than all clients together.
     """
     method: object = plan.method
-    if not _per_client(method):
+    if not _per_client(method) or plan.preparation is not None:  # the preparation costs all alike: one row for all
         return ()
     target = plan.target
     grid, together = grid_of(plan, target.adversary), promise(plan, target.adversary).epsilon
@@ -243,11 +247,26 @@ def _per_client(method: object) -> TypeGuard[PerClient]:
     return callable(getattr(method, "clients", None))
 
 
-def _released(plan: Plan, model: str) -> tuple[dict[str, Any], ...]:
+def _learned_digest(folder: Path) -> str:
+    """The digest of the learned preparation, which must be the one that the released model names."""
+    found = _digest(folder / PREPARATION)
+    try:
+        with np.load(folder / "model.npz", allow_pickle=False) as model:
+            named = str(model["preparation"])
+    except (OSError, ValueError, KeyError) as error:
+        raise BadValue(f"model.npz must name the preparation that it was trained with: {error}.") from error
+    require(found == named, PREPARATION, f"be the preparation that the model names, {named}", found)
+    return found
+
+
+def _released(plan: Plan, model: str, learned: str | None = None) -> tuple[dict[str, Any], ...]:
     """Return everything that leaves the run, each with what is promised for it."""
     rows: list[dict[str, Any]] = [
         {"what": "the final model", "file": "model.npz", "sha256": model, "covered": covered(plan)}
     ]
+    if learned is not None:
+        what = "the learned preparation, which is part of the model"
+        rows.append({"what": what, "file": PREPARATION, "sha256": learned, "covered": covered(plan)})
     if plan.test_records and not plan.test_public:
         rows.append(
             {

@@ -31,12 +31,16 @@ def predict(
     unknown: Annotated[
         str, typer.Option("--unknown", help="A category that the model does not know: refuse, or zero (none of them).")
     ] = "refuse",
+    module: Annotated[
+        str | None, typer.Option("--module", help="Of a torch model: the function that makes it, which is run.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Predict with a released model; the records need no labels, and theirs are not looked at."""
     require(absent in ("refuse", "fill"), "--absent", "be refuse or fill", absent)
     require(unknown in ("refuse", "zero"), "--unknown", "be refuse or zero", unknown)
-    loaded = load_model(model).lenient(absent=absent, unknown=unknown)  # type: ignore[arg-type]  # checked above
+    loaded = load_model(model, module=module)
+    loaded = loaded.lenient(absent=absent, unknown=unknown)  # type: ignore[arg-type]  # checked above
     found = predict_file(loaded, data, file, with_probabilities=probabilities, keep=keep or ())
 
     def text() -> None:

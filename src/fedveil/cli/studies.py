@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedveil.account.sampling_alone import seen_by_all
 from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.certify import SEES, Certificate, certify_written
 from fedveil.checks import require
@@ -26,6 +27,8 @@ from fedveil.jobs.local import Result, plan_study, run_study
 from fedveil.jobs.remote import run_on
 from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
+from fedveil.prepare.statement import FILE as PREPARATION
+from fedveil.prepare.words import fact_rows as preparation_facts
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.conduct import Progress as Step
 from fedveil.signature import FILE as SIGNATURE
@@ -79,6 +82,9 @@ def plan(study: StudyFile, as_json: Json = False) -> None:
         _plan_text(planned.plan)
         out().print(planned.draft.reason)
         _guarantee_table(planned.plan, [(who, promise(planned.plan, who)) for who in ADVERSARIES])
+        if (alone := result["every_model_seen"]) is not None:
+            found = ", ".join(f"{name} {value:.4g}" for name, value in alone.items() if value is not None)
+            out().print(f"at this noise, every model seen (ideal noise): {found or 'nothing can be promised'}")
         if planned.draft.designed is not None:
             out().print(
                 "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
@@ -211,7 +217,7 @@ def _fresh(folder: Path) -> Path:
         mine = found.name == DEMO_NAME and found.data.clients == 4 and found.training_public
         require(mine, "--out", "name a new folder, or one that a demo left", str(folder), hint)
         records = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json")
-        for name in (*records, BUNDLE, "report.html"):
+        for name in (*records, PREPARATION, BUNDLE, "report.html"):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "private", ignore_errors=True)
     return folder
@@ -262,6 +268,9 @@ def _plan_text(plan: Plan) -> None:
         f"{plan.name}: {plan.model.kind}, {plan.dimension} parameters; {data.records} records of "
         f"{data.clients} clients; {plan.method.kind}: {facts}."
     )
+    if plan.preparation is not None:
+        cost = "; ".join(f"{name}: {value}" for name, value in preparation_facts(plan.preparation, target))
+        out().print(f"preparation: {cost}.")
 
 
 def _certificate_table(certificate: Certificate) -> None:
@@ -306,9 +315,19 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "algorithm": plan.method.kind,
         "reason": planned.draft.reason,
         "method": plan.method.table(),
+        **({} if plan.preparation is None else {"preparation": plan.preparation.table()}),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
+        "every_model_seen": _every_model_seen(plan),
     }
+
+
+def _every_model_seen(plan: Plan) -> dict[str, float | None] | None:
+    """Return epsilon at a hidden run's noise if every model were seen, by how the records are sampled."""
+    if not plan.method.hides:
+        return None
+    found = seen_by_all(plan.hidden.run, plan.target.delta)
+    return {"as dealt": found.known, "Poisson draws": found.poisson, "independent draws": found.independent}
 
 
 def register(app: typer.Typer) -> None:

@@ -14,13 +14,14 @@ from fedveil.data.cells import canonical, numbers_of
 from fedveil.data.missing import NUMBER
 from fedveil.data.spec import RULES, Fill, Span
 from fedveil.data.tables import label, nearest, number, sequence, span
-from fedveil.values import Indices, Vector
+from fedveil.values import Indices, Matrix, Vector
 
 Array = NDArray[Any]
 Cells = Array | Sequence[str]  # one column as it was read: numbers, or texts
 Mask = NDArray[np.bool_]
 Place = Callable[[int], str]  # where a row stands, for messages
-ZERO = "zero"  # of Column.unknown: a value that is not listed is none of the categories
+ZERO = "zero"  # none of the categories
+_NONE = -3  # the code of a missing value that is to be none of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +29,15 @@ class Column:
     """A column of numbers, or of categories where ``categories`` lists them.
 
     A number is cut to ``range``, then ``centre`` is subtracted and the rest divided by ``scale``. Without these two the
-    range is mapped to [-1, 1]; without a range a number stays as it is. ``fill`` is what a missing value counts as, in
-    the column's own unit, or "refuse" or "drop-row". ``unknown`` says what a value counts as that is not among the
-    categories: "refuse", "zero" (none of them), or one of them.
+    range is mapped to [-1, 1]; without a range a number stays as it is. With a ``unit`` above 0, x stands for
+    arcsinh(x / unit) in all of this but the range: nearly a logarithm where x is large.
+
+    A category is 1 where it is the record's and 0 elsewhere; then its entry of ``offsets`` is subtracted (none: 0) and
+    the rest multiplied by ``weight``. ``unknown`` says what a value counts as that is not among the categories:
+    "refuse", "zero" (none of them), or one of them.
+
+    ``fill`` is what a missing value counts as, in the column's own unit, or "refuse" or "drop-row"; a missing category
+    may be "zero", too.
     """
 
     name: str
@@ -38,6 +45,9 @@ class Column:
     range: Span | None = None
     centre: float | None = None
     scale: float | None = None
+    unit: float = 0.0
+    offsets: tuple[float, ...] = ()
+    weight: float = 1.0
     fill: Fill = "refuse"
     unknown: str = "refuse"
 
@@ -54,8 +64,15 @@ class Column:
             if getattr(self, key) is not None:
                 object.__setattr__(self, key, number(f"{name}: {key}", getattr(self, key)))
         require(self.scale is None or self.scale > 0, f"{name}: scale", "be positive", self.scale)
-        moved = (self.range, self.centre, self.scale) != (None, None, None)
+        for key in ("unit", "weight"):
+            object.__setattr__(self, key, number(f"{name}: {key}", getattr(self, key)))
+        require(self.unit >= 0 and self.weight > 0, f"{name}: unit and weight", "not be negative", self.unit)
+        moved = (self.range, self.centre, self.scale, self.unit) != (None, None, None, 0.0)
         require(not (words and moved), name, "have either categories or a range", words)
+        given = tuple(number(f"{name}: offsets", one) for one in sequence(f"{name}: offsets", self.offsets))
+        object.__setattr__(self, "offsets", given)
+        right = len(given) in (0, len(words)) and (bool(words) or self.weight == 1.0)
+        require(right, f"{name}: offsets and weight", "be those of its categories", len(given))
         _check_fill(self, name)
 
     @property
@@ -75,14 +92,30 @@ class Column:
 
     @property
     def affine(self) -> tuple[float, float, float, float]:
-        """Subtract the first, divide by the second, then cut to what lies between the third and the fourth."""
-        low, high = self.range or (-math.inf, math.inf)
+        """Subtract the first, divide by the second, then cut to what lies between the third and the fourth.
+
+        All of it on the bent scale, where there is a ``unit``.
+        """
+        low, high = (-math.inf, math.inf) if self.range is None else tuple(self.bent(np.array(self.range)).tolist())
         middle, half = (0.0, 1.0) if self.range is None else (low / 2 + high / 2, high / 2 - low / 2)
         if self.centre is None and self.scale is None:
             return (middle, half, -1.0, 1.0) if self.range is not None else (0.0, 1.0, -math.inf, math.inf)
         centre = middle if self.centre is None else self.centre
         scale = half if self.scale is None else self.scale
         return centre, scale, (low - centre) / scale, (high - centre) / scale
+
+    def bent(self, values: Vector) -> Vector:
+        """Numbers on the scale that they are measured on."""
+        return values if self.unit == 0 else np.asarray(np.arcsinh(np.clip(values / self.unit, -1e300, 1e300)))
+
+    def hot(self, codes: Indices) -> Matrix:
+        """The features of each row's category; -1 is none of them."""
+        rows = np.zeros((codes.size, self.width))
+        listed = np.flatnonzero(codes >= 0)
+        rows[listed, codes[listed]] = 1.0
+        if self.offsets:
+            rows -= self.offsets
+        return rows if self.weight == 1.0 else rows * self.weight
 
     def numbers(self, cells: Cells, missing: Sequence[str], place: Place, dropped: Mask) -> Vector:
         """Return the feature of each row.
@@ -104,7 +137,7 @@ class Column:
                 values[gone] = 0.0 if fill is None else float(fill)
         centre, scale, low, high = self.affine
         with np.errstate(over="ignore"):  # far outside a narrow range: cut in the next lines
-            moved = (values - centre) / scale
+            moved = (self.bent(values) - centre) / scale
         np.maximum(moved, low, out=moved)
         np.minimum(moved, high, out=moved)
         return np.asarray(moved)
@@ -120,7 +153,7 @@ class Column:
         gone = codes == -2
         if gone.any():
             fill = self._stand_in(gone, place, dropped)
-            codes[gone] = 0 if fill is None else index[canonical(fill)]
+            codes[gone] = 0 if fill is None else index.get(canonical(fill), _NONE)
         strange = codes == -1
         if strange.any() and self.unknown == "refuse":
             row = int(np.flatnonzero(strange)[0])
@@ -131,15 +164,15 @@ class Column:
             require(False, f"{place(row)}, column {self.name!r}", rule, got, hint)
         if self.unknown in index:
             codes[strange] = index[self.unknown]
-        return codes
+        return np.maximum(codes, -1)
 
     def absent(self, rows: int) -> Cells | None:
         """What the column holds where the data have no such column; None where nothing may stand for it."""
         if not self.filled:
             return None
         if self.categories:
-            return np.full(rows, str(self.fill))
-        return np.full(rows, float(self.fill))
+            return np.full(rows, "nan")
+        return np.full(rows, np.nan)
 
     def _stand_in(self, gone: Mask, place: Place, dropped: Mask) -> Fill | None:
         if self.fill == "refuse":
@@ -186,8 +219,8 @@ def _check_fill(column: Column, name: str) -> None:
         fill = number(f"{name}: fill", fill)
         object.__setattr__(column, "fill", fill)
     if column.categories:
-        known = fill in RULES or canonical(fill) in column.categories
-        require(known, f"{name}: fill", 'be one of its categories, "refuse" or "drop-row"', fill)
+        known = fill in (*RULES, ZERO) or canonical(fill) in column.categories
+        require(known, f"{name}: fill", 'be one of its categories, "zero", "refuse" or "drop-row"', fill)
     else:
         require(fill in RULES or isinstance(fill, float), f"{name}: fill", 'be a number, "refuse" or "drop-row"', fill)
     counted = column.unknown in ("refuse", ZERO, *column.categories)

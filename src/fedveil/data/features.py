@@ -3,9 +3,11 @@
 Nothing is learned from the data: no means, no ranges, no vocabulary. So a row depends only on its own record.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.rows import cut_rows
@@ -80,10 +82,14 @@ def _codes(table: Table, source: Source, column: str) -> "np.ndarray[tuple[int],
     allowed = {word: index for index, word in enumerate(source.categories[column])}
     words, inverse = np.unique(table.texts[column], return_inverse=True)
     index = np.array([allowed.get(str(word), -1) for word in words], dtype=np.int64)[inverse]
-    unknown = np.flatnonzero(index < 0)
-    if unknown.size:
-        row = int(unknown[0])
+    refuse_undeclared(table, column, allowed, index < 0)
+    return index
+
+
+def refuse_undeclared(table: Table, column: str, allowed: Collection[str], unknown: "NDArray[np.bool_]") -> None:
+    """Refuse the first of the rows whose category is not declared, by its place."""
+    if unknown.any():
+        row = int(np.flatnonzero(unknown)[0])
         rule = f"be one of data.categories.{column}: {', '.join(allowed)}"
         hint = "Declare it there, or under data.missing."
         require(False, f"{table.place(row)}, column {column!r}", rule, str(table.texts[column][row]), hint)
-    return index

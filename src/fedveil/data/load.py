@@ -59,7 +59,7 @@ class Prepared:
     bound: float
     dropped_rows: int
     feature_names: tuple[str, ...]
-    preparation: Preparation
+    preparation: Preparation | None = None
     raw: RawRows | None = None
 
     def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
@@ -84,20 +84,22 @@ def load(
     base: Path,
     generator: Generators,
     whole_clients: bool = False,
+    read_rows: "Callable[[Source, Split, Path], Prepared] | None" = None,
 ) -> Loaded:
     """Return the records that the data tables of a study describe. ``generator``: such as numpy's ``default_rng``.
 
-    Which rows are held out and who holds what is drawn on the rows as they were read: no value of a record, nor whether
-    it is missing, moves another record or changes a size. ``whole_clients``: clients are protected, so those that the
-    data name are held out completely or not at all.
+    Who is held out and who holds what is drawn on the rows as they were read: no value of a record, nor whether one is
+    missing, moves another record or changes a size. ``whole_clients``: clients are what is protected, so those that
+    the data names are held out whole, or not at all. ``read_rows``: what reads a source in place of :func:`prepare`.
     """
-    whole = prepare(source, split, base)
+    read_rows = prepare if read_rows is None else read_rows
+    whole = read_rows(source, split, base)
     test, chosen = None, np.zeros(len(whole.targets), dtype=np.bool_)
     if held_out is not None and held_out.fraction is not None:
         chosen = _held_out(whole, held_out.fraction, held_out.seed, generator, whole_clients)
         test = _measured(whole, chosen & whole.owned)
     elif held_out is not None and held_out.source is not None:
-        other = prepare(held_out.source, split, base)
+        other = read_rows(held_out.source, split, base)
         same = (other.feature_names, other.classes, other.bound) == (whole.feature_names, whole.classes, whole.bound)
         rule = "have the same features, classes and bound as [data]"
         require(same, "[data.held_out]", rule, (len(other.feature_names), other.classes, other.bound))
@@ -122,10 +124,10 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
     """Read a source and apply its public rule to every row separately."""
     whole, source = read(source, base)
     raw = whole.raw  # before anything is filled in or dropped
-    client = _client(whole, source, split, base)
+    client = client_of(whole, source, split, base)
     table, dropped = settle_missing(whole, source)
     features, names = features_of(table, source)
-    targets, classes = _targets(table, source)
+    targets, classes = targets_of(table, source)
     if dropped.any():
         features, targets = _with_blanks(features, targets, dropped)
     nobody = without_client(whole, source) if split.kind == "column" else np.zeros_like(dropped)
@@ -177,7 +179,8 @@ def _check_apart(train: Records, test: Records) -> None:
     require(not both, "[data.held_out]", rule, f"{len(both)} clients that train", hint)
 
 
-def _targets(table: Table, source: Source) -> tuple[Vector, int]:
+def targets_of(table: Table, source: Source) -> tuple[Vector, int]:
+    """The targets of all rows, which must not be missing any more, and the number of classes (0: a number)."""
     if source.target_scale is not None:
         return scaled(table.target, source.target_scale), 0
     if source.label_above is not None:
@@ -188,8 +191,8 @@ def _targets(table: Table, source: Source) -> tuple[Vector, int]:
     return class_indices(table.target, classes, name, table.place), count
 
 
-def _client(table: Table, source: Source, split: Split, base: Path) -> Array | None:
-    """Return what the data say about owners, if the split uses it."""
+def client_of(table: Table, source: Source, split: Split, base: Path) -> Array | None:
+    """What the data says about owners, when the split asks it."""
     if split.kind == "file":
         folder = source.shipped is None and (base / source.source).is_dir()
         require(folder, "data.source", 'be a folder when clients.kind is "file"', source.source)

@@ -19,7 +19,7 @@ def settle_missing(table: Table, source: Source) -> tuple[Table, Mask]:
     dropped = np.zeros(len(table), dtype=np.bool_)
     numbers = _settle_numbers(table, source, dropped)
     texts = {name: _settle_text(table, source, name, dropped) for name in table.choice.texts}
-    _settle_labels(table, source, dropped)
+    settle_labels(table, source, dropped)
     count = int(dropped.sum())
     name = " and ".join(table.files[:3])
     require(count < len(table), name, "have at least one row without a missing value", f"{count} rows, all dropped")
@@ -46,7 +46,7 @@ def without_client(table: Table, source: Source) -> Mask:
 
 def _settle_numbers(table: Table, source: Source, dropped: Mask) -> Array:
     """Fill in numbers or mark their rows as dropped; infinities are refused."""
-    numbers, marks = table.numbers, _number_marks(source)
+    numbers, marks = table.numbers, number_marks(source)
     if numbers.dtype.kind in "biu" and not marks:
         return numbers
     strange = ~np.isfinite(numbers)
@@ -57,15 +57,15 @@ def _settle_numbers(table: Table, source: Source, dropped: Mask) -> Array:
     numbers = numbers.astype(np.float64)
     for index in np.flatnonzero(strange.any(axis=0)):
         column = table.choice.numbers[index]
-        _refuse_infinite(table, numbers[:, index], column)
+        refuse_infinite(table, numbers[:, index], column)
         gone = strange[:, index]
-        value = _rule(table, source.fill.get(column, source.default_fill), gone, column, dropped)
+        value = rule_for(table, source.fill.get(column, source.default_fill), gone, column, dropped)
         numbers[gone, index] = 0.0 if value is None else value
     return numbers
 
 
-def _number_marks(source: Source) -> list[float]:
-    """Return the numbers that mark a missing value, such as -9 (then also -9.0, in a file or an array)."""
+def number_marks(source: Source) -> list[float]:
+    """Numbers that stand for a missing value, such as -9: then -9.0 does too, in a file or an array."""
     words = (canonical(word) for word in source.missing)
     return [float(word) for word in words if NUMBER.fullmatch(word)]
 
@@ -83,23 +83,23 @@ def _settle_text(table: Table, source: Source, column: str, dropped: Mask) -> Ar
     if gone.any():
         given = source.fill.get(column, source.default_fill)
         fitting = given in ("refuse", "drop-row") or canonical(given) in allowed
-        value = _rule(table, given if fitting else "refuse", gone, column, dropped)
+        value = rule_for(table, given if fitting else "refuse", gone, column, dropped)
         found[gone] = allowed[0] if value is None else canonical(value)
     return found
 
 
-def _settle_labels(table: Table, source: Source, dropped: Mask) -> None:
-    """Refuse or drop rows with a missing target or client, which are never filled in."""
+def settle_labels(table: Table, source: Source, dropped: Mask) -> None:
+    """A missing target or client is never invented: the row is refused or dropped."""
     for values, name in ((table.target, table.choice.target or "label"), (table.client, table.choice.client)):
         if values is None or name is None:
             continue
         if values.dtype.kind == "f":
-            _refuse_infinite(table, values, name)
+            refuse_infinite(table, values, name)
         declared = source.classes if values is table.target and isinstance(source.classes, tuple) else ()
         gone = _absent(values, source, declared)
         given = source.fill.get(name, source.default_fill)
         if gone.any():
-            _rule(table, given if given == "drop-row" else "refuse", gone, name, dropped)
+            rule_for(table, given if given == "drop-row" else "refuse", gone, name, dropped)
 
 
 def _absent(values: Array, source: Source, declared: tuple[str, ...]) -> Mask:
@@ -109,8 +109,8 @@ def _absent(values: Array, source: Source, declared: tuple[str, ...]) -> Mask:
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.size, dtype=np.bool_)
 
 
-def _rule(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) -> Fill | None:
-    """Return the value to fill in; None if the rows are dropped."""
+def rule_for(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) -> Fill | None:
+    """The value to put in; None when the rows are dropped."""
     if given == "refuse":
         first = int(np.flatnonzero(gone)[0])
         hint = f'State data.fill.{column} (a value or "drop-row") or data.default_fill.'
@@ -121,7 +121,8 @@ def _rule(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) -> 
     return given
 
 
-def _refuse_infinite(table: Table, values: Array, column: str) -> None:
+def refuse_infinite(table: Table, values: Array, column: str) -> None:
+    """Refuse the first infinite number by its place."""
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
         row = int(infinite[0])

@@ -17,7 +17,7 @@ from fedveil.data.column import Cells, Column, Mask, Place
 from fedveil.data.rows import cut_rows, total_bound
 from fedveil.data.spec import MISSING, Source, Span
 from fedveil.data.table import Choice
-from fedveil.data.tables import known_keys, number, sequence, span, stated
+from fedveil.data.tables import known_keys, number, sequence, span, stated, whole
 from fedveil.tables import filled, table
 from fedveil.values import Matrix, Vector
 
@@ -75,6 +75,8 @@ class Preparation:
 
     ``reading``: how files of such records are read, as the study states it. ``absent``: whether a column that the data
     do not have at all is refused, or counts as missing in every record ("fill"), where there is a value to fill in.
+    ``slots``: the place in a row of each feature, columns one after another (none: in that order); ``width``: how many
+    entries there are but for the constant one, if some are unused and always 0.
     """
 
     columns: tuple[Column, ...]
@@ -84,6 +86,8 @@ class Preparation:
     missing: tuple[str, ...] = MISSING
     reading: Mapping[str, Any] = field(default_factory=dict)
     absent: Absent = "refuse"
+    slots: tuple[int, ...] = ()
+    width: int | None = None
 
     def __post_init__(self) -> None:
         require(len(self.columns) >= 1, "A model", "have at least one column", self.columns)
@@ -95,6 +99,7 @@ class Preparation:
         marks = sequence("The marks of a missing value", self.missing)
         require(all(isinstance(m, str) for m in marks), "The marks of a missing value", "be texts", marks)
         object.__setattr__(self, "missing", marks)
+        _check_slots(self)
         require(self.absent in get_args(Absent), "absent", 'be "refuse" or "fill"', self.absent)
         object.__setattr__(self, "reading", known_keys(self.reading, READING, "reading"))
         _ = self.source("new.csv")  # refuses a way of reading that no study could state
@@ -121,8 +126,26 @@ class Preparation:
     @property
     def features(self) -> tuple[str, ...]:
         """The entries of a row."""
-        inner = tuple(name for column in self.columns for name in column.features)
+        inner = self.entries
+        if self.slots or self.width is not None:
+            placed = dict(zip(self.places, inner, strict=True))
+            inner = tuple(placed.get(place, f"(unused {place})") for place in range(self.length))
         return (*inner, "intercept") if self.intercept else inner
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The features by name, columns one after another."""
+        return tuple(name for column in self.columns for name in column.features)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where each of them stands in a row."""
+        return self.slots or tuple(range(len(self.entries)))
+
+    @property
+    def length(self) -> int:
+        """The entries of a row but for the constant one."""
+        return len(self.entries) if self.width is None else self.width
 
     @property
     def total_bound(self) -> float:
@@ -139,18 +162,17 @@ class Preparation:
         Columns that the model does not know are not looked at; ``names``: theirs, for a hint.
         """
         count = len(next(iter(cells.values()))) if cells else 0
-        rows, dropped = np.zeros((count, len(self.features))), np.zeros(count, dtype=np.bool_)
-        start, everyone = 0, np.arange(count)
+        width, places, start = self.length, self.places, 0
+        rows, dropped = np.zeros((count, width + (self.intercept > 0))), np.zeros(count, dtype=np.bool_)
         for column in self.columns:
             given = self._cells(column, cells, count, names)
             if column.categories:
-                codes = column.codes(given, self.missing, place, dropped)
-                listed = codes >= 0
-                rows[everyone[listed], start + codes[listed]] = 1.0
+                own = list(places[start : start + column.width])
+                rows[:, own] = column.hot(column.codes(given, self.missing, place, dropped))
             else:
-                rows[:, start] = column.numbers(given, self.missing, place, dropped)
+                rows[:, places[start]] = column.numbers(given, self.missing, place, dropped)
             start += column.width
-        cut_rows(rows[:, :start], self.bound, self.intercept)
+        cut_rows(rows[:, :width], self.bound, self.intercept)
         if self.intercept:
             rows[:, -1] = self.intercept
         return rows, dropped
@@ -178,7 +200,8 @@ class Preparation:
         """
         columns = self.columns
         if unknown != "refuse":
-            columns = tuple(replace(one, unknown=unknown) if one.categories else one for one in columns)
+            strict = [bool(one.categories) and one.unknown == "refuse" for one in columns]
+            columns = tuple(replace(one, unknown=unknown) if s else one for one, s in zip(columns, strict, strict=True))
         return replace(self, absent=absent, columns=columns)
 
     def table(self) -> dict[str, Any]:
@@ -196,6 +219,16 @@ class Preparation:
         for key in ("bound", "columns", "labels"):
             require(key in values, f"The preparation: {key}", "be given", None)
         return cls(**values)
+
+
+def _check_slots(preparation: Preparation) -> None:
+    width, count = preparation.width, len(preparation.entries)
+    slots = sequence("The places of features", preparation.slots)
+    object.__setattr__(preparation, "slots", slots)
+    most = count if width is None else whole("The number of features", width, count)
+    different = len(set(slots)) == len(slots) and len(slots) in (0, count)
+    inside = all(isinstance(one, int) and 0 <= one < most for one in slots)
+    require(different and inside, "The places of features", f"be {count} different ones below {most}", slots[:10])
 
 
 def _column(source: Source, name: str) -> Column:

@@ -52,7 +52,7 @@ def read_shipped(source: Source, name: str) -> tuple[Table, Source]:
 def _completed(source: Source, name: str, names: tuple[str, ...]) -> Source:
     features = source.columns or tuple(column for column in names if column not in source.ignore)
     apart = {*source.categories, source.client_column}
-    if source.default_scale is None:
+    if source.default_scale is None and source.learned != "all":
         known = {n: r for n, r in zip(names, RANGES[name], strict=True) if n in features and n not in apart}
         source = replace(source, scale={**known, **source.scale})
     if source.classes is None and source.label_above is None and source.target_scale is None:

@@ -26,7 +26,8 @@ Kind = Literal["column", "file", "equal", "uneven", "dirichlet", "record"]
 Places = Literal["row numbers", "client column", "file names", "labels"]  # what decides who holds which record
 Span = tuple[float, float]
 Fill = float | str
-SHIPPED = ("breast_cancer", "digits", "wine", "diabetes")  # data sets that come with scikit-learn
+Learned = Literal["nothing", "unstated", "all"]
+SHIPPED = ("breast_cancer", "digits", "wine", "diabetes")  # with scikit-learn
 MISSING = ("", "?", "NA", "nan", "NaN")
 RULES = ("refuse", "drop-row")
 PLACES: dict[str, Places] = {"column": "client column", "file": "file names", "dirichlet": "labels"}
@@ -36,10 +37,13 @@ PLACES: dict[str, Places] = {"column": "client column", "file": "file names", "d
 class Source:
     """Where records are, and the fixed public rule that turns them into bounded rows; nothing is learned from the data.
 
-    ``source``: a path, or ``sklearn:NAME``. ``scale``: public ranges, mapped to [-1, 1] after cutting values outside.
-    Labels: ``classes`` (in order, or how many if they are 0, 1, ...), or ``label_above`` (1 if the target is larger),
-    or ``target_scale`` for regression. Rows are cut to norm ``feature_bound``, then ``intercept`` is appended as a
-    constant column (0: none). ``public`` declares that these records are known to everybody; a study says so only here.
+    ``source``: a path, or ``sklearn:NAME``. ``scale``: public ranges, mapped to [-1, 1] after cutting what lies
+    outside. Labels: ``classes`` (in order, or how many when they are 0, 1, ...), or ``label_above`` (1 where the target
+    is larger), or ``target_scale`` for regression. Rows are cut to norm ``feature_bound``, then ``intercept`` is
+    appended as a constant column (0: none). ``public`` declares that these records are known to everybody: the one
+    place where a study says so. ``learned``: what of the rule is left to a private preparation, which is no key of
+    [data] (the [prepare] table decides it): nothing, what the study and published descriptions leave open, or all that
+    the study itself leaves open.
     """
 
     source: str
@@ -66,6 +70,7 @@ class Source:
     intercept: float = 1.0
     client_column: str | None = None
     public: bool = False
+    learned: Learned = field(default="nothing", repr=False)
 
     def __post_init__(self) -> None:
         _settle_source(self)
@@ -85,14 +90,14 @@ class Source:
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str = "[data]") -> Self:
         """Return the source of a TOML table."""
-        values = known_keys(table, field_names(cls), where)
+        values = known_keys(table, [key for key in field_names(cls) if key != "learned"], where)
         for key in ("source", "feature_bound"):
             require(key in values, f"{where}: {key}", "be given", None)
         return cls(**values)
 
     def table(self) -> dict[str, Any]:
         """Return the TOML table that parses to this."""
-        return stated(self)
+        return {key: value for key, value in stated(self).items() if key != "learned"}
 
 
 def _settle_source(source: Source) -> None:
@@ -299,7 +304,7 @@ class HeldOut:
         A source there states only how it differs from the training source.
         """
         own = ["fraction", "public", "seed"]
-        theirs = [key for key in field_names(Source) if key not in ("feature_bound", "intercept", "public")]
+        theirs = [key for key in field_names(Source) if key not in ("feature_bound", "intercept", "public", "learned")]
         values = known_keys(table, own + theirs, where)
         differing = {key: value for key, value in values.items() if key not in own}
         stray = sorted(set(differing) - {"source"})

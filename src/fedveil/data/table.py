@@ -98,9 +98,17 @@ def choose(source: Source, names: tuple[str, ...], file: str, *, own_target: boo
     stray = next((name for name in unused if name not in set(features)), None)
     hint = "It has a scale, a fill or categories, but is the target, the client column or ignored."
     require(stray is None, "[data]", "give rules for features only", stray, hint)
-    numbers = tuple(name for name in features if name not in source.categories)
+    # Where types are left open, all cells are taken as they are written but those that must be numbers.
+    texts = set(source.categories) if source.learned == "nothing" else set(features) - _surely_numbers(source)
+    numbers = tuple(name for name in features if name not in texts)
     is_text = source.classes is not None
     return Choice(features=features, numbers=numbers, target=target, target_is_text=is_text, client=client)
+
+
+def _surely_numbers(source: Source) -> set[str]:
+    """Columns that a stated range or fill value declares to be numbers."""
+    filled = {name for name, value in source.fill.items() if not isinstance(value, str)}
+    return (set(source.scale) | filled) - set(source.categories)
 
 
 def _target(source: Source, names: tuple[str, ...], file: str, own_target: bool) -> str | None:

@@ -22,10 +22,11 @@ Array = NDArray[Any]
 class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """A classifier whose released weights are (``epsilon``, ``delta``)-differentially private.
 
-    Every bound is public and given, never learned: rows are scaled from ``feature_range`` to [-1, 1] (None: not scaled)
-    and cut to norm ``feature_bound``; gradients are clipped to ``clip`` (None: what the bound implies). ``classes``:
-    the labels in advance; None assumes that the set of labels in ``y`` is public. ``budget`` charges every fit to one
-    ledger. ``random_state`` makes a fit repeatable, and therefore not private. ``algorithm`` and ``schedule`` are the
+    ``prepare="private"`` learns ranges and means of the columns with noise, as part of the same budget. Otherwise every
+    bound is public and given, never learned: rows are scaled from ``feature_range`` to [-1, 1] (None: as they
+    are) and cut to norm ``feature_bound``; gradients are clipped to ``clip`` (None: what the bound implies).
+    ``classes``: the labels in advance; None takes the set of labels in ``y`` for public. ``budget`` charges every fit
+    to one ledger. ``random_state`` makes a fit repeatable, and not private. ``algorithm`` and ``schedule`` are the
     tables of a study file. ``coef_`` and ``intercept_`` apply to rows after scaling and cutting.
     """
 
@@ -47,6 +48,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         algorithm: Any = None,
         schedule: Any = None,
         budget: Any = None,
+        prepare: Any = "stated",
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
@@ -64,6 +66,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         self.algorithm = algorithm
         self.schedule = schedule
         self.budget = budget
+        self.prepare = prepare
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> "PrivateLogisticRegression":

@@ -20,7 +20,8 @@ from fedveil.data.split import natural_owners
 from fedveil.design import read_request
 from fedveil.errors import BadValue
 from fedveil.estimators.budget import Budget
-from fedveil.estimators.fitting import Fitted, fit
+from fedveil.estimators.fitting import Fitted, Learning, fit
+from fedveil.estimators.preparing import outline_of, planned, request_of
 from fedveil.estimators.rows import RowRule
 from fedveil.ledger.costs import cost_of
 from fedveil.model.spec import ModelPlan
@@ -36,14 +37,15 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         self, X: Any, targets: Vector, clients: Any, model: ModelPlan, classes: int, declared: tuple[Assumption, ...]
     ) -> Fitted:
         """Fit checked rows; set the attributes that all estimators have."""
-        rule = RowRule.of(self.feature_bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
+        stated = RowRule.of(self.feature_bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
+        asked = request_of(self.prepare)
         owner, names = _owners(clients, targets.size)
         records = Records(
-            features=rule.rows(X),
+            features=stated.rows(X) if asked is None else np.ones((targets.size, 1)),  # the rows are made later
             targets=targets,
             owner=owner,
             clients=len(names) or targets.size,
-            bound=rule.total,
+            bound=stated.total if asked is None else 1.0,
             classes=classes,
             names=names,
         )
@@ -54,6 +56,10 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             unit=self.unit,
             neighbours=self.neighbours,
         )
+        learning, shape = None, records.shape
+        if asked is not None:
+            measured, outline, shape = planned(asked, outline_of(stated, X.shape[1], asked.components), shape, target)
+            learning = Learning(X=X, outline=outline, preparation=measured)
         budget = self.budget
         right = budget is None or isinstance(budget, Budget)
         require(right, "budget", "be a fedveil.estimators.Budget", type(budget).__name__)
@@ -61,7 +67,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             records,
             read_request(_table("algorithm", self.algorithm)),
             Task(
-                data=records.shape,
+                data=shape,
                 model=model,
                 target=target,
                 schedule=filled(ScheduleRequest, _table("schedule", self.schedule), "schedule"),
@@ -69,7 +75,9 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             seed=self._seed(),
             budget=budget,
             declared=(*declared, *self._declared()),
+            learning=learning,
         )
+        rule = stated if found.rule is None else found.rule
         for sentence in found.plan.warnings:
             warnings.warn(sentence, UserWarning, stacklevel=3)
         self.rule_, self.fit_, self.private_ = rule, found, found.plan.private

@@ -40,6 +40,7 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         algorithm: Any = None,
         schedule: Any = None,
         budget: Any = None,
+        prepare: Any = "stated",
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
@@ -58,6 +59,7 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         self.algorithm = algorithm
         self.schedule = schedule
         self.budget = budget
+        self.prepare = prepare
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> "PrivateHuberRegressor":

@@ -22,8 +22,13 @@ from fedveil.data.load import Loaded, load
 from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
 from fedveil.design import Planned
+from fedveil.errors import BadValue
+from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.loading import Unprepared, open_columns
+from fedveil.prepare.statement import FILE as LEARNED
 from fedveil.run.conduct import Progress, System, conduct
 from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.run.preparing import planned_columns
 from fedveil.signature import FILE as SIGNATURE
 from fedveil.signature import Signature, check_signature, signature_in
 from fedveil.signing_keys import SigningKey, read_key
@@ -47,14 +52,25 @@ class Result:
     @property
     def model(self) -> ReleasedModel:
         """The released model, ready to predict."""
-        return ReleasedModel(Bundle.read(self.folder))
+        return ReleasedModel(Bundle.read(self.folder), self.certificate.plan.model.module)
 
 
 def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
-    """Return a study and its records.
+    """The study and its records: from a file, from tables (as in a file), with records of its own or given ones.
 
-    The study comes from a file or from tables like those of a file; the records from its source or from ``data``.
+    A study that leaves its preparation to be learned has no records before it is charged, and is refused here.
     """
+    found, loaded = open_any_study(study, data)
+    if isinstance(loaded, Unprepared):
+        raise BadValue(
+            "The study must state here how its columns become rows (data.feature_bound, and ranges and categories), "
+            "since this cannot learn it: its preparation is private."
+        )
+    return found, loaded
+
+
+def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | Unprepared]:
+    """The same, with columns in place of records where the preparation is to be learned."""
     if isinstance(study, Study):
         found = study
     elif isinstance(study, str | Path):
@@ -75,20 +91,27 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
         )
     require(found.source is not None, "data", "be given when the study names no source", None)
     assert found.source is not None  # noqa: S101  for the type checker
-    return found, load(
-        found.source,
-        found.split,
-        found.held_out,
-        base=found.base,
-        generator=np.random.default_rng,
-        whole_clients=found.target.unit == "client",
-    )
+    whole = found.target.unit == "client"
+    draw = np.random.default_rng
+    if found.prepare is not None:
+        return found, open_columns(
+            found.source,
+            found.split,
+            found.held_out,
+            found.prepare,
+            base=found.base,
+            generator=draw,
+            whole_clients=whole,
+        )
+    return found, load(found.source, found.split, found.held_out, base=found.base, generator=draw, whole_clients=whole)
 
 
 def plan_study(study: Wanted, data: Given = None) -> Planned:
     """Return the plan of a study, without training."""
-    found, loaded = open_study(study, data)
+    found, loaded = open_any_study(study, data)
     held = 0 if loaded.test is None else loaded.test.targets.size
+    if isinstance(loaded, Unprepared):
+        return planned_columns(found, loaded)
     train = loaded.train if found.slots is None else found.slots.blank(loaded.train)
     return found.planned(train.shape, held, loaded.test_public if held else True)
 
@@ -109,11 +132,17 @@ def run_study(
     training and test records (the test records then count as not public). ``sign``: a key, or the path of its file,
     that signs the certificate.
     """
-    key = signing_key(sign)  # first, so that an unusable key is found before anything is charged
-    found, loaded = open_study(study, data)
+    key = signing_key(sign)  # first: a key that cannot be used is found before anything is charged
+    found, loaded = open_any_study(study, data)
     folder = Path(out)
     metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
-    return concluded(folder, metrics, key, loaded.preparation)
+    rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
+    return concluded(folder, metrics, key, rule)
+
+
+def _learned_rule(folder: Path, found: Unprepared) -> Preparation | None:
+    """What the run learned, as it was written beside the model."""
+    return found.rule(LearnedPreparation.read((folder / LEARNED).read_bytes()))
 
 
 def signing_key(sign: Sign) -> SigningKey | None:

@@ -1,5 +1,8 @@
 """The sections of the page about epsilon: by observer, by bound, by delta, and by round."""
 
+from collections.abc import Sequence
+
+from fedveil.account.sampling_alone import SeenByAll
 from fedveil.report import words
 from fedveil.report.blocks import code, figure, legend, note, paragraph, section, table
 from fedveil.report.charts import Axis, Kind, Line, Row, axis, lines_chart, rows_chart
@@ -63,9 +66,21 @@ def hiding(view: View) -> Markup | None:
     seen = view.observer("final-model")
     if seen is None or not view.hidden:
         return None
-    told = "Epsilon of the final model by each way to prove it; the least that is proved counts."
-    parts = _by_bound(view, seen, told, "Every bound on the final model", _bought(seen))
+    told = (
+        "Epsilon of the final model by each way to prove it, the least that is proved counts; dashed: the same noise "
+        "with every model seen, had the records drawn their rounds themselves."
+    )
+    parts = _by_bound(view, seen, told, "Every bound on the final model", _bought(seen, view.alone), _sampled(view))
     return section("hiding", "What hiding the models bought", *parts)
+
+
+def _sampled(view: View) -> list[Row]:
+    """What sampling alone would give, every model seen."""
+    alone = view.alone
+    rows = [] if alone is None else [("Poisson", alone.poisson), ("independent", alone.independent)]
+    return [
+        Row(f"every model seen, {name} draws", e, words.epsilon_text(e), "weak") for name, e in rows if e is not None
+    ]
 
 
 def bounds(view: View) -> Markup | None:
@@ -80,7 +95,9 @@ def bounds(view: View) -> Markup | None:
     return section("bounds", "How it is proved", *parts)
 
 
-def _by_bound(view: View, seen: Observer, told: str, caption: str, intro: Markup) -> list[object]:
+def _by_bound(
+    view: View, seen: Observer, told: str, caption: str, intro: Markup, more: Sequence[Row] = ()
+) -> list[object]:
     shown = [b for b in seen.bounds if b.epsilon is not None]
     proved = {b.name: b.epsilon for b in shown if b.status == "certified" and b.epsilon is not None}
     best = seen.certified_by if seen.certified_by in proved else min(proved, key=lambda key: proved[key], default="")
@@ -92,7 +109,7 @@ def _by_bound(view: View, seen: Observer, told: str, caption: str, intro: Markup
             "best" if b.name == best else "other" if b.status == "certified" else "weak",
         )
         for b in shown
-    ]
+    ] + list(more)
     rows = [
         (
             joined([words.BOUNDS.get(b.name, b.name), " ", code(b.name)]),
@@ -106,7 +123,7 @@ def _by_bound(view: View, seen: Observer, told: str, caption: str, intro: Markup
     title, listed = "Epsilon by bound", "; ".join(f"{row.label}: {row.text}" for row in drawn)
     parts: list[object] = [None if view.private else note(_AS_IF, kind="warning"), intro]
     if drawn:
-        scale = axis([b.epsilon for b in shown if b.epsilon is not None])
+        scale = axis([row.value for row in drawn if row.value is not None])
         chart = rows_chart("by-bound", title, listed + ".", drawn, scale=scale)
         parts.append(figure(chart, told + _log_remark(scale)))
     return [*parts, tag("details", tag("summary", "All bounds"), data)]
@@ -118,28 +135,40 @@ def _epsilon_of(epsilon: float | None, status: str) -> str:
     return "–" if status == "does-not-apply" else words.NO_GUARANTEE
 
 
-def _bought(seen: Observer) -> Markup:
+def _bought(seen: Observer, alone: SeenByAll | None) -> Markup:
+    """Counted from the best that secret sampling gives with every model seen: that much is not hiding's doing."""
     proved = {b.name: b.epsilon for b in seen.bounds if b.status == "certified" and b.epsilon is not None}
     least = proved.get(seen.certified_by or "", min(proved.values(), default=None))
-    open_ = next((b.epsilon for b in seen.bounds if b.name == "unhidden"), None)
     if least is None:
         return paragraph("No bound on the final model alone could be proved.")
-    if open_ is None:
+    best = None if alone is None else alone.least
+    if alone is None or best is None:
         return paragraph(
             f"With every model open nothing could be proved; with the last one alone, epsilon {words.up(least)}."
         )
-    if least <= 0 or open_ / least < 1.005:
+    told = f"With the same noise and every model along the way seen, epsilon would be {_listed(alone)}. "
+    if least <= 0 or best / least < 1.005:
         return paragraph(
-            f"In this run hiding bought nothing that can be proved: epsilon is {words.up(least)} whether every model "
-            "is seen or only the last."
+            told,
+            f"With the last one alone it is {words.up(least)}: in this run hiding bought nothing that can be proved "
+            "beyond what secret sampling gives.",
         )
-    factor = words.down(open_ / least, 3)
     return paragraph(
-        f"With the same noise, epsilon would be {words.up(open_)} if every model along the way were seen. Because only "
-        f"the last one leaves, it is {words.up(least)}: ",
-        tag("strong", f"{factor} times smaller"),
-        ".",
+        told,
+        f"Because only the last one leaves, it is {words.up(least)}: ",
+        tag("strong", f"{words.down(best / least, 3)} times smaller"),
+        " than the best of these." if alone.poisson is not None or alone.independent is not None else ".",
     )
+
+
+def _listed(alone: SeenByAll) -> str:
+    dealt = "no number at all" if alone.known is None else words.up(alone.known)
+    found = [f"{dealt} as the records were dealt"]
+    if alone.poisson is not None:
+        found.append(f"{words.up(alone.poisson)} had every record joined rounds by secret coins of its own (Poisson)")
+    if alone.independent is not None:
+        found.append(f"{words.up(alone.independent)} had it picked one round of each pass (independent draws)")
+    return ", ".join(found)
 
 
 def curves(view: View) -> Markup | None:

@@ -1,7 +1,7 @@
 """The numbers of every figure: the papers' own settings, with our bounds next to theirs; titles state the result."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -19,19 +19,16 @@ from fedveil.report.curves import (
     Panel,
     Role,
     bounds_of,
-    epsilon_at,
     profile_panel,
 )
+from fedveil.report.hiding_figures import EPSILON, Shown, hiding_gain, hiding_sampled
 from fedveil.report.style import number
 from fedveil.theory.concentrated import epsilon_of_curve
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import REPORTED_DELTA
 from fedveil.theory.renyi import closed_epsilon, least_epsilon, mironov_epsilon, moments_order_limit, moments_rho
 
-EPSILON = Axis(label="privacy loss ε (nats)")
 DELTA_AXIS = Axis(label="failure probability δ", log=True, limits=(REPORTED_DELTA, 1.0), mark=DELTA)
-
-Shown = Mapping[str, tuple[str, Role]]
 
 
 def hidden_updates() -> Chart:
@@ -249,59 +246,6 @@ def _place(place: int, *, step: float, noise: float, strong: float) -> Panel:
     return profile_panel(f"record of round i = {place} of {rounds}", bounds)
 
 
-def hiding_gain() -> Chart:
-    """Return the figure of what hiding buys, as a federated run grows longer."""
-    shown: Shown = {
-        "unhidden": ("every model seen", "baseline"),
-        "linear-contraction": ("papers' contraction", "paper"),
-        "block": ("block, averaged", "step"),
-        "position": ("position", "best"),
-    }
-    counts = (2, 3, 5, 8, 13, 20, 30, 40, 50, 70, 100, 150, 220, 330, 500)
-    values: dict[str, list[float]] = {name: [] for name, _ in shown.values()}
-    for rounds in counts:
-        for bound in bounds_of(federated_run(rounds), shown):
-            values[bound.name].append(epsilon_at(bound))
-    curves = []
-    for name, role in shown.values():
-        y = tuple(values[name])
-        curves.append(Curve(name=name, role=role, status="certified", x=counts, y=y, value=y[-1]))
-    at = counts.index(50)
-    old, new = values["every model seen"][at], values["position"][at]
-    return Chart(
-        name="hiding-gain",
-        title=f"What hiding buys: 50 rounds with the same noise, ε {number(new)} instead of {number(old)}",
-        caption="ε at δ 10⁻⁵ when only the final model is released. Batches of 20 users in a secret order, one pass, "
-        "replace one; step 0.1, L 1, convex, smoothness up to 20, D 2, noise 0.62 per user. All curves are certified."
-        + _jump(counts, values["position"]),
-        panels=(Panel(title="", curves=tuple(curves)),),
-        x=Axis(label="number of rounds", log=True, limits=(2.0, float(counts[-1]))),
-        y=Axis(label=EPSILON.label, limits=(0.0, 1.08 * old)),
-    )
-
-
-def _jump(counts: Sequence[int], values: Sequence[float]) -> str:
-    """Return a sentence about where a costlier, sharper form of a bound is given up, if there is such a place."""
-    for before, after, low, high in zip(counts, counts[1:], values, values[1:], strict=False):
-        if high > 1.001 * low:
-            return f" Between {before} and {after} rounds position's linear program gives way to its quicker star form."
-    return ""
-
-
-def federated_run(rounds: int) -> LastIterate:
-    """Return the example of the README: batches of 20, constant steps."""
-    return LastIterate(
-        rounds=rounds,
-        batch=20,
-        order="secret",
-        step_size=0.1,
-        lipschitz=1.0,
-        smoothness=1.0,
-        diameter=2.0,
-        noise_std=0.62,
-    )
-
-
 FIGURES: dict[str, Callable[[], Chart]] = {
     "hidden-updates": hidden_updates,
     "renyi-conversion": conversion,
@@ -310,4 +254,5 @@ FIGURES: dict[str, Callable[[], Chart]] = {
     "places-convex": convex_places,
     "places-strongly-convex": strongly_convex_places,
     "hiding-gain": hiding_gain,
+    "hiding-sampled": hiding_sampled,
 }

@@ -6,6 +6,7 @@ from fedveil.algorithms.registry import title_of
 from fedveil.certificate.assumptions import Assumption
 from fedveil.mechanism import LastIterate
 from fedveil.plan import Plan
+from fedveil.prepare.words import fact_rows
 from fedveil.report import quality_section, words
 from fedveil.report.blocks import badge, code, figure, note, paragraph, section, table
 from fedveil.report.charts import Axis, Line, Row, axis, lines_chart, rows_chart
@@ -62,10 +63,11 @@ def _bars(found: Utility, metric: str) -> Markup:
         )
         for score in scored
     ]
-    scale = Axis(0.0, 1.0) if share else axis([score.values[metric] for score in scored], log=False)
+    ends = [end for row in rows for end in row.interval or ()]
+    scale = Axis(0.0, 1.0) if share else axis([*(score.values[metric] for score in scored), *ends], log=False)
     listed = "; ".join(f"{row.label}: {row.text}" for row in rows) + "."
     caption = f"{_METRICS[metric].capitalize()} on the test records, {'larger' if share else 'smaller'} is better."
-    caption += " The thin lines are 95% intervals (Wilson)." if share and found.records else ""
+    caption += " The thin lines are 95% intervals." if any(row.interval for row in rows) else ""
     caption += "" if found.constant is None else " The best constant answer is that of the test records themselves."
     return figure(rows_chart("by-model", _METRICS[metric].capitalize(), listed, rows, scale=scale), caption)
 
@@ -174,6 +176,7 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
         ("model", f"{plan.model.kind}, {plan.dimension:,} parameters"),
         ("l2 term", _given(plan.model.l2)),
         *([("who adds up", _trusted(plan.trust))] if plan.trust.shared else []),
+        *([] if plan.preparation is None else fact_rows(plan.preparation, plan.target)),
     ]
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedveil.account.hidden import per_round
+from fedveil.account.sampling_alone import SeenByAll, seen_by_all
 from fedveil.audit.record import FILE as AUDIT
 from fedveil.audit.record import read_audit
+from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.assumptions import Assumption
 from fedveil.checks import require
 from fedveil.errors import BadValue
@@ -102,7 +104,8 @@ class View:
 
     ``places`` and ``schedule`` are for hidden runs only; ``clients``: each client's own epsilon (None: no guarantee),
     if the method gives clients different ones; ``audit``: what attacks found, if the run was attacked; ``signer``: the
-    fingerprint of the key in the certificate's signature; ``fits``: whether the signature is valid.
+    fingerprint of the key in the certificate's signature; ``fits``: whether the signature is valid; ``alone``: what
+    secret sampling gives at the noise of a hidden run when every model is seen.
     """
 
     plan: Plan
@@ -120,6 +123,7 @@ class View:
     audit: AuditView | None = None
     signer: str | None = None
     fits: bool = False
+    alone: SeenByAll | None = None
 
     @property
     def hidden(self) -> bool:
@@ -145,7 +149,10 @@ def view_of(folder: Path) -> View:
     metrics = _json(folder / "metrics.json")
     try:
         observers = tuple(_observer(given) for given in certificate["guarantees"])
-        released = tuple(_released(given) for given in certificate["released"])
+        released = (
+            *(_released(given) for given in certificate["released"]),
+            *_bundled(folder, certificate["released"]),
+        )
         stated, private = certificate["plan"], certificate["private"]
         named = {key: str(certificate[key]) for key in ("run", "version")}
         utility = _utility(metrics)
@@ -169,13 +176,14 @@ def view_of(folder: Path) -> View:
         curves=tuple(
             curve_of(plan, seen.adversary, seen.bounds, (seen.delta, seen.epsilon)) for seen in _drawn(plan, observers)
         ),
-        places=places_of(plan) if hidden and final else None,
+        places=places_of(plan) if hidden and final and plan.preparation is None else None,
         utility=utility,
         schedule=_schedule(plan) if hidden else None,
         clients=clients,
         audit=_audit(folder / AUDIT, stated, named["run"]),
         signer=None if signature is None else signature.signer.fingerprint,
         fits=signature is not None and signature.fits((folder / "certificate.json").read_bytes()),
+        alone=seen_by_all(plan.hidden.run, plan.target.delta) if hidden and final else None,
         **named,
     )
 
@@ -231,6 +239,22 @@ def _released(given: Mapping[str, Any]) -> Released:
         sha256=None if digest is None else str(digest),
         note=str(given.get("note", "")),
     )
+
+
+def _bundled(folder: Path, listed: Sequence[Mapping[str, Any]]) -> list[Released]:
+    """The bundle, which holds the certificate and so is not named in it: it is covered where the model is."""
+    model = [row for row in listed if row["file"] == "model.npz"]
+    if not model or not (folder / BUNDLE).exists():
+        return []
+    note = "the plan, the model and the certificate as they are, and what the study states about the columns"
+    return [
+        Released(
+            what="the same model, with all that a prediction needs",
+            file=BUNDLE,
+            covered=model[0]["covered"] is True,
+            note=note,
+        )
+    ]
 
 
 def _utility(metrics: Mapping[str, Any]) -> Utility | None:

@@ -17,7 +17,8 @@ from fedveil.errors import BadValue, FedveilError
 from fedveil.run.files import write_atomically
 from fedveil.sums.seam import Summed, Summing, Whole
 
-NAME = "answers"  # in the private folder, because who is missing may reveal the order of the rounds
+NAME = "answers"  # in the private folder: who is missing may tell the order of the rounds
+OF_PREPARATION = "answers_of_preparation"
 
 
 @dataclass(slots=True, eq=False)

@@ -36,6 +36,9 @@ from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.model.torch import TorchLoss
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.plan import Plan, read_plan, write_plan
+from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.loading import Unprepared
+from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.run import answers, coins
 from fedveil.run.answers import Answers
 from fedveil.run.coins import Kept, check_commitment, settle_coins
@@ -43,7 +46,8 @@ from fedveil.run.ending import LAST, destroy_secrets, ended, has_released
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.run.keeper import Keeper
 from fedveil.run.measure import measure, published
-from fedveil.run.sums import check_ready, summing_of
+from fedveil.run.preparing import learned_from, planned_columns, write_notes
+from fedveil.run.sums import check_ready, summing_of, summing_of_preparation
 from fedveil.run.train import train
 from fedveil.study import Books, Study
 from fedveil.values import Vector
@@ -76,7 +80,7 @@ class Interrupted(FedveilError):
 
 def conduct(
     study: Study,
-    loaded: Loaded,
+    loaded: Loaded | Unprepared,
     folder: Path,
     *,
     resume: bool = False,
@@ -91,27 +95,74 @@ def conduct(
     with sole_use(private_folder(folder / "private")):
         if resume and has_released(folder):
             return ended(folder)
+        if isinstance(loaded, Unprepared):
+            return _conduct_prepared(study, loaded, folder, resume, watch, system)
         slots = study.slots
         blank = loaded.train if slots is None else slots.blank(loaded.train)
-        plan = _settle_plan(study, loaded, blank.shape, folder, resume)
+        plan = _settle_plan(study, loaded, blank.shape, folder, resume, lambda: _planned(study, loaded, blank.shape))
         kept = None if slots is None else _settle_coins(study, slots, folder, system)
         train = loaded.train if slots is None or kept is None else slots.placed(loaded.train, kept.coins)
-        name, entropy = _settle_key(study, plan, train, folder, system)
-        with _charged(study, plan, name, kept, loaded, folder, resume, system) as books:
+        name, entropy = _settle_key(study, plan, train.fingerprint, folder, system)
+        prints = loaded.fingerprint, loaded.train.fingerprint
+        with _charged(study, plan, name, kept, prints, folder, resume, system) as books:
             trained = _train(plan, train, name, entropy, folder, system, watch)
             measured = loaded if slots is None else _widened(loaded, slots)
             return _release(plan, measured, trained, entropy, folder, books)
 
 
-def _settle_plan(study: Study, loaded: Loaded, shape: DataShape, folder: Path, resume: bool) -> Plan:
+def _conduct_prepared(
+    study: Study,
+    found: Unprepared,
+    folder: Path,
+    resume: bool,
+    watch: Callable[[Progress], None] | None,
+    system: System,
+) -> dict[str, Any]:
+    """The same for a study whose preparation is learned: after the charge, and before training."""
+    planned = planned_columns(study, found).plan  # from public numbers alone; a run to be resumed has the same
+    shape = planned.data
+    plan = _settle_plan(study, found, shape, folder, resume, lambda: planned)
+    name, entropy = _settle_key(study, plan, found.cells_fingerprint, folder, system)
+    prints = found.fingerprint, found.cells_fingerprint
+    with _charged(study, plan, name, None, prints, folder, resume, system) as books:
+        learned = _learn(plan, found, name, entropy, folder, system)
+        loaded = found.loaded(learned)
+        write_notes(found, learned, folder / "private")
+        trained = _train(plan, loaded.train, name, entropy, folder, system, watch)
+        return _release(plan, loaded, trained, entropy, folder, books, learned)
+
+
+def _learn(
+    plan: Plan, found: Unprepared, name: str, entropy: Entropy, folder: Path, system: System
+) -> LearnedPreparation:
+    """What is measured; a run that is begun again measures the same numbers of the same clients."""
+    if not plan.trust.shared:
+        return learned_from(plan, found, entropy)
+    path, sums = folder / "private" / answers.OF_PREPARATION, summing_of_preparation(plan, entropy)
+    asked = Answers.open(path, name, system.fails, sums)
+    return learned_from(plan, found, entropy, asked.add_up, asked.fails)
+
+
+def _planned(study: Study, loaded: Loaded, shape: DataShape) -> Plan:
+    held = 0 if loaded.test is None else loaded.test.targets.size
+    return study.planned(shape, held, loaded.test_public if held else True).plan
+
+
+def _settle_plan(
+    study: Study,
+    loaded: Loaded | Unprepared,
+    shape: DataShape,
+    folder: Path,
+    resume: bool,
+    planned: Callable[[], Plan],
+) -> Plan:
     """Return a new plan for a new folder, or the existing plan when resuming."""
     path = folder / "plan.toml"
     if not resume:
         hint = "Name another folder, or go on with --resume."
         require(not path.exists(), "--out", "name a folder without a run in it", str(folder), hint)
-        held = 0 if loaded.test is None else loaded.test.targets.size
         write_atomically(folder / "private" / "study", _wished(study))
-        plan = study.planned(shape, held, loaded.test_public if held else True).plan
+        plan = planned()
         check_ready(plan)
         write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
         return plan
@@ -142,7 +193,7 @@ def _settle_plan(study: Study, loaded: Loaded, shape: DataShape, folder: Path, r
 def _wished(study: Study) -> bytes:
     """Return everything that a study says, except where its books and files are."""
     text = repr(replace(study, base=Path(), books=Books()))
-    return text.encode()
+    return (text if study.prepare is None else f"{text} {study.prepare!r}").encode()
 
 
 def _settle_coins(study: Study, slots: Canaries, folder: Path, system: System) -> Kept:
@@ -166,7 +217,9 @@ def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
     return replace(loaded, train=slots.widened(loaded.train), test=test)
 
 
-def _settle_key(study: Study, plan: Plan, train: Records, folder: Path, system: System) -> tuple[str, Entropy]:
+def _settle_key(
+    study: Study, plan: Plan, fingerprint: Callable[[bytes], str], folder: Path, system: System
+) -> tuple[str, Entropy]:
     """Return the name of the run and its randomness, which are drawn once and kept privately until the release."""
     if study.seed is not None:
         name = sha256(f"{plan.hash} {study.seed}".encode()).hexdigest()[:32]
@@ -178,8 +231,8 @@ def _settle_key(study: Study, plan: Plan, train: Records, folder: Path, system: 
         write_atomically(path, system.random(16 + KEY_BYTES))
     content = path.read_bytes()
     require(len(content) == 16 + KEY_BYTES, str(path), f"hold {16 + KEY_BYTES} bytes", len(content))
-    # The keyed fingerprint of the data is part of the context, so the same noise is never used with other data.
-    return content[:16].hex(), Entropy.from_key(content[16:], context=plan.hash + train.fingerprint(content[16:]))
+    # The data's keyed fingerprint is part of the context: the same noise never meets other data.
+    return content[:16].hex(), Entropy.from_key(content[16:], context=plan.hash + fingerprint(content[16:]))
 
 
 @contextmanager
@@ -188,7 +241,7 @@ def _charged(
     plan: Plan,
     name: str,
     kept: Kept | None,
-    loaded: Loaded,
+    prints: tuple[Callable[[bytes], str], Callable[[bytes], str]],
     folder: Path,
     resume: bool,
     system: System,
@@ -197,10 +250,10 @@ def _charged(
     own = folder / "private" / "ledger.sqlite"
     with ExitStack() as stack:
         try:
-            older = loaded.train.fingerprint
-            books = settled_place(study, own, loaded.fingerprint, older, begun=resume, urandom=system.random) or own
+            fingerprint, older = prints
+            books = settled_place(study, own, fingerprint, older, begun=resume, urandom=system.random) or own
             write_atomically(folder / "private" / POINTER, f"{books.absolute()}\n".encode())
-            opened = Ledger.open(books, loaded.fingerprint, older=older, urandom=system.random)
+            opened = Ledger.open(books, fingerprint, older=older, urandom=system.random)
             ledger = stack.enter_context(opened)
             transaction = Transaction(ledger, name, moment(plan, system.now()))
             extra = None if kept is None else {coins.CHARGED: kept.commitment}
@@ -262,13 +315,23 @@ def _asked(plan: Plan, name: str, entropy: Entropy, folder: Path, system: System
 
 
 def _release(
-    plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy, folder: Path, books: Transaction
+    plan: Plan,
+    loaded: Loaded,
+    model: Vector,
+    entropy: Entropy,
+    folder: Path,
+    books: Transaction,
+    learned: LearnedPreparation | None = None,
 ) -> dict[str, Any]:
     """Record the release, then publish the model; afterwards destroy the key and the hidden state."""
     metrics = published(plan, measure(plan, loaded, model, entropy), folder / "private")
-    data = model_file(plan, model)
+    data = model_file(plan, model, learned)
     also = ["metrics.json"] if metrics["test"] else []
+    if learned is not None:
+        also.append(PREPARATION)
     books.release(data, also=also)
+    if learned is not None:
+        write_atomically(folder / PREPARATION, learned.text().encode(), mode=PUBLIC)
     write_atomically(folder / "model.npz", data, mode=PUBLIC)
     text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
     write_atomically(folder / "metrics.json", text.encode(), mode=PUBLIC)
@@ -277,8 +340,11 @@ def _release(
     return metrics
 
 
-def model_file(plan: Plan, model: Any) -> bytes:
-    """Return the model as an archive of plain arrays that loads without pickle; equal models give equal bytes."""
+def model_file(plan: Plan, model: Any, learned: LearnedPreparation | None = None) -> bytes:
+    """Plain arrays that load without pickle; equal models give equal bytes.
+
+    A learned preparation is part of the model: its file is named here by its digest.
+    """
     loss = plan.model.loss
     if isinstance(loss, TorchLoss):  # training learned the difference from a public start, and the model is their sum
         more: dict[str, Any] = {"start": loss.start(plan.data.features)}
@@ -287,6 +353,8 @@ def model_file(plan: Plan, model: Any) -> bytes:
         more = {"coefficients": table[:real]}
         if plan.canaries is not None:  # drop the canaries' columns, which are zero in every record but a canary
             more["canaries"] = table[real:]
+    if learned is not None:
+        more["preparation"] = np.array(sha256(learned.text().encode()).hexdigest())
     buffer = io.BytesIO()
     np.savez(buffer, kind=np.array(loss.kind), parameters=model, **more)
     return buffer.getvalue()

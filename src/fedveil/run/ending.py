@@ -15,8 +15,13 @@ from fedveil.ledger.store import settle
 from fedveil.run import answers
 from fedveil.strict_json import read_object
 
-LAST: Final = "ledger.jsonl"  # the last file of a release: if it is there, so are all the others
-SECRETS: Final = ("key", "checkpoint", answers.NAME)  # in the private folder; the most sensitive is removed first
+LAST: Final = "ledger.jsonl"  # the last file of a release: where it is, all others are
+SECRETS: Final = (
+    "key",
+    "checkpoint",
+    answers.NAME,
+    answers.OF_PREPARATION,
+)  # in the private folder; what tells most goes first
 
 
 def has_released(folder: Path) -> bool:

@@ -9,12 +9,22 @@ from fedveil.algorithms.shares import plain_sum
 from fedveil.errors import NotAvailable
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
+from fedveil.prepare.statement import NAMES
 from fedveil.sums.seam import Summed, Summing, Whole
+
+Floors = list[tuple[int, int]]  # of each sum: how many clients take part in it, and how many must
 
 
 def summing_of(plan: Plan, entropy: Entropy) -> Summing:
     """Return what adds up the rounds of a plan; every way gives the same whole numbers."""
-    return SERVERS[plan.trust.server](plan, entropy)
+    return SERVERS[plan.trust.server](plan, entropy, floors_of(plan), "")
+
+
+def summing_of_preparation(plan: Plan, entropy: Entropy) -> Summing:
+    """What adds up the measurements of a plan by parts, all clients in each; masks and keys of its own."""
+    size = plan.data.clients
+    floors = [(size, max(1, plan.trust.least(size)))] * len(NAMES) if plan.trust.shared else []
+    return SERVERS[plan.trust.server](plan, entropy, floors, " of the preparation")
 
 
 def check_ready(plan: Plan) -> None:
@@ -22,40 +32,41 @@ def check_ready(plan: Plan) -> None:
     summing_of(plan, Entropy.from_system())
 
 
-def _trusted(plan: Plan, entropy: Entropy) -> Summing:
+def _trusted(plan: Plan, entropy: Entropy, floors: Floors, label: str) -> Summing:
     return plain_sum
 
 
-def _secure(plan: Plan, entropy: Entropy) -> Summing:
+def _secure(plan: Plan, entropy: Entropy, floors: Floors, label: str) -> Summing:
     part = _part("fedveil.sums.masks.rounds", plan)
-    seed = entropy.words("secure aggregation", 0, 4).tobytes()
+    seed = entropy.words(f"secure aggregation{label}", 0, 4).tobytes()
     told, signed = plan.trust.colluders, plan.trust.identities is not None
 
     def make(most: int, least: int) -> Summing:
-        made: Summing = part.SecureSumming(_name(plan, entropy), seed, least=least, colluders=told, signed=signed)
+        made: Summing = part.SecureSumming(
+            _name(plan, entropy, label), seed, least=least, colluders=told, signed=signed
+        )
         return made
 
-    return _by_floor(plan, make)
+    return _by_floor(floors, make)
 
 
-def _homomorphic(plan: Plan, entropy: Entropy) -> Summing:
+def _homomorphic(plan: Plan, entropy: Entropy, floors: Floors, label: str) -> Summing:
     part = _part("fedveil.sums.homomorphic.rounds", plan)
-    return _by_floor(plan, lambda most, least: part.HomomorphicSumming(most, least=least))
+    return _by_floor(floors, lambda most, least: part.HomomorphicSumming(most, least=least))
 
 
-def _name(plan: Plan, entropy: Entropy) -> bytes:
-    """Return 32 public bytes that name the run's sums and order its rings.
+def _name(plan: Plan, entropy: Entropy, label: str) -> bytes:
+    """32 public bytes that name the run's sums and order its rings.
 
     They are salted for each run. The plan is known long before, and colluders who knew the ring in advance could
     surround a victim in it.
     """
-    salt = entropy.words("secure aggregation's salt", 0, 4).tobytes()
+    salt = entropy.words(f"secure aggregation's salt{label}", 0, 4).tobytes()
     return sha256(bytes.fromhex(plan.hash) + salt).digest()
 
 
-def _by_floor(plan: Plan, make: Callable[[int, int], Summing]) -> Summing:
+def _by_floor(floors: Floors, make: Callable[[int, int], Summing]) -> Summing:
     """Return one sum for all rounds, or one for each minimum number of answers below which clients open nothing."""
-    floors = floors_of(plan)
     made = {least: make(max(most for most, _ in floors), least) for _, least in floors}
 
     def add_up(turn: int, parts: Mapping[int, Whole], /) -> Summed:
@@ -64,7 +75,7 @@ def _by_floor(plan: Plan, make: Callable[[int, int], Summing]) -> Summing:
     return add_up
 
 
-def floors_of(plan: Plan) -> list[tuple[int, int]]:
+def floors_of(plan: Plan) -> Floors:
     """Return, for each sum of the run, how many clients take part in it and how many must answer."""
     sizes, trust = plan.method.cohorts(plan.data, plan.target), plan.trust
     return [(size, max(1, trust.least(size))) for size in sizes[:: plan.method.window]]
@@ -78,7 +89,7 @@ def _part(name: str, plan: Plan) -> Any:
         raise NotAvailable(f'trust.server = "{plan.trust.server}" cannot run here: {error}.') from error
 
 
-SERVERS: dict[str, Callable[[Plan, Entropy], Summing]] = {
+SERVERS: dict[str, Callable[[Plan, Entropy, Floors, str], Summing]] = {
     "trusted": _trusted,
     "secure-aggregation": _secure,
     "homomorphic": _homomorphic,

@@ -7,7 +7,7 @@ that keeps its mean, and one Fourier transform convolves them. Theory page: samp
 """
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +20,10 @@ from fedveil.theory.loss import FiniteLaw, GaussianLaw, LossLaw, law_of_profile
 from fedveil.values import Vector
 
 _CELLS = 3000  # of the normal variable, for each summand
-_FINE = 6e-5  # the variance that rounding may add, relative
+_FINE, _ROUGH = 6e-5, 8e-4  # the variance that rounding may add, relative; where many epsilons are asked for
 _BELOW = 6.0  # deviations below which a summand counts as what it is there
 _DEEPEST = 2.0**14  # grid steps below which a summand counts as that: more, and too little to be made up for
-_POINTS = 160  # epsilons at which a pass is taken into a composition
+_POINTS = 120  # epsilons at which a pass is taken into a composition
 _LEAST = 1e-12  # the delta at which they end
 _WIDEST = 60.0  # epsilon beyond which they are not followed
 _COARSENINGS = 12
@@ -31,17 +31,17 @@ _LONGEST = 1 << 19  # points of the circle
 _UNIT = 2.0**-52
 
 
-def exchange_delta(summands: Summands, epsilon: float, tail: float = 1e-11) -> float:
-    """Return an upper bound on $E(R - e^\\epsilon R')_+$; ``tail``.
+def exchange_delta(summands: Summands, epsilon: float, tail: float = 1e-11, fine: float = _FINE) -> float:
+    r"""Return an upper bound on $E(R - e^\epsilon R')_+$.
 
-    How much of R may be given up, and is counted as lost.
+    ``tail``: how much of R may be given up, and is counted as lost; ``fine``: the variance that rounding may add.
     """
     if not 0 <= epsilon < 100:
         return 1.0
     gamma = math.exp(epsilon)
     number = sum(count for _, count in summands)
     spread = sum(count * _variance(part, gamma) for part, count in summands)
-    step = math.sqrt(6 * _FINE * spread / number)
+    step = math.sqrt(6 * fine * spread / number)
     for _ in range(_COARSENINGS):
         try:
             return min(1.0, _convolved(summands, gamma, step, tail))
@@ -178,7 +178,8 @@ def exchange_law(law: LossLaw) -> LossLaw:
 def _profiled(law: AllocationLaw) -> FiniteLaw:
     """Return the law that the bound allows at many epsilons."""
     top = max(1e-6, math.sqrt(sum(count * _variance(part, 1.0) for part, count in law.summands)))
-    while top < _WIDEST and exchange_delta(law.summands, top, law.tail) > max(_LEAST, 4 * law.tail):
+    delta = partial(exchange_delta, law.summands, tail=law.tail, fine=_ROUGH)
+    while top < _WIDEST and delta(top) > max(_LEAST, 4 * law.tail):
         top *= 1.4
     epsilons = np.linspace(0.0, top, _POINTS)
-    return law_of_profile(epsilons, np.array([exchange_delta(law.summands, float(e), law.tail) for e in epsilons]))
+    return law_of_profile(epsilons, np.array([delta(float(e)) for e in epsilons]))

@@ -255,3 +255,4 @@ def _dpsgd(method: Method) -> DpSgd:
 
 
 REQUEST = DpSgdRequest
+WEIGHED_FOR = ("record",)  # the units for which kind = "auto" weighs it

@@ -23,7 +23,7 @@ from fedveil.algorithms.share_words import Row, answer_row, holder_rows, site_ro
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer
-from fedveil.mechanism import Mechanism
+from fedveil.mechanism import Gaussian, Mechanism, with_beside
 from fedveil.model.rounding import UNIT, rounding_bound
 from fedveil.model.spec import ModelPlan
 from fedveil.tables import known
@@ -169,10 +169,17 @@ class DpSgd(EveryModelSeen):
         return [sum(turn < own for own in rounds) for turn in range(self.total)]
 
     def answer(
-        self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
+        self,
+        adversary: Adversary,
+        data: DataShape,
+        target: Target,
+        delta: float,
+        trust: Trust = CENTRAL,
+        beside: Gaussian | None = None,
     ) -> Answer:
         """Return the guarantee of the worst client; no observer sees more than all noised updates."""
-        return max((_answer(m, delta) for m in self._charges(target)), key=lambda found: found.epsilon)
+        charges = (with_beside(m, beside) for m in self._charges(target))
+        return max((_answer(m, delta) for m in charges), key=lambda found: found.epsilon)
 
     def clients(self, delta: float, target: Target, count: int | None = None) -> list[tuple[int, float]]:
         """Return each client's own epsilon; ``count``: the number of clients if all share one settings."""

@@ -224,3 +224,4 @@ def _fedavg(method: Method) -> FedAvg:
 
 
 REQUEST = FedAvgRequest
+WEIGHED_FOR = ("client",)  # the units for which kind = "auto" weighs it

@@ -20,7 +20,7 @@ from fedveil.algorithms.share_words import SENT_ALWAYS, Row, drawn, share_rows
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer, Bound, Neighbours
-from fedveil.mechanism import Gaussian, Mechanism, Repeat, SampledGaussian
+from fedveil.mechanism import Gaussian, Mechanism, Repeat, SampledGaussian, with_beside
 from fedveil.model.spec import ModelPlan
 from fedveil.target import Target
 from fedveil.theory.grid import LARGEST_STATE, SAMPLER_DISTANCE
@@ -173,18 +173,24 @@ class FedAvg(Tabled, EveryModelSeen):
         return Repeat(of=once, times=self.rounds)
 
     def answer(
-        self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
+        self,
+        adversary: Adversary,
+        data: DataShape,
+        target: Target,
+        delta: float,
+        trust: Trust = CENTRAL,
+        beside: Gaussian | None = None,
     ) -> Answer:
         """Compose over the rounds what this observer sees."""
         seen = self.mechanism(adversary, data, target.neighbours, trust)
         if seen is None:
             return Answer(epsilon=math.inf, delta=delta, certified_by=None, bounds=(_NOISELESS,))
-        found = account_for(seen, delta=delta)
+        found = account_for(with_beside(seen, beside), delta=delta)
         if adversary not in ("final-model", "every-model") or self.noise != "shared":
             return found
         # An observer of every sum and of who took part sees everything that these see, so its guarantee is theirs too.
         sums = self.mechanism("server-with-secure-aggregation", data, target.neighbours, trust)
-        other = found if sums is None else account_for(sums, delta=delta)
+        other = found if sums is None else account_for(with_beside(sums, beside), delta=delta)
         return other if other.epsilon < found.epsilon else found
 
     def grid(

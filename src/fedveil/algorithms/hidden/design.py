@@ -210,3 +210,4 @@ def _whole_clients(designed: Designed, schedule: ScheduleRequest, shape: DataSha
 
 
 REQUEST = HiddenRequest
+WEIGHED_FOR = ("record", "client")  # the units for which kind = "auto" weighs it

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ from fedveil.account.evaluator import Evaluator, bound_of, least_of
 from fedveil.account.grid import Grid
 from fedveil.account.hidden import lipschitz_of_step, per_round
 from fedveil.account.observers import Participation, views
+from fedveil.account.profile import composed
 from fedveil.account.shares import Shares, views_of_shares
 from fedveil.algorithms.base import Served
 from fedveil.algorithms.hidden.crowd import crowd, crowded, steepness
@@ -27,7 +29,7 @@ from fedveil.algorithms.share_words import Row
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer
-from fedveil.mechanism import LastIterate
+from fedveil.mechanism import Gaussian, LastIterate
 from fedveil.mechanism_file import last_iterate_table, mechanism_of
 from fedveil.model.rounding import rounding_bound
 from fedveil.model.rows import grain_of
@@ -120,16 +122,29 @@ class Hidden(Served):
         return [round(size) // each for size in per_round(self.run.batch, self.run).tolist()]
 
     def answer(
-        self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
+        self,
+        adversary: Adversary,
+        data: DataShape,
+        target: Target,
+        delta: float,
+        trust: Trust = CENTRAL,
+        beside: Gaussian | None = None,
     ) -> Answer:
         """Return the bounds on hidden runs, as this observer sees them."""
-        bounds = [bound_of(e, delta, None) for e in self.views(adversary, data, target, trust)]
+        bounds = [bound_of(e, delta, None) for e in self.views(adversary, data, target, trust, beside)]
         return least_of(bounds, delta, None)
 
     def views(
-        self, adversary: Adversary, data: DataShape, target: Target, trust: Trust = CENTRAL
+        self,
+        adversary: Adversary,
+        data: DataShape,
+        target: Target,
+        trust: Trust = CENTRAL,
+        beside: Gaussian | None = None,
     ) -> Sequence[Evaluator]:
-        """Return every bound on what this observer learns, with ideal noise."""
+        """Every bound on what this observer learns, with ideal noise; one for all with what it learns ``beside``."""
+        if beside is not None:
+            return [_composed(self, adversary, data, target, trust, beside)]
         who = self.participation(data, target)
         if trust.shared:
             return views_of_shares(self.run, adversary, who, self.shares(data, target, trust))
@@ -292,6 +307,14 @@ class Hidden(Served):
     def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
         """Return facts about order, rounds and noise."""
         return fact_rows(self, target)
+
+
+@lru_cache(maxsize=32)
+def _composed(
+    method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust, beside: Gaussian
+) -> Evaluator:
+    """Kept, since the curve of the run is worked out once for all questions about the composition."""
+    return composed(method.views(adversary, data, target, trust), beside)
 
 
 def _check_units(method: Hidden, data: DataShape, target: Target) -> None:

@@ -19,7 +19,7 @@ from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Answer, Bound, Neighbours
-from fedveil.mechanism import Compose, Gaussian, Mechanism, Repeat, SampledGaussian
+from fedveil.mechanism import Compose, Gaussian, Mechanism, Repeat, SampledGaussian, with_beside
 from fedveil.model.rounding import rounding_bound
 from fedveil.model.spec import ModelPlan
 from fedveil.target import Target
@@ -148,11 +148,18 @@ class SimFL(Tabled, EveryModelSeen):
         return [data.clients] * self.total
 
     def answer(
-        self, adversary: Adversary, data: DataShape, target: Target, delta: float, trust: Trust = CENTRAL
+        self,
+        adversary: Adversary,
+        data: DataShape,
+        target: Target,
+        delta: float,
+        trust: Trust = CENTRAL,
+        beside: Gaussian | None = None,
     ) -> Answer:
         """Compose over the rounds; against a curious party, also give the guarantee for each party's own view."""
-        found = account_for(self.mechanism(adversary, data.clients, target.neighbours), delta=delta)
-        if adversary != "curious-client":
+        seen = with_beside(self.mechanism(adversary, data.clients, target.neighbours), beside)
+        found = account_for(seen, delta=delta)
+        if adversary != "curious-client" or beside is not None:
             return found
         rows = [self._row(group, data.clients, target, delta) for group in self.groups(data.clients)]
         return replace(found, bounds=(*found.bounds, *rows))

@@ -35,6 +35,10 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Plan:
         raise Refused("malformed") from error
     if not same:
         raise Refused("other-plan")
+    if (
+        plan.preparation is not None
+    ):  # a site knows no measurements, so nobody may ask it to train as if it had made them
+        raise Refused("not-by-parts")
     if not (plan.trust.shared or acts_of(plan.method.kind).relay is not None):
         raise Refused("not-by-parts")
     return plan

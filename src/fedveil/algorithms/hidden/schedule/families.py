@@ -158,7 +158,7 @@ def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
         return expected_variance(problem, frame.rounds, frame.batches, steps, spread)
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / frame.batches
     factors = later_factors(problem, steps)
-    if problem.stopping == "random" and problem.hidden and problem.noise == "gaussian":  # rounds of one kind
+    if problem.stopping == "random" and problem.hidden and frame.passes > 1:  # rounds of one kind, Gaussian noise
         shrink = float(factors[-2]) if factors.size > 1 else 1.0
         return (gaps / likely_ratio(problem, shrink, frame.rounds, frame.passes) * target_mu(problem)) ** 2
     if frame.kind == "decaying":

@@ -1,0 +1,70 @@
+"""What secret sampling alone is worth: a hidden run's steps and noise, with every model seen and other orders.
+
+The factor between "every model seen, order known" and a certificate mixes two things: that nobody knows who took part
+when, and that nobody saw the models along the way. A run whose records draw their own rounds has the first without
+the second. So what hiding buys is counted from the best of these.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedveil.account.evaluator import epsilon_of
+from fedveil.account.hidden import per_round
+from fedveil.account.last_iterate import evaluators
+from fedveil.account.sampled_observers import known_draws
+from fedveil.mechanism import LastIterate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenByAll:
+    """Epsilon at equal noise when every model is seen: records dealt as they are, or drawing their rounds secretly.
+
+    ``known``: as they are dealt; once every model is seen a fixed order hides nothing, even if it is secret. None where
+    it has no meaning (other noise than Gaussian) or nothing can be promised.
+    """
+
+    known: float | None
+    poisson: float | None
+    independent: float | None
+
+    @property
+    def least(self) -> float | None:
+        """The best that sampling does without hiding."""
+        return min((e for e in (self.known, self.poisson, self.independent) if e is not None), default=None)
+
+
+def seen_by_all(run: LastIterate, delta: float) -> SeenByAll:
+    """The same rounds with every model seen.
+
+    Poisson: every record joins each round with the chance that the batch is of all records (the largest batch, if they
+    differ). Independent: it picks one round of each pass. Divisors, steps and noise stay as they are.
+    """
+    known = _seen(known_draws(run) if run.sampled else run, delta)
+    if run.noise != "gaussian":
+        return SeenByAll(known=known, poisson=None, independent=None)
+    batches = per_round(run.batch, run)[: run.rounds]
+    records = run.records if run.records is not None else int(batches.sum())
+    plain = replace(run, place=None, rate=None, largest_batch=None, stopping="end", order="independent", records=None)
+    share = run.rate if run.rate is not None else min(1.0, max(float(np.max(batches)) / records, 1e-12))
+    apart = run.order != "poisson" or abs(share * run.rounds - 1) < 1e-6  # else there is no pass to pick a round of
+    return SeenByAll(
+        known=known,
+        poisson=_seen(replace(plain, order="poisson", rate=share), delta),
+        independent=_seen(plain, delta) if apart else None,
+    )
+
+
+def _seen(run: LastIterate, delta: float) -> float | None:
+    value = epsilon_of(next(e for e in evaluators(run) if e.name == "unhidden"), delta)
+    return value if value < math.inf else None
+
+
+def bought(seen: SeenByAll, epsilon: float) -> float | None:
+    """How many times smaller hiding makes epsilon than the best sampling with every model seen; below 1: it does not.
+
+    >>> bought(SeenByAll(known=3.0, poisson=0.5, independent=0.4), 0.8)
+    0.5
+    """
+    return None if seen.least is None or not epsilon > 0 else seen.least / epsilon

@@ -1,0 +1,209 @@
+"""From what a study states to columns that are not prepared yet: read, typed, held out and split, with no rule applied.
+
+Splits and held-out rows are drawn exactly as for stated rules (fedveil.data.load): there every record's only feature is
+the number of its row, by which its cells are found again.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.data.fingerprint import RawRows
+from fedveil.data.load import Generators, Loaded, Prepared, client_of, load, targets_of
+from fedveil.data.missing import Mask, settle_labels, without_client
+from fedveil.data.preparation import Preparation
+from fedveil.data.records import DataShape, Records
+from fedveil.data.sources import read
+from fedveil.data.spec import HeldOut, Source, Split
+from fedveil.data.table import Table
+from fedveil.prepare.bundled import preparation_of
+from fedveil.prepare.columns import Columns, Outline
+from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.request import PrepareRequest
+from fedveil.prepare.types import looks_textual, numbers_in, words_in
+from fedveil.values import Indices, Matrix
+
+_MOST_ROWS = 2.0**53  # a bound on row numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Unprepared:
+    """Records to train on and those held out, by the numbers of their rows (from 1; 0 for a blank one), and cells."""
+
+    train: Records
+    test: Records | None
+    test_public: bool
+    dropped_rows: int
+    outline: Outline
+    columns: Columns
+    test_columns: Columns
+    raw: RawRows | None = None
+    source: Source | None = None  # as it was completed when it was read
+    target: str | None = None
+
+    def shape(self, outline: Outline) -> DataShape:
+        """The public quantities of the rows that an outline will make."""
+        return replace(self.train.shape, features=outline.width, bound=outline.total)
+
+    def fingerprint(self, key: bytes) -> str:
+        """Of all rows of the source, as they were read."""
+        return self.cells_fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
+
+    def cells_fingerprint(self, key: bytes) -> str:
+        """Of the records to train on, with their owners and their cells."""
+        return self.train.fingerprint(key) + self.columns.fingerprint(key)
+
+    @property
+    def training_columns(self) -> Columns:
+        """The cells of the records to train on, in their order; of a blank one, those of any row."""
+        return self.columns.rows(np.maximum(_rows(self.train), 0))
+
+    @property
+    def present(self) -> Indices:
+        """Which of the records to train on are not blank."""
+        return np.flatnonzero(~self.train.blank).astype(np.int64)
+
+    def loaded(self, learned: LearnedPreparation) -> Loaded:
+        """The records that the learned rule makes."""
+        test = None if self.test is None else _records(self.test, self.test_columns, learned)
+        return Loaded(
+            train=_records(self.train, self.columns, learned),
+            test=test,
+            test_public=self.test_public,
+            dropped_rows=self.dropped_rows,
+            feature_names=learned.feature_names,
+            raw=self.raw,
+            preparation=self.rule(learned),
+        )
+
+    def rule(self, learned: LearnedPreparation) -> Preparation | None:
+        """The learned rule as it travels with the model."""
+        return None if self.source is None else preparation_of(learned, self.source, self.target)
+
+
+def open_columns(
+    source: Source,
+    split: Split,
+    held_out: HeldOut | None,
+    request: PrepareRequest,
+    *,
+    base: Path,
+    generator: Generators,
+    whole_clients: bool = False,
+) -> Unprepared:
+    """Everything that the data part of a study states, with cells in place of rows."""
+    found: list[tuple[Columns, Outline]] = []
+    asked: list[tuple[Source, str | None]] = []
+
+    def read_rows(source: Source, split: Split, base: Path) -> Prepared:
+        first = found[0][1] if found else None
+        prepared, columns, outline = _read(source, split, base, request, first, asked)
+        found.append((columns, outline))
+        return prepared
+
+    loaded = load(
+        source, split, held_out, base=base, generator=generator, whole_clients=whole_clients, read_rows=read_rows
+    )
+    return Unprepared(
+        train=loaded.train,
+        test=loaded.test,
+        test_public=loaded.test_public,
+        dropped_rows=loaded.dropped_rows,
+        outline=found[0][1],
+        columns=found[0][0],
+        test_columns=found[-1][0],
+        raw=loaded.raw,
+        source=asked[0][0],
+        target=asked[0][1],
+    )
+
+
+def _read(
+    source: Source,
+    split: Split,
+    base: Path,
+    request: PrepareRequest,
+    first: Outline | None,
+    asked: list[tuple[Source, str | None]],
+) -> tuple[Prepared, Columns, Outline]:
+    """Read a source; ``asked`` is told how it was completed, and what is to be predicted."""
+    whole, source = read(source, base)
+    asked.append((source, whole.choice.target))
+    raw, client = whole.raw, client_of(whole, source, split, base)
+    dropped = np.zeros(len(whole), dtype=np.bool_)
+    textual = _textual(whole, source, request) if first is None else set(first.texts)
+    columns, outline = _columns(whole, source, request, textual, dropped)
+    settle_labels(whole, source, dropped)
+    name = " and ".join(whole.files[:3])
+    require(not dropped.all(), name, "have at least one row without a missing value", "all rows dropped")
+    targets = np.full(len(whole), np.nan)
+    targets[~dropped], classes = targets_of(whole.rows(~dropped), source)
+    numbers = np.where(dropped, 0.0, np.arange(1.0, len(whole) + 1)).reshape(-1, 1)
+    nobody = without_client(whole, source) if split.kind == "column" else np.zeros_like(dropped)
+    prepared = Prepared(
+        features=numbers,
+        targets=targets,
+        client=client,
+        owned=~nobody,
+        classes=classes,
+        bound=_MOST_ROWS,
+        dropped_rows=int(dropped.sum()),
+        feature_names=(*outline.numbers, *outline.texts),
+        raw=raw,
+    )
+    return prepared, columns, outline
+
+
+def _textual(table: Table, source: Source, request: PrepareRequest) -> set[str]:
+    """The columns that hold texts: stated, or told from the cells."""
+    features = set(table.choice.features)
+    for key in ("numbers", "texts"):
+        stray = sorted(set(getattr(request, key)) - features)
+        require(not stray, f"prepare.{key}", "name features of the data", stray)
+    clash = sorted(set(request.numbers) & set(source.categories))
+    require(not clash, "prepare.numbers", "name no column of data.categories", clash)
+    stated = {*request.texts, *source.categories}
+    unknown = [name for name in table.choice.texts if name not in stated and name not in request.numbers]
+    missing = frozenset(source.missing)
+    return (stated & features) | {name for name in unknown if looks_textual(table.texts[name], missing)}
+
+
+def _columns(
+    table: Table, source: Source, request: PrepareRequest, textual: set[str], dropped: Mask
+) -> tuple[Columns, Outline]:
+    place = {name: index for index, name in enumerate(table.choice.numbers)}
+    numbers, texts = [], {}
+    names = []
+    for name in table.choice.features:
+        cells = table.numbers[:, place[name]] if name in place else table.texts[name]
+        if name in textual:
+            texts[name] = words_in(table, cells, source, name, dropped)
+        else:
+            names.append(name)
+            numbers.append(numbers_in(table, cells, source, name, dropped))
+    scale = {name: source.scale.get(name, source.default_scale) for name in names}
+    outline = Outline(
+        numbers=tuple(names),
+        texts=tuple(texts),
+        scale={name: span for name, span in scale.items() if span is not None},
+        categories={name: words for name, words in source.categories.items() if name in texts},
+        slots=request.categories * sum(name not in source.categories for name in texts),
+        bound=source.feature_bound,
+        intercept=source.intercept,
+        components=request.components,
+    )
+    block: Matrix = np.column_stack(numbers) if numbers else np.zeros((len(table), 0))
+    return Columns(numbers=block, texts=texts), outline
+
+
+def _rows(records: Records) -> Indices:
+    """The numbers of the rows, from 0; -1 for a blank record."""
+    return np.asarray(records.features[:, 0], dtype=np.int64) - 1
+
+
+def _records(records: Records, columns: Columns, learned: LearnedPreparation) -> Records:
+    rows = learned.rows(columns.rows(np.maximum(_rows(records), 0)))
+    rows[records.blank] = 0.0
+    return replace(records, features=rows, bound=learned.outline.total)

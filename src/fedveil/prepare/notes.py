@@ -1,0 +1,70 @@
+"""What a data holder should know about its own columns: sentences that must never leave, computed without noise."""
+
+import numpy as np
+
+from fedveil.data.records import Records
+from fedveil.prepare.columns import MISSING_WORD, Columns
+from fedveil.prepare.contributions import scaled_numbers
+from fedveil.prepare.learned import LearnedPreparation
+from fedveil.values import Vector
+
+_MANY_CUT = 0.05  # of the rows: from here on a column's range, or the rows' bound, is worth a sentence
+_FLAT = 0.02  # of the scale from -1 to 1: a column that varies less has no scale to speak of
+_FEW = 10  # records of a class
+_GAPS = 0.5
+_MOST = 200  # sentences
+
+
+def notes_for_holder(columns: Columns, targets: Vector, train: Records, learned: LearnedPreparation) -> list[str]:
+    """Return what is worth knowing about the records to train on, whose cells and targets these are."""
+    notes = [*_bound(columns, learned), *_numbers(columns, learned), *_texts(columns, learned)]
+    if train.classes:
+        counts = np.bincount(targets.astype(np.int64), minlength=train.classes)
+        few = [(place, int(count)) for place, count in enumerate(counts) if count < _FEW]
+        notes += [f"Class {place} has {count} records: too few to be learned." for place, count in few]
+    return notes[:_MOST]
+
+
+def _bound(columns: Columns, learned: LearnedPreparation) -> list[str]:
+    """How many rows were cut to the bound."""
+    norms = np.linalg.norm(learned.unprojected(columns), axis=1)
+    share = float(np.mean(norms >= learned.outline.bound * (1 - 1e-9)))
+    return [f"{share:.1%} of the rows are cut to the feature bound, {learned.outline.bound:g}."]
+
+
+def _numbers(columns: Columns, learned: LearnedPreparation) -> list[str]:
+    notes = []
+    scaled = scaled_numbers(columns, [one.range for one in learned.numbers])
+    for place, one in enumerate(learned.numbers):
+        cells, own = columns.numbers[:, place], scaled[:, place]
+        there = ~np.isnan(cells)
+        gaps = 1 - float(np.mean(there)) if there.size else 1.0
+        if not there.any():
+            notes.append(f"Column {one.name!r} has no values: it tells nothing.")
+            continue
+        if gaps > _GAPS:
+            notes.append(f"Column {one.name!r} lacks {gaps:.0%} of its values.")
+        if np.ptp(cells[there]) == 0:
+            notes.append(f"Column {one.name!r} is constant: it tells nothing.")
+            continue
+        outside = float(np.mean((cells[there] < one.range.low) | (cells[there] > one.range.high)))
+        if outside > _MANY_CUT:
+            span = f"{one.range.low:g} to {one.range.high:g}"
+            notes.append(f"Column {one.name!r}: {outside:.0%} of its values lie outside the range used, {span}.")
+        if float(np.std(own[there])) < _FLAT:
+            notes.append(f"Column {one.name!r} hardly varies on the scale used: state its range, data.scale.")
+    return notes
+
+
+def _texts(columns: Columns, learned: LearnedPreparation) -> list[str]:
+    notes = []
+    for name in learned.outline.open_texts:
+        words = columns.texts[name]
+        shown = {one.word for one in learned.categories if one.column == name}
+        known = np.array([word in shown for word in words.spelt], dtype=np.bool_)[words.codes]
+        rare = 1 - float(np.mean(known)) if known.size else 0.0
+        if rare > _MANY_CUT:
+            notes.append(f"Column {name!r}: {rare:.0%} of the records hold a category that was found too rare.")
+        if MISSING_WORD in words.spelt and np.mean(words.codes == words.spelt.index(MISSING_WORD)) > _GAPS:
+            notes.append(f"Column {name!r} lacks most of its values.")
+    return notes

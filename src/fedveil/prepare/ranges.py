@@ -1,0 +1,87 @@
+"""From noisy counts on the grid of magnitudes to a range of each column: post-processing, so free of charge.
+
+The window of one or two neighbouring bins with the strongest count relative to its noise holds the bulk. A neighbour
+joins if it holds a fifth of the records; a bin farther away if its count is beyond what noise makes. Where the range
+spans many magnitudes, numbers are measured on the scale of the inverse hyperbolic sine, which is a logarithm far from
+zero and a straight line near it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fedveil.checks import require
+from fedveil.prepare.magnitudes import EDGES, LEAST, VALUES, ZERO
+from fedveil.values import Vector
+
+_NEAR_SHARE: Final = 0.2  # of the records: a neighbour with so many joins the bulk
+_NEAR: Final = 3.0  # deviations that it must have at least
+_FAR_SHARE: Final = 0.005
+_FAR: Final = 5.0  # of about a hundred and sixty bins a column, one in ten thousand columns errs
+_LINEAR: Final = 16.0  # ratio of magnitudes up to which a straight scale does
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from ``low`` to ``high``; ``unit``: where the scale bends into a logarithm, 0 for a straight scale."""
+
+    low: float
+    high: float
+    unit: float = 0.0
+
+    def __post_init__(self) -> None:
+        fine = -math.inf < self.low < self.high < math.inf
+        require(fine, "Range", "be finite with low below high", (self.low, self.high))
+        require(0 <= self.unit < math.inf, "Range.unit", "be finite, 0 or more", self.unit)
+
+    def scaled(self, numbers: Vector) -> Vector:
+        """Numbers on the scale from -1 to 1; what lies outside is cut, and NaN stays."""
+        low, high = self._bent(np.array([self.low, self.high]))
+        with np.errstate(over="ignore"):
+            moved = (self._bent(numbers) - (low / 2 + high / 2)) / (high / 2 - low / 2)
+        return np.asarray(np.clip(moved, -1.0, 1.0), dtype=np.float64)
+
+    def _bent(self, numbers: Vector) -> Vector:
+        if self.unit == 0:
+            return numbers
+        with np.errstate(over="ignore"):
+            return np.asarray(np.arcsinh(np.clip(numbers / self.unit, -1e300, 1e300)), dtype=np.float64)
+
+
+def range_of(counts: Vector, records: int, deviation: float) -> Range:
+    """Return the range that these noisy counts of one column show.
+
+    ``records``: how many were counted; ``deviation``: of the noise on each count.
+    """
+    counts = counts[:VALUES]
+    low, high = _bulk(counts, deviation)
+    near = max(_NEAR_SHARE * records, _NEAR * deviation)
+    if low > 0 and counts[low - 1] > near:
+        low -= 1
+    if high < VALUES - 1 and counts[high + 1] > near:
+        high += 1
+    beyond = np.flatnonzero(counts > max(_FAR_SHARE * records, _FAR * deviation))
+    if beyond.size:
+        low, high = min(low, int(beyond[0])), max(high, int(beyond[-1]))
+    return Range(float(EDGES[low]), float(EDGES[high + 1]), _unit(low, high, beyond))
+
+
+def _bulk(counts: Vector, deviation: float) -> tuple[int, int]:
+    """The first and last bin of the strongest window, each window's count measured against its own noise."""
+    alone, pair = int(np.argmax(counts)), counts[:-1] + counts[1:]
+    first = int(np.argmax(pair))
+    if pair[first] / math.sqrt(2) > counts[alone]:
+        return first, first + 1
+    return alone, alone
+
+
+def _unit(low: int, high: int, shown: "np.ndarray[tuple[int], np.dtype[np.intp]]") -> float:
+    """0 where the magnitudes that are surely there span little; else the least of them."""
+    sizes = np.abs([place - ZERO for place in {low, high, *shown.tolist()} if place != ZERO])
+    if not sizes.size:
+        return 0.0
+    least, most = int(sizes.min()), int(sizes.max())
+    ratio = 2.0 ** (most - least + 1)
+    return 0.0 if ratio <= _LINEAR else 2.0 ** (LEAST + least - 1)

@@ -1,0 +1,178 @@
+"""What will be measured before training, as a frozen part of the plan: noisy sums of bounded contributions.
+
+Trainer and accountant both read it. Every measurement adds up one vector of whole numbers for each unit (a record, or
+a whole client), of norm at most ``bound`` in the units of the measurement, and adds Gaussian noise of ``noise * bound``
+on the same grid. So all measurements of a plan together are one Gaussian mechanism, which composes exactly with
+training. Proofs: docs/theory/preparation.md.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from fedveil.checks import require
+from fedveil.data.records import DataShape
+from fedveil.guarantee import Adversary, Neighbours
+from fedveil.mechanism import Gaussian, sensitivity
+from fedveil.tables import known
+from fedveil.target import Target
+from fedveil.theory.grid import SAMPLER_DISTANCE, log_aliasing
+from fedveil.theory.neighbours import SAFE
+from fedveil.trust import Trust
+from fedveil.values import number, whole
+
+FILE: Final = "preparation.json"  # what was learned, beside the model
+STEPS: Final = 2**20  # grid steps in one unit of every measurement
+NAMES: Final = (
+    "ranges",
+    "categories",
+    "classes",
+    "means",
+    "spreads",
+    "moments",
+)  # in the order in which they are measured
+_MOST_SIZE = 10**12
+_LARGEST = 2.0**20  # of a bound
+_ROOM = 2.0**62  # grid steps that a sum may have, so that 64 bits hold it with its noise
+_SAMPLE = 13.0  # deviations: no sample lies farther out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One noisy sum. ``size``: how many numbers at most; ``bound``: norm of one unit's contribution.
+
+    ``noise``: standard deviation over ``bound``. ``threshold``: only numbers above it are shown (categories alone), and
+    ``slip`` bounds the chance that one which a single unit made up is shown all the same.
+    """
+
+    name: str
+    size: int
+    bound: float
+    noise: float
+    threshold: float | None = None
+    slip: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.name in NAMES, "prepare.name", f"be one of {', '.join(NAMES)}", self.name)
+        object.__setattr__(self, "size", whole("prepare.size", self.size))
+        for name in ("bound", "noise", "slip"):
+            object.__setattr__(self, name, number(f"prepare.{name}", getattr(self, name)))
+        require(1 <= self.size <= _MOST_SIZE, "prepare.size", f"lie in [1, {_MOST_SIZE:g}]", self.size)
+        require(2.0**-10 <= self.bound <= _LARGEST, "prepare.bound", "lie in [2**-10, 2**20]", self.bound)
+        require(1e-3 <= self.noise <= 1e6, "prepare.noise", "lie in [1e-3, 1e6]", self.noise)
+        require(0 <= self.slip < 1, "prepare.slip", "lie in [0, 1)", self.slip)
+        least = self.threshold is None or self.threshold > 1
+        require(least, "prepare.threshold", "be above what one unit makes up, 1", self.threshold)
+        thresholded = (self.name == "categories") == (self.threshold is not None)
+        require(thresholded, "prepare.threshold", "be given for categories alone", self.threshold)
+
+    @property
+    def deviation(self) -> float:
+        """The noise's standard deviation in grid steps, rounded up so that it is never below ``noise * bound``."""
+        return self.noise * self.bound * STEPS * (1 + 2.0**-40)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """All measurements, in order; ``share``: of the budget (of mu squared) that they were designed to take."""
+
+    measurements: tuple[Measurement, ...]
+    share: float
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.measurements]
+        ordered = names == [name for name in NAMES if name in names]
+        require(ordered and names, "prepare.name", f"list some of {', '.join(NAMES)}, in this order, once each", names)
+        object.__setattr__(self, "share", number("prepare.share", self.share))
+        require(0 < self.share < 1, "prepare.share", "lie strictly between 0 and 1", self.share)
+
+    def __getitem__(self, name: str) -> Measurement:
+        return next(one for one in self.measurements if one.name == name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(one.name == name for one in self.measurements)
+
+    def check(self, data: DataShape) -> None:
+        """Refuse sums that could leave 64 bits."""
+        for one in self.measurements:
+            most = data.records * one.bound * STEPS + data.clients * _SAMPLE * one.deviation
+            require(most <= _ROOM, f"prepare.{one.name}", "have sums within 2**62 grid steps", most)
+
+    def mechanism(self, neighbours: Neighbours) -> Gaussian:
+        """All measurements as one Gaussian mechanism: inverse variances add."""
+        precision = math.fsum(1 / one.noise**2 for one in self.measurements)
+        return Gaussian(noise_multiplier=1 / math.sqrt(precision) * (1 - 2.0**-40), neighbours=neighbours)
+
+    def heard(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> Gaussian | None:
+        """The same as this observer hears it, without the noise that it knows; None where it knows all of it."""
+        left = variance_left(adversary, data, target, trust)
+        if not left > 0:
+            return None
+        whole_noise = self.mechanism(target.neighbours).noise_multiplier
+        return Gaussian(noise_multiplier=whole_noise * math.sqrt(left), neighbours=target.neighbours)
+
+    def total_variation(self, data: DataShape, trust: Trust) -> float:
+        """How far all samples together are from their law, and the thresholds' slips."""
+        senders = data.clients if trust.shared else 1
+        found = math.fsum(one.slip for one in self.measurements)
+        for one in self.measurements:
+            alias = -math.inf
+            if trust.shared:
+                alias = log_aliasing(one.deviation / math.sqrt(trust.honest(senders)), senders)
+            found += one.size * (SAMPLER_DISTANCE * (senders + 1) + math.exp(min(alias, 0.0)))
+        return min(1.0, found * (1 + 1e-12))
+
+    def mishap(self, adversary: Adversary, trust: Trust) -> float:
+        """The chance that masks show the server more than sums."""
+        masked = adversary == "server-with-secure-aggregation" and trust.server == "secure-aggregation"
+        return SAFE * len(self.measurements) if masked else 0.0
+
+    def table(self) -> dict[str, Any]:
+        """Return the [prepare] table that reads back to this value."""
+        rows: dict[str, Any] = {
+            f.name: [getattr(one, f.name) for one in self.measurements] for f in fields(Measurement)
+        }
+        rows["threshold"] = [0.0 if value is None else value for value in rows["threshold"]]
+        return {"share": self.share, **rows}
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> "Preparation":
+        """From the table that :meth:`table` writes."""
+        own = [f.name for f in fields(Measurement)]
+        known(table, ["share", *own], "[prepare]")
+        lists = [table.get(name) for name in own]
+        right = all(isinstance(row, list) and len(row) == len(lists[0] or ()) for row in lists)
+        require(right, "[prepare]", f"give {', '.join(own)} of every measurement, as lists of one length", lists)
+        rows = [dict(zip(own, row, strict=True)) for row in zip(*lists, strict=True)]
+        for row in rows:
+            row["threshold"] = row["threshold"] or None
+        return cls(measurements=tuple(Measurement(**row) for row in rows), share=table.get("share", math.nan))
+
+
+def variance_left(adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> float:
+    """The share of every sum's planned noise variance that this observer does not know.
+
+    All clients take part in every sum. With central noise, observers inside the federation are charged as in training:
+    as if each unit had added an equal part of the noise. With shares the planned noise is what the surely honest
+    clients that answer make up.
+    """
+    units = data.clients if target.unit == "client" else data.records
+    held = 1 if target.unit == "client" else data.largest_client
+    honest = trust.honest(data.clients) if trust.shared else units
+    match adversary:
+        case "server":
+            return 1 / honest
+        case "curious-client" if data.clients == 1:
+            return 0.0  # as in training: there is no other client who could be curious, and nothing is promised
+        case "curious-client" if trust.shared:
+            return min(1.0, max(honest + trust.colluders - trust.hand, 1) / honest)
+        case "curious-client":
+            return max(units - held, 0) / units
+        case _:
+            return 1.0
+
+
+def mu_of(noise: float, neighbours: Neighbours) -> float:
+    """Sensitivity over noise of one measurement."""
+    return sensitivity(neighbours) / noise

@@ -1,0 +1,84 @@
+"""Cells of a column whose type nobody stated: numbers or texts, settled for the whole column at once.
+
+Which columns hold numbers counts as public, like their names: the certificate says so. A column that the study names
+under prepare.numbers or prepare.texts is not looked at for it.
+"""
+
+import math
+from collections.abc import Collection
+
+import numpy as np
+
+from fedveil.data.cells import canonical, numbers_of
+from fedveil.data.features import refuse_undeclared
+from fedveil.data.missing import Mask, number_marks, refuse_infinite, rule_for
+from fedveil.data.spec import RULES, Source
+from fedveil.data.table import Array, Table
+from fedveil.prepare.columns import MISSING_WORD, Words
+from fedveil.values import Vector
+
+
+def looks_textual(cells: Array, missing: Collection[str]) -> bool:
+    """Whether more of the cells that are there are no numbers than are; a column without any counts as numbers."""
+    if cells.dtype.kind in "biuf":
+        return False
+    words, counts = np.unique(cells, return_counts=True)
+    balance = 0
+    for word, count in zip(words.tolist(), counts.tolist(), strict=True):
+        text = str(word).strip()
+        if text not in missing:
+            balance += -count if _is_number(text) else count
+    return balance > 0
+
+
+def numbers_in(table: Table, cells: Array, source: Source, name: str, dropped: Mask) -> Vector:
+    """A column as numbers, NaN where one is missing and no fill is stated; text in a row is refused by its place."""
+    if cells.dtype.kind in "biuf":
+        found = cells.astype(np.float64)
+    else:
+        texts = [str(cell).strip() for cell in cells.tolist()]
+        found = numbers_of(texts, frozenset(source.missing), name, table.place)
+    refuse_infinite(table, found, name)
+    marks = number_marks(source)
+    if marks:
+        found[np.isin(found, marks)] = np.nan
+    gone = np.isnan(found)
+    value = _stated(table, source, name, gone, dropped)
+    if gone.any() and value is not None and not isinstance(value, str):
+        found[gone] = value
+    return found
+
+
+def words_in(table: Table, cells: Array, source: Source, name: str, dropped: Mask) -> Words:
+    """A column as words in their one spelling; a missing one is the empty word unless a fill is stated."""
+    written, codes = np.unique(cells, return_inverse=True)
+    allowed = source.categories.get(name, ())
+    marks = {canonical(word) for word in source.missing} | {"nan", MISSING_WORD}
+    spelt = [canonical(word) for word in written.tolist()]
+    spelt = [MISSING_WORD if word in marks and word not in allowed else word for word in spelt]
+    gone = np.array([word == MISSING_WORD for word in spelt], dtype=np.bool_)[codes.reshape(-1)]
+    value = _stated(table, source, name, gone, dropped)
+    if value is not None and value not in RULES:
+        spelt = [canonical(value) if word == MISSING_WORD else word for word in spelt]
+    listed = tuple(sorted(set(spelt)))
+    place = {word: index for index, word in enumerate(listed)}
+    found = Words(spelt=listed, codes=np.array([place[word] for word in spelt], dtype=np.int64)[codes.reshape(-1)])
+    if allowed:
+        stray = np.array([word not in allowed and word != MISSING_WORD for word in listed], dtype=np.bool_)
+        refuse_undeclared(table, name, allowed, stray[found.codes])
+    return found
+
+
+def _stated(table: Table, source: Source, name: str, gone: Mask, dropped: Mask) -> float | str | None:
+    """The fill that the study states for this column, dropped rows noted; None where it states none."""
+    given = source.fill.get(name, source.default_fill)
+    if not gone.any() or (given == "refuse" and name not in source.fill):
+        return None
+    return rule_for(table, given, gone, name, dropped)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text)) and "_" not in text
+    except ValueError:
+        return False

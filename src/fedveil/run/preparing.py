@@ -1,0 +1,70 @@
+"""The preparation of a run in this process: planned on public numbers, and measured after the charge."""
+
+import json
+from pathlib import Path
+
+from fedveil.algorithms.shares import Fails, nobody_fails
+from fedveil.design import Planned
+from fedveil.noise.entropy import Entropy
+from fedveil.plan import Plan
+from fedveil.prepare.budget import fitting, settled
+from fedveil.prepare.learn import learn
+from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.loading import Unprepared
+from fedveil.prepare.measure import Measurer
+from fedveil.prepare.notes import notes_for_holder
+from fedveil.prepare.request import PrepareRequest
+from fedveil.prepare.statement import Preparation
+from fedveil.run.files import write_atomically
+from fedveil.run.sums import summing_of_preparation
+from fedveil.study import Study
+from fedveil.sums.seam import Summing
+
+NOTES = "preparation_notes.json"  # in the private folder
+
+
+def planned_columns(study: Study, found: Unprepared) -> Planned:
+    """The plan of a study whose preparation is to be learned; no cell is looked at."""
+    request = study.prepare or PrepareRequest()
+    preparation, outline = settled(request, found.outline, found.train.shape, study.target, study.trust)
+    held = 0 if found.test is None else found.test.targets.size
+    return study.planned(found.shape(outline), held, found.test_public if held else True, preparation)
+
+
+def learned_from(
+    plan: Plan, found: Unprepared, entropy: Entropy, add_up: Summing | None = None, fails: Fails = nobody_fails
+) -> LearnedPreparation:
+    """Measure what the plan says on the records to train on.
+
+    ``add_up`` and ``fails`` matter where clients share the noise: what adds up (None: as the plan's trust says), and
+    who fails to answer.
+    """
+    planned = preparation_in(plan)
+    by = Measurer(
+        owner=found.train.owner,
+        clients=found.train.clients,
+        present=found.present,
+        target=plan.target,
+        entropy=entropy,
+        trust=plan.trust,
+        add_up=summing_of_preparation(plan, entropy) if add_up is None else add_up,
+        fails=fails,
+    )
+    outline = fitting(found.outline, planned, plan.data, plan.target)
+    train = found.train
+    return learn(planned, outline, found.training_columns, train.targets, train.classes, by)
+
+
+def preparation_in(plan: Plan) -> Preparation:
+    """The preparation of a plan that has one."""
+    if plan.preparation is None:
+        raise TypeError("a plan with a preparation was expected")
+    return plan.preparation
+
+
+def write_notes(found: Unprepared, learned: LearnedPreparation, private: Path) -> None:
+    """What the data holder should know, and nobody else: it is computed from the records without noise."""
+    train = found.train
+    notes = notes_for_holder(found.training_columns.rows(found.present), train.targets[found.present], train, learned)
+    text = json.dumps({"format": 1, "notes": notes}, indent=1) + "\n"
+    write_atomically(private / NOTES, text.encode())

@@ -1,0 +1,251 @@
+"""A plan with a preparation: one promise for both, equal to the account of their composition."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedveil.account.compare import account_for
+from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.simfl.method import SimFL
+from fedveil.data.records import DataShape
+from fedveil.errors import BadValue
+from fedveil.guarantee import Adversary
+from fedveil.mechanism import Compose, Gaussian, Mechanism
+from fedveil.plan import Plan, read_plan, write_plan
+from fedveil.prepare.budget import largest_within, left_for_training, settled, total_mu
+from fedveil.prepare.categories import threshold_of
+from fedveil.prepare.columns import Outline
+from fedveil.prepare.request import PrepareRequest
+from fedveil.prepare.statement import STEPS, Measurement, Preparation, variance_left
+from fedveil.promises import ADVERSARIES, promise
+from fedveil.study import study_of
+from fedveil.target import Target
+from fedveil.theory.concentrated import gaussian_epsilon
+from fedveil.trust import CENTRAL, Trust
+
+SHAPE = DataShape(records=600, features=6, classes=2, clients=60, largest_client=10, smallest_client=10, bound=2**0.5)
+OUTLINE = Outline(numbers=("a", "b", "c", "d", "e"), texts=())
+TWO = Preparation(
+    measurements=(
+        Measurement(name="ranges", size=810, bound=5**0.5 + 1e-9, noise=8.0),
+        Measurement(name="means", size=5, bound=2.0, noise=10.0),
+    ),
+    share=0.3,
+)
+
+
+def planned(kind: str, unit: str = "record", trust: Trust = CENTRAL, **settings: Any) -> Plan:
+    tables = {
+        "model": {"kind": "logistic", "radius": 4.0},
+        "privacy": {"epsilon": 1.5, "delta": 1e-5, "neighbours": "zero-out", "unit": unit},
+        "algorithm": {"kind": kind, **settings},
+        "schedule": {"rounds": 5, "passes": 2} if kind == "hidden" else {},
+    }
+    study = replace(study_of(tables, base=None, data_given=True), trust=trust)  # type: ignore[arg-type]
+    preparation, outline = settled(PrepareRequest(kind="private"), OUTLINE, SHAPE, study.target, trust)
+    assert outline.width == SHAPE.features
+    return study.planned(SHAPE, preparation=preparation).plan
+
+
+def training(plan: Plan, adversary: Adversary) -> Mechanism:
+    """What the observer sees of training alone, as a mechanism file would state it."""
+    match plan.method:
+        case DpSgd() as method:
+            return method.client_settings[0].charged(method.sampling, method.clipping, plan.target.neighbours)
+        case FedAvg() as method:
+            found = method.mechanism(adversary, plan.data, plan.target.neighbours)
+            assert found is not None
+            return found
+        case SimFL() as method:
+            return method.mechanism(adversary, plan.data.clients, plan.target.neighbours)
+        case _:
+            return plan.run
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "adversary"),
+    [
+        ("hidden", "record", "final-model"),
+        ("dpsgd", "record", "final-model"),
+        ("dpsgd", "record", "curious-client"),
+        ("fedavg", "client", "final-model"),
+        ("simfl", "record", "every-model"),
+    ],
+)
+def test_the_whole_costs_what_the_account_of_the_composition_says(kind: str, unit: str, adversary: Adversary) -> None:
+    plan = planned(kind, unit, **({"order": "public"} if kind == "hidden" else {}))  # quicker to account for
+    assert plan.preparation is not None
+    left = variance_left(adversary, plan.data, plan.target, plan.trust)
+    measured = tuple(
+        Gaussian(noise_multiplier=one.noise * math.sqrt(left), neighbours="zero-out")
+        for one in plan.preparation.measurements
+    )
+    alone = account_for(Compose(parts=(training(plan, adversary), *measured)), delta=1e-5).epsilon
+    assert promise(plan, adversary).epsilon == pytest.approx(alone, rel=2e-4)
+    assert promise(plan, plan.target.adversary).epsilon <= 1.5
+    assert promise(plan, plan.target.adversary).epsilon > 1.5 * 0.998  # and little is given away
+
+
+def test_dp_accounting_composes_to_the_same_number() -> None:
+    accounting = pytest.importorskip("dp_accounting")
+    from dp_accounting.pld import PLDAccountant
+
+    plan = planned("dpsgd")
+    assert isinstance(plan.method, DpSgd)
+    assert plan.preparation is not None
+    settings = plan.method.client_settings[0]
+    found = PLDAccountant(accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-4)
+    for one in plan.preparation.measurements:
+        found.compose(accounting.GaussianDpEvent(one.noise))
+    sampled = accounting.PoissonSampledDpEvent(settings.rate, accounting.GaussianDpEvent(settings.noise))
+    found.compose(sampled, settings.rounds)
+    assert promise(plan, "final-model").epsilon == pytest.approx(found.get_epsilon(1e-5), rel=5e-3)
+
+
+def test_every_observer_is_charged_for_the_preparation() -> None:
+    plan = planned("dpsgd")
+    for adversary in ADVERSARIES:
+        bare = promise(replace(plan, preparation=None), adversary).epsilon
+        assert promise(plan, adversary).epsilon > bare
+    seen = {adversary: promise(plan, adversary).epsilon for adversary in ADVERSARIES}
+    assert seen["final-model"] < seen["curious-client"] < seen["server"]
+
+
+def test_what_each_observer_does_not_know() -> None:
+    target = Target(epsilon=1.0, delta=1e-5)
+    left = {adversary: variance_left(adversary, SHAPE, target, CENTRAL) for adversary in ADVERSARIES}
+    assert left["final-model"] == left["every-model"] == left["server-with-secure-aggregation"] == 1.0
+    assert left["curious-client"] == pytest.approx(590 / 600)
+    assert left["server"] == pytest.approx(1 / 600)
+    shared = Trust(dropouts=5, colluders=5)
+    assert variance_left("server", SHAPE, target, shared) == pytest.approx(1 / 50)
+    assert variance_left("curious-client", SHAPE, target, shared) == 1.0  # 54 others answer, and 50 are planned for
+    one = replace(SHAPE, clients=1, largest_client=600, smallest_client=600)
+    assert variance_left("curious-client", one, target, CENTRAL) == 0.0
+
+
+def test_a_client_who_knows_all_the_noise_is_promised_nothing() -> None:
+    plan = planned("dpsgd")
+    alone = replace(plan, data=replace(SHAPE, clients=1, largest_client=600, smallest_client=600))
+    assert promise(alone, "curious-client").epsilon == math.inf
+
+
+def test_a_plan_with_a_preparation_reads_back_and_has_another_name() -> None:
+    plan = planned("dpsgd")
+    assert read_plan(write_plan(plan)) == plan
+    bare = replace(plan, preparation=None)
+    assert "[prepare]" not in write_plan(bare)
+    assert bare.hash != plan.hash
+    noisier = replace(plan, preparation=TWO)
+    assert noisier.hash != plan.hash
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"noise": 0.0},
+        {"noise": math.nan},
+        {"bound": 0.0},
+        {"size": 0},
+        {"name": "medians"},
+        {"threshold": 3.0},
+        {"slip": 1.0},
+    ],
+)
+def test_senseless_measurements_are_refused_at_birth(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadValue, match=r"prepare\."):
+        Measurement(**{"name": "means", "size": 5, "bound": 1.0, "noise": 1.0, **wrong})
+
+
+def test_sums_that_could_leave_64_bits_are_refused() -> None:
+    wide = Measurement(name="moments", size=3, bound=2.0**20, noise=1.0)
+    plan = planned("dpsgd")
+    with pytest.raises(BadValue, match=r"have sums within 2\*\*62 grid steps"):
+        replace(plan, data=replace(SHAPE, records=2**40), preparation=Preparation(measurements=(wide,), share=0.1))
+
+
+def test_measurements_add_their_inverse_variances() -> None:
+    together = TWO.mechanism("zero-out")
+    assert together.mu == pytest.approx(math.hypot(1 / 8, 1 / 10))
+    assert together.mu >= math.hypot(1 / 8, 1 / 10)
+    assert TWO.mechanism("replace-one").mu == pytest.approx(2 * together.mu)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.4, 0.9])
+def test_a_stated_share_is_the_share_of_mu_squared(share: float) -> None:
+    target = Target(epsilon=1.0, delta=1e-5, neighbours="zero-out")
+    found, _ = settled(PrepareRequest(share=share), OUTLINE, SHAPE, target, CENTRAL)
+    assert found.mechanism("zero-out").mu ** 2 == pytest.approx(share * total_mu(target) ** 2, rel=1e-6)
+    assert gaussian_epsilon(total_mu(target), 1e-5) == pytest.approx(1.0, rel=1e-6)
+    assert left_for_training(target, share) < 1.0
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, math.nan])
+def test_all_or_nothing_is_no_share(share: float) -> None:
+    with pytest.raises(BadValue, match=r"prepare\.share must lie strictly between 0 and 1"):
+        PrepareRequest(share=share)
+
+
+def test_many_records_make_the_preparation_cheap_and_spreads_worth_it() -> None:
+    target = Target(epsilon=1.0, delta=1e-5, neighbours="zero-out")
+    few, _ = settled(PrepareRequest(), OUTLINE, SHAPE, target, CENTRAL)
+    many, _ = settled(PrepareRequest(), OUTLINE, replace(SHAPE, records=10**6), target, CENTRAL)
+    assert "spreads" not in few
+    assert "spreads" in many
+    assert many.share < few.share / 10
+    stated = replace(OUTLINE, scale=dict.fromkeys(OUTLINE.numbers, (0.0, 1.0)))
+    ranges_known, _ = settled(PrepareRequest(), stated, SHAPE, target, CENTRAL)
+    assert "ranges" not in ranges_known
+    assert "means" in ranges_known
+
+
+def test_the_threshold_keeps_single_words_out() -> None:
+    """Two ways: the normal tail, and a count of samples (false alarm below 1e-9 by Chernoff's bound)."""
+    threshold, chance = threshold_of(deviation=10.0, slip=1e-3, columns=2, words=1)
+    assert chance == pytest.approx(1e-3, rel=1e-6)
+    assert threshold > 1
+    noise = np.random.default_rng(0).normal(scale=10.0, size=(400_000, 2))
+    assert float(np.mean(np.any(1 + noise > threshold, axis=1))) < 1.35e-3
+    one = Measurement(name="categories", size=10, bound=1.0, noise=10.0, threshold=threshold, slip=chance)
+    planned_ = Preparation(measurements=(one,), share=0.1)
+    assert planned_.total_variation(SHAPE, CENTRAL) >= chance
+    assert one.deviation >= 10.0 * STEPS
+
+
+def test_the_slip_is_charged_in_delta() -> None:
+    plan = planned("dpsgd")
+    words = Measurement(name="categories", size=10, bound=1.0, noise=8.0, threshold=30.0, slip=1e-7)
+    silent = replace(words, slip=0.0)
+    costs = [
+        promise(replace(plan, preparation=Preparation(measurements=(one,), share=0.1)), "final-model").epsilon
+        for one in (words, silent)
+    ]
+    assert costs[0] > costs[1]
+    careless = replace(words, slip=1e-4)  # more than delta: nothing is left to promise
+    plan = replace(plan, preparation=Preparation(measurements=(careless,), share=0.1))
+    assert promise(plan, "final-model").epsilon == math.inf
+
+
+def test_the_search_ends_below_the_target() -> None:
+    asked: list[float] = []
+
+    def at(inner: float) -> tuple[float, float]:
+        asked.append(inner)
+        return inner, math.hypot(inner, 0.6)
+
+    found = largest_within(1.0, 0.9, at)
+    assert 0.795 < found <= 0.8
+    assert len(asked) <= 6
+
+
+def test_unknown_words_cannot_be_added_up_in_parts() -> None:
+    target = Target(epsilon=1.0, delta=1e-5)
+    texts = replace(OUTLINE, texts=("word",), slots=12)
+    with pytest.raises(BadValue, match="find every category stated"):
+        settled(PrepareRequest(), texts, SHAPE, target, Trust())
+    found, _ = settled(PrepareRequest(), replace(texts, categories={"word": ("a",)}), SHAPE, target, Trust())
+    assert "categories" not in found
