@@ -38,7 +38,7 @@ def drafted(table: dict[str, object], asked: Task) -> Draft:
 
 def test_a_run_goes_as_far_as_a_good_model_is_away() -> None:
     run = drafted({"kind": "hidden"}, task()).method.run  # type: ignore[attr-defined]
-    assert float(per_round(run.step_size, run).sum()) * run.smoothness > 100  # at 36 it stopped ten times too early
+    assert float(per_round(run.step_size, run).sum()) * run.smoothness > 100  # at 37 it stopped ten times too early
 
 
 def test_without_a_wish_units_draw_their_rounds_and_the_plan_says_why() -> None:
