@@ -7,6 +7,7 @@ that keeps its mean, and one Fourier transform convolves them. Theory page: samp
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -23,12 +24,24 @@ _CELLS = 3000  # of the normal variable, for each summand
 _FINE, _ROUGH = 6e-5, 8e-4  # the variance that rounding may add, relative; where many epsilons are asked for
 _BELOW = 6.0  # deviations below which a summand counts as what it is there
 _DEEPEST = 2.0**14  # grid steps below which a summand counts as that: more, and too little to be made up for
-_POINTS = 120  # epsilons at which a pass is taken into a composition
+_STEP = 0.1  # from one epsilon to the next, in deviations, where a pass is taken into a composition
+_BODY = 3.0  # deviations from where on these steps follow the fall of delta
+_FALL = 0.5  # of its logarithm in one step
+_GROWTH = 1.25  # of one step over the last, at most
 _LEAST = 1e-12  # the delta at which they end
 _WIDEST = 60.0  # epsilon beyond which they are not followed
+_EXACT = 1e-4  # the relative width of a bracket on epsilon that is narrow enough
 _COARSENINGS = 12
 _LONGEST = 1 << 19  # points of the circle
 _UNIT = 2.0**-52
+
+
+class _TooLong(OverflowError):
+    """A grid of this step would be ``times`` as long as it may be."""
+
+    def __init__(self, words: str, times: float) -> None:
+        super().__init__(words)
+        self.times = times
 
 
 def exchange_delta(summands: Summands, epsilon: float, tail: float = 1e-11, fine: float = _FINE) -> float:
@@ -45,8 +58,8 @@ def exchange_delta(summands: Summands, epsilon: float, tail: float = 1e-11, fine
     for _ in range(_COARSENINGS):
         try:
             return min(1.0, _convolved(summands, gamma, step, tail))
-        except OverflowError:
-            step *= 2
+        except _TooLong as error:  # doubled, and at once as often as is surely needed
+            step *= 2.0 ** max(1, math.floor(math.log2(error.times)))
     return min(1.0, _convolved(summands, gamma, step, tail))
 
 
@@ -62,16 +75,29 @@ def _convolved(summands: Summands, gamma: float, step: float, tail: float) -> fl
     low, high = likely_window(pieces, log_outside)
     size = next_fast_len(max(high - low + 1, 64), real=True)
     if size > _LONGEST:
-        raise OverflowError("the difference of likelihood ratios does not fit its grid")
+        raise _TooLong("the difference of likelihood ratios does not fit its grid", size / _LONGEST)
     spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
     for mass, count in pieces:
-        spectrum *= rfft(wrapped(mass, size)) ** count
+        spectrum *= _power(rfft(wrapped(mass, size)), count)
     total = np.roll(np.maximum(irfft(spectrum, size), 0.0), -(low % size))
-    values = step * (np.arange(low, low + size, dtype=np.float64) + offset)
-    rounding = 4 * _UNIT * math.log2(size) * (number + 1) * math.sqrt(max(size * float(total @ total), 1.0))
-    largest = max(float(values[-1]), 0.0)
+    # Sums of products, not inner products: the library's threads would cost more than they save, and round worse.
+    squares = float(np.sum(total * total))
+    rounding = 4 * _UNIT * math.log2(size) * (number + 1) * math.sqrt(max(size * squares, 1.0))
+    largest = max(step * (low + size - 1 + offset), 0.0)
     outside = 2 * math.exp(log_outside) * step * (low + size)  # what lies above the circle, and by how much
-    return float(total @ np.maximum(values, 0.0)) * (1 + 1e-12) + lost + outside + math.expm1(rounding) * largest
+    first = min(max(-offset - low, 0), size)  # from where on the difference is positive
+    values = step * np.arange(low + first + offset, low + size + offset, dtype=np.float64)
+    positive = float(np.sum(total[first:] * values)) * (1 + 1e-12)
+    return positive + lost + outside + math.expm1(rounding) * largest
+
+
+def _power(base: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
+    """Return a whole power by squaring: much faster than by logarithms, and rounded no more than ``count`` times."""
+    if count == 1:
+        return base
+    half = _power(base, count // 2)
+    square = half * half
+    return square * base if count % 2 else square
 
 
 def _variance(part: Summand, gamma: float) -> float:
@@ -113,7 +139,7 @@ def _split(part: Summand, gamma: float, step: float, tail: float) -> tuple[Vecto
     cells = _cells(part, tail)
     values = np.maximum((cells.ahead - gamma * cells.back) / step, -_DEEPEST)
     if not values[-1] < 4 * _LONGEST:
-        raise OverflowError("a likelihood ratio is too large for its grid")
+        raise _TooLong("a likelihood ratio is too large for its grid", float(values[-1]) / (4 * _LONGEST))
     slack = 1e-12 * np.minimum((cells.ahead + gamma * cells.back) / step, _DEEPEST + np.abs(values))  # of roundings
     first = min(math.floor(float(values[0] - slack[0])), 0)
     low = np.floor(values[:-1] - slack[:-1]).astype(np.int64) - first
@@ -141,28 +167,45 @@ def _between(z: Vector, shift: float) -> Vector:
 def exchange_epsilon(summands: Summands, delta: float, upper: float, tail: float = 1e-11) -> float:
     """Return the least epsilon up to ``upper``, to a ten-thousandth, where the bound is at most ``delta``.
 
-    Else infinite.
+    Else infinite. A rough grid says where to look; only the fine one decides.
     """
 
-    def excess(epsilon: float) -> float:
-        return math.log(max(exchange_delta(summands, epsilon, tail), 1e-300) / delta)
+    def excess(epsilon: float, fine: float) -> float:
+        return math.log(max(exchange_delta(summands, epsilon, tail, fine), 1e-300) / delta)
 
-    low, high, below, above = 0.0, upper, excess(0.0), excess(upper)
-    if below <= 0:
-        return 0.0
-    if not above <= 0:
+    fine, rough = partial(excess, fine=_FINE), partial(excess, fine=_ROUGH)
+    guess = _root(rough, (0.0, rough(0.0)), (upper, rough(upper)))
+    low, high = (0.0, 1.0), (upper, -1.0)  # the ends are looked at only if nothing nearer is found
+    for share in (1e-3, 1e-2):
+        low, high = ((at, fine(at)) for at in (guess * (1 - 2 * share), min(guess * (1 + share), upper)))
+        if high[1] <= 0 < low[1]:
+            return _root(fine, low, high)
+    return _root(fine, (0.0, fine(0.0)), (upper, fine(upper)))
+
+
+def _root(excess: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]) -> float:
+    """Return where a falling function is found to be at most 0, to a ten-thousandth; 0 or infinite at the ends."""
+    if low[1] <= 0:
+        return low[0]
+    if not high[1] <= 0:
         return math.inf
-    for turn in range(40):
-        if high - low <= 1e-4 * high:
+    for turn in range(60):
+        width = high[0] - low[0]
+        if width <= _EXACT * high[0]:
             break
-        root = math.sqrt(below / (below - above))  # the logarithm falls about as the square of epsilon
-        middle = low + (high - low) * (min(max(root + 1e-4, 0.02), 0.999) if turn % 3 != 2 else 0.5)
+        share = 0.5
+        if turn % 4 != 3:
+            # the logarithm falls about as the square of epsilon from the start, and as a line between near points
+            share = low[1] / (low[1] - high[1])
+            share = math.sqrt(share) if low[0] == 0 else share
+        aim = width * share + 0.4 * _EXACT * high[0]  # slightly beyond, so that both ends close in
+        middle = low[0] + min(max(aim, 0.02 * width), width - 0.4 * _EXACT * high[0])
         value = excess(middle)
         if value <= 0:
-            high, above = middle, value
+            high = (middle, value)
         else:
-            low, below = middle, value
-    return high
+            low = (middle, value)
+    return high[0]
 
 
 def exchange_law(law: LossLaw) -> LossLaw:
@@ -176,10 +219,15 @@ def exchange_law(law: LossLaw) -> LossLaw:
 
 @lru_cache(maxsize=32)
 def _profiled(law: AllocationLaw) -> FiniteLaw:
-    """Return the law that the bound allows at many epsilons."""
-    top = max(1e-6, math.sqrt(sum(count * _variance(part, 1.0) for part, count in law.summands)))
+    """Return the law that the bound allows at many epsilons: evenly spaced at first, then as delta falls."""
+    deviation = max(1e-6, math.sqrt(sum(count * _variance(part, 1.0) for part, count in law.summands)))
     delta = partial(exchange_delta, law.summands, tail=law.tail, fine=_ROUGH)
-    while top < _WIDEST and delta(top) > max(_LEAST, 4 * law.tail):
-        top *= 1.4
-    epsilons = np.linspace(0.0, top, _POINTS)
-    return law_of_profile(epsilons, np.array([delta(float(e)) for e in epsilons]))
+    least, step = max(_LEAST, 4 * law.tail), _STEP * deviation
+    epsilons, deltas = [0.0], [delta(0.0)]
+    while epsilons[-1] < _WIDEST and (len(epsilons) < 2 or deltas[-1] > least):
+        epsilons.append(min(epsilons[-1] + step, _WIDEST))
+        deltas.append(delta(epsilons[-1]))
+        if epsilons[-1] > _BODY * deviation:
+            fall = math.log(max(deltas[-2], 1e-300) / max(deltas[-1], 1e-300)) / (epsilons[-1] - epsilons[-2])
+            step = min(_GROWTH * step, max(_FALL / max(fall, 1e-9), 0.5 * _STEP * deviation))
+    return law_of_profile(np.array(epsilons), np.array(deltas))
