@@ -24,16 +24,19 @@ _CELLS = 3000  # of the normal variable, for each summand
 _FINE, _ROUGH = 6e-5, 8e-4  # the variance that rounding may add, relative; where many epsilons are asked for
 _BELOW = 6.0  # deviations below which a summand counts as what it is there
 _DEEPEST = 2.0**14  # grid steps below which a summand counts as that: more, and too little to be made up for
-_STEP = 0.1  # from one epsilon to the next, in deviations, where a pass is taken into a composition
+_STEP = 0.08  # from one epsilon to the next, in deviations, where a pass is taken into a composition
 _BODY = 3.0  # deviations from where on these steps follow the fall of delta
-_FALL = 0.5  # of its logarithm in one step
+_FALL = 0.4  # of its logarithm in one step
 _GROWTH = 1.25  # of one step over the last, at most
 _LEAST = 1e-12  # the delta at which they end
 _WIDEST = 60.0  # epsilon beyond which they are not followed
-_EXACT = 1e-4  # the relative width of a bracket on epsilon that is narrow enough
+_NEAR, _EXACT = 2e-2, 1e-4  # relative widths of a bracket on epsilon: on the rough grid, and in the end
+_TRIES = 6  # on the fine grid, from where the rough one points to
 _COARSENINGS = 12
-_LONGEST = 1 << 19  # points of the circle
+_LONGEST, _SHORT = 1 << 19, 1 << 16  # points of the circle; where only a place to look at is wanted
 _UNIT = 2.0**-52
+
+_Place = tuple[float, float]  # an epsilon, and by how much the logarithm of delta exceeds what it should be
 
 
 class _TooLong(OverflowError):
@@ -44,38 +47,52 @@ class _TooLong(OverflowError):
         self.times = times
 
 
-def exchange_delta(summands: Summands, epsilon: float, tail: float = 1e-11, fine: float = _FINE) -> float:
+def exchange_delta(
+    summands: Summands, epsilon: float, tail: float = 1e-11, fine: float = _FINE, longest: int = _LONGEST
+) -> float:
     r"""Return an upper bound on $E(R - e^\epsilon R')_+$.
 
-    ``tail``: how much of R may be given up, and is counted as lost; ``fine``: the variance that rounding may add.
+    ``tail``: how much of R may be given up, and is counted as lost; ``fine``: the variance that rounding may add;
+    ``longest``: points of the grid, which is made coarser if it would have more.
     """
+    return _evaluated(summands, epsilon, tail, fine, longest)[0]
+
+
+def exchange_coarsening(summands: Summands, epsilon: float, tail: float = 1e-11) -> float:
+    """Return how many times coarser than wanted the grid is on which delta is found at this epsilon."""
+    return _evaluated(summands, epsilon, tail, _FINE, _LONGEST)[1]
+
+
+@lru_cache(maxsize=64)
+def _evaluated(summands: Summands, epsilon: float, tail: float, fine: float, longest: int) -> tuple[float, float]:
+    """Return the bound, and how many times coarser than wanted its grid is."""
     if not 0 <= epsilon < 100:
-        return 1.0
+        return 1.0, math.inf
     gamma = math.exp(epsilon)
     number = sum(count for _, count in summands)
     spread = sum(count * _variance(part, gamma) for part, count in summands)
-    step = math.sqrt(6 * fine * spread / number)
+    step, coarser = math.sqrt(6 * fine * spread / number), 1.0
     for _ in range(_COARSENINGS):
         try:
-            return min(1.0, _convolved(summands, gamma, step, tail))
+            return min(1.0, _convolved(summands, gamma, step * coarser, tail, longest)), coarser
         except _TooLong as error:  # doubled, and at once as often as is surely needed
-            step *= 2.0 ** max(1, math.floor(math.log2(error.times)))
-    return min(1.0, _convolved(summands, gamma, step, tail))
+            coarser *= 2.0 ** max(1, math.ceil(math.log2(error.times)))
+    return min(1.0, _convolved(summands, gamma, step * coarser, tail, longest)), coarser
 
 
-def _convolved(summands: Summands, gamma: float, step: float, tail: float) -> float:
+def _convolved(summands: Summands, gamma: float, step: float, tail: float, longest: int) -> float:
     number = sum(count for _, count in summands)
     pieces, offset, lost = [], 0, 0.0
     for part, count in summands:
         share = min(tail / (number * sum(p for _, p in part)), 1e-4)
-        mass, first, gone = _split(part, gamma, step, share)
+        mass, first, gone = _split(part, gamma, step, share, longest)
         pieces.append((mass, count))
         offset, lost = offset + first * count, lost + gone * count
     log_outside = min(-32.0, math.log(tail) - 7) - math.log1p(step * abs(offset))
     low, high = likely_window(pieces, log_outside)
     size = next_fast_len(max(high - low + 1, 64), real=True)
-    if size > _LONGEST:
-        raise _TooLong("the difference of likelihood ratios does not fit its grid", size / _LONGEST)
+    if size > longest:
+        raise _TooLong("the difference of likelihood ratios does not fit its grid", size / longest)
     spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
     for mass, count in pieces:
         spectrum *= _power(rfft(wrapped(mass, size)), count)
@@ -98,6 +115,11 @@ def _power(base: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
     half = _power(base, count // 2)
     square = half * half
     return square * base if count % 2 else square
+
+
+def _deviation(summands: Summands) -> float:
+    """Of the difference at epsilon 0."""
+    return max(1e-6, math.sqrt(sum(count * _variance(part, 1.0) for part, count in summands)))
 
 
 def _variance(part: Summand, gamma: float) -> float:
@@ -129,7 +151,7 @@ def _cells(part: Summand, tail: float) -> _Cells:
     return _Cells(z, ratio(1.0), ratio(-1.0), _between(z, 0.0), *means)
 
 
-def _split(part: Summand, gamma: float, step: float, tail: float) -> tuple[Vector, int, float]:
+def _split(part: Summand, gamma: float, step: float, tail: float, longest: int) -> tuple[Vector, int, float]:
     """Move each cell of the normal variable to two grid points around its values, keeping its mean.
 
     Returns the masses, the first grid point, and what is lost of R. Below the first coordinate the summand counts as
@@ -138,8 +160,8 @@ def _split(part: Summand, gamma: float, step: float, tail: float) -> tuple[Vecto
     """
     cells = _cells(part, tail)
     values = np.maximum((cells.ahead - gamma * cells.back) / step, -_DEEPEST)
-    if not values[-1] < 4 * _LONGEST:
-        raise _TooLong("a likelihood ratio is too large for its grid", float(values[-1]) / (4 * _LONGEST))
+    if not values[-1] < 4 * longest:
+        raise _TooLong("a likelihood ratio is too large for its grid", float(values[-1]) / (4 * longest))
     slack = 1e-12 * np.minimum((cells.ahead + gamma * cells.back) / step, _DEEPEST + np.abs(values))  # of roundings
     first = min(math.floor(float(values[0] - slack[0])), 0)
     low = np.floor(values[:-1] - slack[:-1]).astype(np.int64) - first
@@ -165,47 +187,58 @@ def _between(z: Vector, shift: float) -> Vector:
 
 
 def exchange_epsilon(summands: Summands, delta: float, upper: float, tail: float = 1e-11) -> float:
-    """Return the least epsilon up to ``upper``, to a ten-thousandth, where the bound is at most ``delta``.
+    """Return the least epsilon up to ``upper``, to about a ten-thousandth, where the bound is at most ``delta``.
 
     Else infinite. A rough grid says where to look; only the fine one decides.
     """
 
-    def excess(epsilon: float, fine: float) -> float:
-        return math.log(max(exchange_delta(summands, epsilon, tail, fine), 1e-300) / delta)
+    def excess(epsilon: float, spread: float, longest: int) -> float:
+        return math.log(max(exchange_delta(summands, epsilon, tail, spread, longest), 1e-300) / delta)
 
-    fine, rough = partial(excess, fine=_FINE), partial(excess, fine=_ROUGH)
-    guess = _root(rough, (0.0, rough(0.0)), (upper, rough(upper)))
-    low, high = (0.0, 1.0), (upper, -1.0)  # the ends are looked at only if nothing nearer is found
-    for share in (1e-3, 1e-2):
-        low, high = ((at, fine(at)) for at in (guess * (1 - 2 * share), min(guess * (1 + share), upper)))
-        if high[1] <= 0 < low[1]:
-            return _root(fine, low, high)
-    return _root(fine, (0.0, fine(0.0)), (upper, fine(upper)))
+    fine = partial(excess, spread=_FINE, longest=_LONGEST)
+    rough = partial(excess, spread=_ROUGH, longest=_SHORT)
+    end = min(4 * _deviation(summands), upper)
+    while end < upper and rough(end) > 0:
+        end = min(2 * end, upper)
+    (low, above), (high, below) = _bracketed(rough, (0.0, rough(0.0)), (end, rough(end)), _NEAR)
+    if 0 < low < high and above > 0 >= below:
+        slope = (below - above) / (high - low)
+        at = low - above / slope
+        for _ in range(_TRIES):
+            value = fine(at)
+            if slope * at * _EXACT <= value <= 0:
+                return at
+            at += 0.3 * _EXACT * at - value / slope
+            if not 0 < at <= upper:
+                break
+    (_, above), (high, below) = _bracketed(fine, (0.0, fine(0.0)), (upper, fine(upper)), _EXACT)
+    return 0.0 if above <= 0 else high if below <= 0 else math.inf
 
 
-def _root(excess: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]) -> float:
-    """Return where a falling function is found to be at most 0, to a ten-thousandth; 0 or infinite at the ends."""
-    if low[1] <= 0:
-        return low[0]
-    if not high[1] <= 0:
-        return math.inf
+def _bracketed(excess: Callable[[float], float], low: _Place, high: _Place, narrow: float) -> tuple[_Place, _Place]:
+    """Narrow a bracket around where a falling function passes 0; if it does not between these ends, return them."""
+    if not low[1] > 0 >= high[1]:
+        return low, high
+    (left, above), (right, below) = low, high  # values of an end that stays are halved: both ends close in
+    last = math.nan
     for turn in range(60):
-        width = high[0] - low[0]
-        if width <= _EXACT * high[0]:
+        width = right - left
+        if width <= narrow * right:
             break
-        share = 0.5
-        if turn % 4 != 3:
-            # the logarithm falls about as the square of epsilon from the start, and as a line between near points
-            share = low[1] / (low[1] - high[1])
-            share = math.sqrt(share) if low[0] == 0 else share
-        aim = width * share + 0.4 * _EXACT * high[0]  # slightly beyond, so that both ends close in
-        middle = low[0] + min(max(aim, 0.02 * width), width - 0.4 * _EXACT * high[0])
+        # the logarithm falls about as the square of epsilon from the start, and as a line between near points
+        share = above / (above - below)
+        share = 0.5 if turn % 6 == 5 else math.sqrt(share) if left == 0 else share
+        room = 0.4 * narrow * right
+        middle = left + min(max(width * share, room), width - room)
         value = excess(middle)
         if value <= 0:
-            high = (middle, value)
+            above = above / 2 if last <= 0 else above
+            right, below, high = middle, value, (middle, value)
         else:
-            low = (middle, value)
-    return high[0]
+            below = below / 2 if last > 0 else below
+            left, above, low = middle, value, (middle, value)
+        last = value
+    return low, high
 
 
 def exchange_law(law: LossLaw) -> LossLaw:
@@ -220,7 +253,7 @@ def exchange_law(law: LossLaw) -> LossLaw:
 @lru_cache(maxsize=32)
 def _profiled(law: AllocationLaw) -> FiniteLaw:
     """Return the law that the bound allows at many epsilons: evenly spaced at first, then as delta falls."""
-    deviation = max(1e-6, math.sqrt(sum(count * _variance(part, 1.0) for part, count in law.summands)))
+    deviation = _deviation(law.summands)
     delta = partial(exchange_delta, law.summands, tail=law.tail, fine=_ROUGH)
     least, step = max(_LEAST, 4 * law.tail), _STEP * deviation
     epsilons, deltas = [0.0], [delta(0.0)]
