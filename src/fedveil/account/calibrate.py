@@ -24,7 +24,7 @@ from fedveil.theory.numerics import check_delta
 from fedveil.values import number
 
 _SMALLEST, _LARGEST = 1e-4, 1e8
-_NEAREST, _FARTHEST = 0.05, 0.4  # steps of the factor's logarithm where an account is slow
+_NEAREST, _FARTHEST, _SPARE = 0.05, 0.4, 1.5  # steps of the factor's logarithm where an account is slow
 
 
 def scaled(mechanism: Mechanism, factor: float) -> Mechanism:
@@ -103,8 +103,10 @@ def few_factor(excess: Callable[[float], float], tolerance: float) -> float:
         else:  # missed, or unknown
             missed = (at, value)
         if missed is None or met is None:
-            step = value if math.isfinite(value) else _FARTHEST
-            at += math.copysign(min(max(abs(step), _NEAREST), _FARTHEST), step)
+            if value <= 0:  # less noise, with care: epsilon grows at least as fast as noise falls
+                at -= min(max(-value, _NEAREST), max(_FARTHEST, min(-value - _SPARE, 2.0)))
+            else:
+                at += max(value, _NEAREST) if math.isfinite(value) else 2 * _FARTHEST
             value = _within_limits(excess, at)
     (left, above), (right, below) = missed, met
     before = 0
