@@ -10,11 +10,21 @@ from fedveil.account.loss_distribution import LossDistributionAccountant
 from fedveil.account.sampled import certified_epsilon
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
-from fedveil.mechanism import ApproximateDP, Compose, LastIterate, Mechanism, Numbers, Repeat, alike
+from fedveil.mechanism import (
+    ApproximateDP,
+    Compose,
+    IndependentGaussian,
+    LastIterate,
+    Mechanism,
+    Numbers,
+    Repeat,
+    alike,
+)
 from fedveil.theory.numerics import check_delta
 from fedveil.values import number
 
 _SMALLEST, _LARGEST = 1e-4, 1e8
+_NEAREST, _FARTHEST, _SPARE = 0.05, 0.4, 1.5  # steps of the factor's logarithm where an account is slow
 
 
 def scaled(mechanism: Mechanism, factor: float) -> Mechanism:
@@ -51,12 +61,68 @@ def calibrate(
     check_delta(delta)
     require(1e-9 <= number("tolerance", tolerance) <= 1, "tolerance", "lie in [1e-9, 1]", tolerance)
     excess = _excess(alike(mechanism), epsilon, delta)
-    if isinstance(mechanism, LastIterate) and mechanism.sampled:
+    if _exchanges(mechanism):
+        factor = few_factor(excess, tolerance)
+    elif isinstance(mechanism, LastIterate) and mechanism.sampled:
         factor = smooth_factor(excess, tolerance)
     else:
         low, high = bracket(excess)
         factor = least_factor(excess, low, high, tolerance)
     return factor, scaled(mechanism, factor)
+
+
+def _exchanges(mechanism: Mechanism) -> bool:
+    """Return whether a pass of independent draws is in it whose records are exchanged: then every account is slow."""
+    match mechanism:
+        case Compose(parts=parts):
+            return any(_exchanges(part) for part in parts)
+        case Repeat(of=part):
+            return _exchanges(part)
+        case IndependentGaussian():
+            return mechanism.neighbours == "replace-one"
+        case LastIterate():
+            return mechanism.order == "independent" and mechanism.neighbours == "replace-one"
+        case _:
+            return False
+
+
+def few_factor(excess: Callable[[float], float], tolerance: float) -> float:
+    """Return the least factor in few evaluations, for an excess that is slow, most of all where noise is scarce.
+
+    Short steps lead to a bracket, and regula falsi (the value of an end that stays is halved) narrows it. The target
+    was seen to be met at the returned factor.
+    """
+    at, value, missed, met = 0.0, _within_limits(excess, 0.0), None, None
+    while missed is None or met is None:
+        if value is None:
+            if met is not None:
+                return math.exp(met[0])  # even this little noise is enough
+            raise CannotCertify("no amount of noise in reach meets the target; is part of the mechanism noiseless?")
+        if value <= 0:
+            met = (at, value)
+        else:  # missed, or unknown
+            missed = (at, value)
+        if missed is None or met is None:
+            if value <= 0:  # less noise, with care: epsilon grows at least as fast as noise falls
+                at -= min(max(-value, _NEAREST), max(_FARTHEST, min(-value - _SPARE, 2.0)))
+            else:
+                at += max(value, _NEAREST) if math.isfinite(value) else 2 * _FARTHEST
+            value = _within_limits(excess, at)
+    (left, above), (right, below) = missed, met
+    before = 0
+    for turn in range(80):
+        if right - left <= tolerance:
+            break
+        share = above / (above - below) if math.isfinite(above) and math.isfinite(below) and turn % 6 != 5 else 0.5
+        beyond = tolerance / 3  # to the other side of the root than the last value
+        aim = (right - left) * share + (-beyond if before < 0 else beyond)
+        middle = left + min(max(aim, beyond), right - left - beyond)
+        now = excess(middle)
+        if now <= 0:
+            right, below, above, before = middle, now, above / 2 if before < 0 else above, -1
+        else:
+            left, above, below, before = middle, now, below / 2 if before > 0 else below, 1
+    return math.exp(right)
 
 
 def smooth_factor(excess: Callable[[float], float], tolerance: float) -> float:

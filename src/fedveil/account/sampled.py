@@ -18,7 +18,7 @@ from fedveil.mechanism import LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.closing import Part, at_once, check_plan, lengths
 from fedveil.theory.composition import Uses, worst_upper
-from fedveil.theory.exchange import exchange_delta, exchange_epsilon, exchange_law
+from fedveil.theory.exchange import exchange_coarsening, exchange_delta, exchange_epsilon, exchange_law
 from fedveil.theory.hops import log_delta_upper, profile, two_hops
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, LossLaw
 from fedveil.theory.mixture_law import Way
@@ -31,6 +31,7 @@ _KINDS = 48  # different rounds that are told apart when every model is seen
 _CLASSES = 12  # different shifts inside one part of a pass
 _LONGEST = 1e3  # a contribution over its round's noise, from where on nothing is promised
 _WIDEST = 50.0  # epsilon of an exchange up to which it is looked for
+_COARSE = 8.0  # how many times coarser than wanted a grid may be and still be taken for accurate
 _USUAL = 1e-5  # the delta for which a plan is sought when none is given
 
 
@@ -125,26 +126,31 @@ def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[floa
     """Return log delta as a function of epsilon, and the inverse: both sums together, or two hops if that is less."""
     single = replace(run, neighbours="zero-out")
     found = seen_pairs(single, 1) if name == "unhidden" else hidden_pairs(single, 1, delta)
-    hops = two_hops(profile(found.forward), profile(found.backward))
+    hops = lru_cache(maxsize=1)(lambda: two_hops(profile(found.forward), profile(found.backward)))
     (law, times), *rest = found.forward
     alone = law if not rest and times == 1 and isinstance(law, AllocationLaw) else None
 
     def log_delta(at: float) -> float:
         try:
             if alone is None:
-                return min(hops[0](at), log_delta_upper([_exchange_uses(found)], at))
-            return min(hops[0](at), math.log(max(exchange_delta(alone.summands, at, alone.tail), 1e-300)))
+                return min(hops()[0](at), log_delta_upper([_exchange_uses(found)], at))
+            return min(hops()[0](at), math.log(max(exchange_delta(alone.summands, at, alone.tail), 1e-300)))
         except OverflowError:
-            return hops[0](at)
+            return hops()[0](at)
 
     def epsilon(at: float) -> float:
-        loose = hops[1](at)
+        together = math.inf
         try:
             if alone is None:
-                return min(loose, worst_upper([_exchange_uses(found)], at))
-            return min(loose, exchange_epsilon(alone.summands, at, min(loose, _WIDEST), alone.tail))
+                together = worst_upper([_exchange_uses(found)], at)
+            else:
+                together = exchange_epsilon(alone.summands, at, _WIDEST, alone.tail)
+                # In truth two hops are never less, so they are worth their time only where the grid was too coarse.
+                if exchange_coarsening(alone.summands, together, alone.tail) <= _COARSE:
+                    return together
         except OverflowError:
-            return loose
+            pass
+        return min(hops()[1](at), together)
 
     return log_delta, epsilon
 

@@ -7,6 +7,7 @@ that keeps its mean, and one Fourier transform convolves them. Theory page: samp
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -23,55 +24,102 @@ _CELLS = 3000  # of the normal variable, for each summand
 _FINE, _ROUGH = 6e-5, 8e-4  # the variance that rounding may add, relative; where many epsilons are asked for
 _BELOW = 6.0  # deviations below which a summand counts as what it is there
 _DEEPEST = 2.0**14  # grid steps below which a summand counts as that: more, and too little to be made up for
-_POINTS = 120  # epsilons at which a pass is taken into a composition
+_STEP = 0.08  # from one epsilon to the next, in deviations, where a pass is taken into a composition
+_BODY = 3.0  # deviations from where on these steps follow the fall of delta
+_FALL = 0.4  # of its logarithm in one step
+_GROWTH = 1.25  # of one step over the last, at most
 _LEAST = 1e-12  # the delta at which they end
 _WIDEST = 60.0  # epsilon beyond which they are not followed
+_NEAR, _EXACT = 2e-2, 1e-4  # relative widths of a bracket on epsilon: on the rough grid, and in the end
+_TRIES = 6  # on the fine grid, from where the rough one points to
 _COARSENINGS = 12
-_LONGEST = 1 << 19  # points of the circle
+_LONGEST, _SHORT = 1 << 19, 1 << 16  # points of the circle; where only a place to look at is wanted
 _UNIT = 2.0**-52
 
+_Place = tuple[float, float]  # an epsilon, and by how much the logarithm of delta exceeds what it should be
 
-def exchange_delta(summands: Summands, epsilon: float, tail: float = 1e-11, fine: float = _FINE) -> float:
+
+class _TooLong(OverflowError):
+    """A grid of this step would be ``times`` as long as it may be."""
+
+    def __init__(self, words: str, times: float) -> None:
+        super().__init__(words)
+        self.times = times
+
+
+def exchange_delta(
+    summands: Summands, epsilon: float, tail: float = 1e-11, fine: float = _FINE, longest: int = _LONGEST
+) -> float:
     r"""Return an upper bound on $E(R - e^\epsilon R')_+$.
 
-    ``tail``: how much of R may be given up, and is counted as lost; ``fine``: the variance that rounding may add.
+    ``tail``: how much of R may be given up, and is counted as lost; ``fine``: the variance that rounding may add;
+    ``longest``: points of the grid, which is made coarser if it would have more.
     """
+    return _evaluated(summands, epsilon, tail, fine, longest)[0]
+
+
+def exchange_coarsening(summands: Summands, epsilon: float, tail: float = 1e-11) -> float:
+    """Return how many times coarser than wanted the grid is on which delta is found at this epsilon."""
+    return _evaluated(summands, epsilon, tail, _FINE, _LONGEST)[1]
+
+
+@lru_cache(maxsize=64)
+def _evaluated(summands: Summands, epsilon: float, tail: float, fine: float, longest: int) -> tuple[float, float]:
+    """Return the bound, and how many times coarser than wanted its grid is."""
     if not 0 <= epsilon < 100:
-        return 1.0
+        return 1.0, math.inf
     gamma = math.exp(epsilon)
     number = sum(count for _, count in summands)
     spread = sum(count * _variance(part, gamma) for part, count in summands)
-    step = math.sqrt(6 * fine * spread / number)
+    step, coarser = math.sqrt(6 * fine * spread / number), 1.0
     for _ in range(_COARSENINGS):
         try:
-            return min(1.0, _convolved(summands, gamma, step, tail))
-        except OverflowError:
-            step *= 2
-    return min(1.0, _convolved(summands, gamma, step, tail))
+            return min(1.0, _convolved(summands, gamma, step * coarser, tail, longest)), coarser
+        except _TooLong as error:  # doubled, and at once as often as is surely needed
+            coarser *= 2.0 ** max(1, math.ceil(math.log2(error.times)))
+    return min(1.0, _convolved(summands, gamma, step * coarser, tail, longest)), coarser
 
 
-def _convolved(summands: Summands, gamma: float, step: float, tail: float) -> float:
+def _convolved(summands: Summands, gamma: float, step: float, tail: float, longest: int) -> float:
     number = sum(count for _, count in summands)
     pieces, offset, lost = [], 0, 0.0
     for part, count in summands:
         share = min(tail / (number * sum(p for _, p in part)), 1e-4)
-        mass, first, gone = _split(part, gamma, step, share)
+        mass, first, gone = _split(part, gamma, step, share, longest)
         pieces.append((mass, count))
         offset, lost = offset + first * count, lost + gone * count
     log_outside = min(-32.0, math.log(tail) - 7) - math.log1p(step * abs(offset))
     low, high = likely_window(pieces, log_outside)
     size = next_fast_len(max(high - low + 1, 64), real=True)
-    if size > _LONGEST:
-        raise OverflowError("the difference of likelihood ratios does not fit its grid")
+    if size > longest:
+        raise _TooLong("the difference of likelihood ratios does not fit its grid", size / longest)
     spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
     for mass, count in pieces:
-        spectrum *= rfft(wrapped(mass, size)) ** count
+        spectrum *= _power(rfft(wrapped(mass, size)), count)
     total = np.roll(np.maximum(irfft(spectrum, size), 0.0), -(low % size))
-    values = step * (np.arange(low, low + size, dtype=np.float64) + offset)
-    rounding = 4 * _UNIT * math.log2(size) * (number + 1) * math.sqrt(max(size * float(total @ total), 1.0))
-    largest = max(float(values[-1]), 0.0)
+    # Sums of products, not inner products: the library's threads would cost more than they save, and round worse.
+    squares = float(np.sum(total * total))
+    rounding = 4 * _UNIT * math.log2(size) * (number + 1) * math.sqrt(max(size * squares, 1.0))
+    largest = max(step * (low + size - 1 + offset), 0.0)
     outside = 2 * math.exp(log_outside) * step * (low + size)  # what lies above the circle, and by how much
-    return float(total @ np.maximum(values, 0.0)) * (1 + 1e-12) + lost + outside + math.expm1(rounding) * largest
+    first = min(max(-offset - low, 0), size)  # from where on the difference is positive
+    values = step * np.arange(low + first + offset, low + size + offset, dtype=np.float64)
+    positive = float(np.sum(total[first:] * values)) * (1 + 1e-12)
+    return positive + lost + outside + math.expm1(rounding) * largest
+
+
+def _power(base: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
+    """Return a whole power by squaring: much faster than by logarithms, and rounded no more than ``count`` times."""
+    if count == 1:
+        return base
+    half = _power(base, count // 2)
+    square = half * half
+    return square * base if count % 2 else square
+
+
+def _deviation(summands: Summands) -> float:
+    """Of the difference at epsilon 0."""
+    return max(1e-6, math.sqrt(sum(count * _variance(part, 1.0) for part, count in summands)))
 
 
 def _variance(part: Summand, gamma: float) -> float:
@@ -103,7 +151,7 @@ def _cells(part: Summand, tail: float) -> _Cells:
     return _Cells(z, ratio(1.0), ratio(-1.0), _between(z, 0.0), *means)
 
 
-def _split(part: Summand, gamma: float, step: float, tail: float) -> tuple[Vector, int, float]:
+def _split(part: Summand, gamma: float, step: float, tail: float, longest: int) -> tuple[Vector, int, float]:
     """Move each cell of the normal variable to two grid points around its values, keeping its mean.
 
     Returns the masses, the first grid point, and what is lost of R. Below the first coordinate the summand counts as
@@ -112,8 +160,8 @@ def _split(part: Summand, gamma: float, step: float, tail: float) -> tuple[Vecto
     """
     cells = _cells(part, tail)
     values = np.maximum((cells.ahead - gamma * cells.back) / step, -_DEEPEST)
-    if not values[-1] < 4 * _LONGEST:
-        raise OverflowError("a likelihood ratio is too large for its grid")
+    if not values[-1] < 4 * longest:
+        raise _TooLong("a likelihood ratio is too large for its grid", float(values[-1]) / (4 * longest))
     slack = 1e-12 * np.minimum((cells.ahead + gamma * cells.back) / step, _DEEPEST + np.abs(values))  # of roundings
     first = min(math.floor(float(values[0] - slack[0])), 0)
     low = np.floor(values[:-1] - slack[:-1]).astype(np.int64) - first
@@ -139,30 +187,58 @@ def _between(z: Vector, shift: float) -> Vector:
 
 
 def exchange_epsilon(summands: Summands, delta: float, upper: float, tail: float = 1e-11) -> float:
-    """Return the least epsilon up to ``upper``, to a ten-thousandth, where the bound is at most ``delta``.
+    """Return the least epsilon up to ``upper``, to about a ten-thousandth, where the bound is at most ``delta``.
 
-    Else infinite.
+    Else infinite. A rough grid says where to look; only the fine one decides.
     """
 
-    def excess(epsilon: float) -> float:
-        return math.log(max(exchange_delta(summands, epsilon, tail), 1e-300) / delta)
+    def excess(epsilon: float, spread: float, longest: int) -> float:
+        return math.log(max(exchange_delta(summands, epsilon, tail, spread, longest), 1e-300) / delta)
 
-    low, high, below, above = 0.0, upper, excess(0.0), excess(upper)
-    if below <= 0:
-        return 0.0
-    if not above <= 0:
-        return math.inf
-    for turn in range(40):
-        if high - low <= 1e-4 * high:
+    fine = partial(excess, spread=_FINE, longest=_LONGEST)
+    rough = partial(excess, spread=_ROUGH, longest=_SHORT)
+    end = min(4 * _deviation(summands), upper)
+    while end < upper and rough(end) > 0:
+        end = min(2 * end, upper)
+    (low, above), (high, below) = _bracketed(rough, (0.0, rough(0.0)), (end, rough(end)), _NEAR)
+    if 0 < low < high and above > 0 >= below:
+        slope = (below - above) / (high - low)
+        at = low - above / slope
+        for _ in range(_TRIES):
+            value = fine(at)
+            if slope * at * _EXACT <= value <= 0:
+                return at
+            at += 0.3 * _EXACT * at - value / slope
+            if not 0 < at <= upper:
+                break
+    (_, above), (high, below) = _bracketed(fine, (0.0, fine(0.0)), (upper, fine(upper)), _EXACT)
+    return 0.0 if above <= 0 else high if below <= 0 else math.inf
+
+
+def _bracketed(excess: Callable[[float], float], low: _Place, high: _Place, narrow: float) -> tuple[_Place, _Place]:
+    """Narrow a bracket around where a falling function passes 0; if it does not between these ends, return them."""
+    if not low[1] > 0 >= high[1]:
+        return low, high
+    (left, above), (right, below) = low, high  # values of an end that stays are halved: both ends close in
+    last = math.nan
+    for turn in range(60):
+        width = right - left
+        if width <= narrow * right:
             break
-        root = math.sqrt(below / (below - above))  # the logarithm falls about as the square of epsilon
-        middle = low + (high - low) * (min(max(root + 1e-4, 0.02), 0.999) if turn % 3 != 2 else 0.5)
+        # the logarithm falls about as the square of epsilon from the start, and as a line between near points
+        share = above / (above - below)
+        share = 0.5 if turn % 6 == 5 else math.sqrt(share) if left == 0 else share
+        room = 0.4 * narrow * right
+        middle = left + min(max(width * share, room), width - room)
         value = excess(middle)
         if value <= 0:
-            high, above = middle, value
+            above = above / 2 if last <= 0 else above
+            right, below, high = middle, value, (middle, value)
         else:
-            low, below = middle, value
-    return high
+            below = below / 2 if last > 0 else below
+            left, above, low = middle, value, (middle, value)
+        last = value
+    return low, high
 
 
 def exchange_law(law: LossLaw) -> LossLaw:
@@ -176,10 +252,15 @@ def exchange_law(law: LossLaw) -> LossLaw:
 
 @lru_cache(maxsize=32)
 def _profiled(law: AllocationLaw) -> FiniteLaw:
-    """Return the law that the bound allows at many epsilons."""
-    top = max(1e-6, math.sqrt(sum(count * _variance(part, 1.0) for part, count in law.summands)))
+    """Return the law that the bound allows at many epsilons: evenly spaced at first, then as delta falls."""
+    deviation = _deviation(law.summands)
     delta = partial(exchange_delta, law.summands, tail=law.tail, fine=_ROUGH)
-    while top < _WIDEST and delta(top) > max(_LEAST, 4 * law.tail):
-        top *= 1.4
-    epsilons = np.linspace(0.0, top, _POINTS)
-    return law_of_profile(epsilons, np.array([delta(float(e)) for e in epsilons]))
+    least, step = max(_LEAST, 4 * law.tail), _STEP * deviation
+    epsilons, deltas = [0.0], [delta(0.0)]
+    while epsilons[-1] < _WIDEST and (len(epsilons) < 2 or deltas[-1] > least):
+        epsilons.append(min(epsilons[-1] + step, _WIDEST))
+        deltas.append(delta(epsilons[-1]))
+        if epsilons[-1] > _BODY * deviation:
+            fall = math.log(max(deltas[-2], 1e-300) / max(deltas[-1], 1e-300)) / (epsilons[-1] - epsilons[-2])
+            step = min(_GROWTH * step, max(_FALL / max(fall, 1e-9), 0.5 * _STEP * deviation))
+    return law_of_profile(np.array(epsilons), np.array(deltas))
