@@ -10,14 +10,15 @@ SOURCE = Path(__file__).parents[2] / "src" / "fedveil"
 # A plan gives the schedule of a hidden method to those who ask; the game runs many hidden runs as one stack, dealt or
 # drawn.
 KNOWN = {"plan.py", "attack/batched_runs.py", "attack/drawn_runs.py"}
-IMPORTED = re.compile(rf"fedveil\.algorithms\.(?:{'|'.join(KINDS)})\b")
+OURS = frozenset(KINDS)  # as they are at the start: another test may list one of its own
+IMPORTED = re.compile(rf"fedveil\.algorithms\.(?:{'|'.join(sorted(OURS))})\b")
 
 
 def names_one(path: Path) -> bool:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imports = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    return any(map(IMPORTED.match, imports)) or not words.isdisjoint(KINDS)
+    return any(map(IMPORTED.match, imports)) or not words.isdisjoint(OURS)
 
 
 def test_only_a_few_files_name_one_algorithm() -> None:

@@ -135,7 +135,9 @@ class HiddenRequest:
     def _others(self, task: Task, deal: Deal) -> tuple[Order, ...]:
         """The orders that a design without a wish may take instead: draws of its own by every unit, where that runs."""
         schedule = task.schedule
-        dealt = isinstance(schedule.batch, tuple) or schedule.kind == "growing-batches"  # a partition is wished for
+        both = schedule.batch is not None and schedule.rounds is not None
+        # Then a partition is asked for.
+        dealt = both or isinstance(schedule.batch, tuple) or schedule.kind == "growing-batches"
         steady = self.noise == "gaussian" and self.stopping == "end"
         alone = deal == "records" or task.target.unit == "client"
         # Who sees single updates sees the draws, unless all clients send always: then every round counts.
