@@ -252,6 +252,7 @@ class TestPromises:
     def test_calibration_leaves_no_candidate_without_honest_clients(self) -> None:
         tables = TABLES | {"privacy": {"epsilon": 4.0, "delta": 1e-4, "unit": "client"}, "trust": {"dropouts": 3}}
         tables["schedule"] = {"rounds": 6, "passes": 1}
+        tables["algorithm"] = {"kind": "hidden", "order": "secret"}  # where all draw, all answer in every round
         study = study_of(tables, base=Path(), data_given=True)
         with pytest.raises(CannotCertify, match="tolerates no 3 dropouts"):
             study.planned(RECORDS.shape)
@@ -322,10 +323,10 @@ class TestSumming:
     def test_nobody_knows_the_ring_of_masks_before_the_run(self) -> None:
         """Colluders who knew it could stand around a victim; the same run finds the same ring again."""
         plan = replace(some_plan(RECORDS), trust=Trust(server="secure-aggregation"))
-        first, again, other = (summing._name(plan, Entropy.from_key(bytes([key] * 32))) for key in (1, 1, 2))
+        first, again, other = (summing._name(plan, Entropy.from_key(bytes([key] * 32)), "") for key in (1, 1, 2))
         assert len(first) == 32
         assert first == again != other != bytes.fromhex(plan.hash)
-        assert first != summing._name(replace(plan, name="another"), Entropy.from_key(bytes([1] * 32)))
+        assert first != summing._name(replace(plan, name="another"), Entropy.from_key(bytes([1] * 32)), "")
 
     def test_every_sum_has_a_floor_of_its_own(self) -> None:
         uneven = some_plan(RECORDS, deal="clients", unit="client", batch=(5, 4, 3), rounds=3, passes=2)

@@ -186,7 +186,7 @@ def total_mu(target: Target) -> float:
     """The mu of the Gaussian mechanism that has the target's epsilon and delta.
 
     >>> round(total_mu(Target(epsilon=1.0, delta=1e-5)), 4)
-    0.2678
+    0.2681
     """
     low, high = 1e-6, 60.0
     while high / low > 1 + 1e-9:
