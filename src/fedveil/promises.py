@@ -16,10 +16,7 @@ _ALL_KNOWN = "it knows all of the preparation's noise, or there is no other clie
 
 
 def grid_of(plan: Plan, adversary: Adversary = "final-model") -> Grid:
-    """Return the grid's bound on how far a run may differ from the ideal one, in units of noise unknown to the
-    observer.
-    know.
-    """
+    """Return how far the run on its grid may differ from the ideal one, in units of noise unknown to the observer."""
     found = plan.method.grid(plan.grid, adversary, plan.data, plan.model, plan.target, plan.trust)
     if plan.preparation is None:
         return found

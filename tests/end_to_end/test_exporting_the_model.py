@@ -5,7 +5,6 @@ import pickle
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import joblib
@@ -15,7 +14,6 @@ from wards import Command, by_hand, table, write_csv, write_study
 
 import fedveil
 from fedveil.bundle.bundle import Bundle
-from fedveil.cli import main
 from fedveil.data.column import Column
 
 
@@ -24,18 +22,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wards")
     fedveil.run_study(write_study(folder), folder / "out")
     return folder / "out"
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*arguments: object) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["fedveil", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=ended.value.code, out=out, err=err)
-
-    return call
 
 
 def kinds(model: str) -> dict[str, Any]:

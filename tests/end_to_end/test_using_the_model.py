@@ -2,17 +2,14 @@
 
 import json
 import shutil
-import sys
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from wards import Command, by_hand, read, table, write_csv, write_study
 
 import fedveil
-from fedveil.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -20,18 +17,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wards")
     fedveil.run_study(write_study(folder), folder / "out")
     return folder / "out"
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*arguments: object) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["fedveil", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=ended.value.code, out=out, err=err)
-
-    return call
 
 
 def test_from_a_table_to_predictions_on_new_records(tmp_path: Path, run: Path, command: Command) -> None:
