@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: what each loads is compiled once
+
 .PHONY: demo quick test check lint types imports tests bench mutants docs documents clean
 
 demo: $(VENV)/.core
@@ -41,6 +43,7 @@ mutants: $(VENV)/.dev
 
 # The site, into site/ (read it with: python -m http.server -d site). With --quiet, strict would not count warnings.
 docs: $(VENV)/.docs
+	$(BIN)/python tools/studio_pictures.py docs/studio
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
 documents: $(VENV)/.dev
@@ -57,11 +60,11 @@ $(VENV)/.dev: $(VENV)/.core
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.core
-	$(PIP) --editable '.[docs]'
+	$(PIP) --editable '.[docs,studio]'
 	touch $@
 
 $(VENV)/.full: $(VENV)/.dev
-	$(PIP) --editable '.[dev,torch,he,flower,onnx,docs]'
+	$(PIP) --editable '.[dev,torch,he,flower,onnx,sql,studio,docs]'
 	touch $@
 
 clean:

@@ -11,10 +11,10 @@ from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
 from fedveil.algorithms.hidden.method import Hidden
 from fedveil.algorithms.hidden.steps import Rule, draw
-from fedveil.attack.batched_runs import Parts
-from fedveil.attack.game import game
 from fedveil.audit.claim import claim_of_plan
 from fedveil.data.records import DataShape
+from fedveil.jobs.attack.batched_runs import Parts
+from fedveil.jobs.attack.game import game
 from fedveil.mechanism import LastIterate
 from fedveil.model.spec import ModelPlan
 from fedveil.noise.entropy import Entropy

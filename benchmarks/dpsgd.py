@@ -30,7 +30,7 @@ def measured(tables: dict[str, Any], epsilon: float, delta: float, **more: Any) 
         trained = train_dpsgd(plan, loaded.train, Entropy.from_seed(seed), lambda done: None)
         times.append(time.perf_counter() - began)
         found.append(100 * mean_over_clients(plan, trained.model, loaded.test or loaded.train))
-    facts = dict(plan.method.facts(plan.data, plan.target))
+    facts = dict(plan.method.facts(plan.setup))
     return found, times, f"{facts['sampling']}, {facts['rounds of a client']} rounds"
 
 

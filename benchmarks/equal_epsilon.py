@@ -12,6 +12,7 @@ import importlib
 import sys
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,15 @@ SETTINGS = {
 }
 
 
+@lru_cache(maxsize=64)
+def _opacus_noise(batches: int, epochs: int, epsilon: float, delta: float) -> float:
+    """Return the noise that Opacus itself finds for a target, as its make_private_with_epsilon does."""
+    found = importlib.import_module("opacus.accountants.utils").get_noise_multiplier(
+        target_epsilon=epsilon, target_delta=delta, sample_rate=1 / batches, epochs=epochs, accountant="prv"
+    )
+    return float(found)
+
+
 def opacus_accuracy(loaded: Loaded, setting: Setting, epsilon: float, delta: float, seed: int) -> float:
     """Return the accuracy in per cent, on the test records, of a linear model that Opacus trained for this target."""
     torch = importlib.import_module("torch")
@@ -75,13 +85,12 @@ def opacus_accuracy(loaded: Loaded, setting: Setting, epsilon: float, delta: flo
     linear = torch.nn.Linear(rows.shape[1], max(loaded.train.classes, 2), bias=False)
     torch.nn.init.zeros_(linear.weight)
     optimizer = torch.optim.SGD(linear.parameters(), lr=setting.step / setting.clip, momentum=setting.momentum)
-    module, optimizer, loader = engine.make_private_with_epsilon(
+    batches = torch.utils.data.DataLoader(data, batch_size=setting.batch)
+    module, optimizer, loader = engine.make_private(
         module=linear,
         optimizer=optimizer,
-        data_loader=torch.utils.data.DataLoader(data, batch_size=setting.batch),
-        epochs=setting.epochs,
-        target_epsilon=epsilon,
-        target_delta=delta,
+        data_loader=batches,
+        noise_multiplier=_opacus_noise(len(batches), setting.epochs, epsilon, delta),
         max_grad_norm=setting.clip,
         poisson_sampling=True,
     )

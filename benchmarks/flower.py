@@ -25,7 +25,7 @@ from fedveil.federation.flower.network import supernode_command
 from fedveil.federation.flower.processes import free_port
 from fedveil.federation.site.socket import listening
 from fedveil.jobs.remote import federated
-from fedveil.run.conduct import Progress
+from fedveil.run.system import Progress
 from fedveil.study import study_of
 from fedveil.wire import frames
 

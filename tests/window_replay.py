@@ -30,9 +30,9 @@ def replayed(
             first = turns[site] * width
             for client in owners[site]:
                 one = clients[client]
-                rounds = range(first, min(first + width, one.settings.rounds))
+                rounds = range(first, min(first + width, one.rounds))
                 if len(rounds):
-                    total += contribution(one, held[site], rounds, weights[client], unit, len(clients))
+                    total += contribution(one, held[site], turns[site], rounds, weights[client], unit, len(clients))
             turns[site] += 1
         model = project(model - total * unit, plan.radius)
         held |= dict.fromkeys(window, model)

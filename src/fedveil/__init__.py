@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from fedveil.bundle.model import ReleasedModel, load_model
     from fedveil.certificate.certify import Certificate
     from fedveil.data.arrays import records_from_arrays
-    from fedveil.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
     from fedveil.guarantee import Adversary, Answer, Bound, Neighbours, Status, Unit
-    from fedveil.jobs.local import Result, plan_study, run_study
+    from fedveil.importing import give
+    from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
+    from fedveil.jobs.local import Result, plan_study, run_study, tune_study
+    from fedveil.jobs.synthesis import sample, synthesise
     from fedveil.mechanism import (
         ApproximateDP,
         Compose,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         shuffled,
     )
     from fedveil.mechanism_file import parse_mechanism
+    from fedveil.model.torch_features import FrozenFeatures
 
 # Names are imported on first use: accounting or certifying loads no training code, and a relay loads very little.
 _ROOMS = {
@@ -43,9 +46,12 @@ _ROOMS = {
     "fedveil.bundle.model": ("ReleasedModel", "load_model"),
     "fedveil.certificate.certify": ("Certificate",),
     "fedveil.data.arrays": ("records_from_arrays",),
-    "fedveil.estimators": ("Budget", "PrivateHuberRegressor", "PrivateLogisticRegression"),
+    "fedveil.jobs.estimators": ("Budget", "PrivateHuberRegressor", "PrivateLogisticRegression"),
     "fedveil.guarantee": ("Adversary", "Answer", "Bound", "Neighbours", "Status", "Unit"),
-    "fedveil.jobs.local": ("Result", "plan_study", "run_study"),
+    "fedveil.importing": ("give",),
+    "fedveil.model.torch_features": ("FrozenFeatures",),
+    "fedveil.jobs.local": ("Result", "plan_study", "run_study", "tune_study"),
+    "fedveil.jobs.synthesis": ("sample", "synthesise"),
     "fedveil.mechanism": (
         *("ApproximateDP", "Compose", "Gaussian", "Laplace", "LastIterate", "Mechanism", "Repeat"),
         *("SampledGaussian", "shuffled"),
@@ -72,6 +78,7 @@ __all__ = [
     "Certificate",
     "Compose",
     "FedveilError",
+    "FrozenFeatures",
     "Gaussian",
     "Laplace",
     "LastIterate",
@@ -88,11 +95,15 @@ __all__ = [
     "Unit",
     "account_for",
     "calibrate",
+    "give",
     "load_model",
     "parse_mechanism",
     "place_curve",
     "plan_study",
     "records_from_arrays",
     "run_study",
+    "sample",
     "shuffled",
+    "synthesise",
+    "tune_study",
 ]

@@ -7,13 +7,14 @@ from typing import Any
 
 from fedveil.account.grid import inner_target
 from fedveil.algorithms.auto import AutoRequest
-from fedveil.algorithms.registry import DEFAULT, KINDS, request_type
+from fedveil.algorithms.registry import DEFAULT, KINDS, refuses_choice, request_type
 from fedveil.algorithms.request import AlgorithmRequest, Draft, Task
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.data.spec import Places
 from fedveil.errors import CannotCertify
 from fedveil.limits import PARAMETERS
+from fedveil.mechanism_arsinh import COSTS_MORE, NAME
 from fedveil.model.named import usual_clip
 from fedveil.model.spec import ModelPlan
 from fedveil.plan import Plan, check_canaries
@@ -33,11 +34,22 @@ def read_request(given: Mapping[str, Any]) -> AlgorithmRequest:
     """Read the [algorithm] table of a study."""
     values = dict(given)
     kind = values.pop("kind", DEFAULT)
+    thin = values.get("noise") in ("arsinh", NAME)
+    require(not thin, "algorithm.noise", f"not be {NAME} in training", values.get("noise"), COSTS_MORE)
     words = [*KINDS, AutoRequest.kind]
     require(isinstance(kind, str) and kind in words, "algorithm.kind", f"be one of {', '.join(words)}", kind)
+    _check_choosing(kind, values)
     wanted = AutoRequest if kind == AutoRequest.kind else request_type(kind)
     found: AlgorithmRequest = filled(wanted, values, "algorithm")
     return found
+
+
+def _check_choosing(kind: Any, values: Mapping[str, Any]) -> None:
+    """Refuse a rule that chooses segments, with the reason, where it is not proved."""
+    if "choose" not in values:
+        return
+    why_not = "Name the algorithm." if kind == AutoRequest.kind else refuses_choice(kind)
+    require(why_not is None, "algorithm.choose", f"be left out for {kind}", values["choose"], why_not or "")
 
 
 def make_plan(
@@ -52,6 +64,7 @@ def make_plan(
     baselines: bool = False,
     places: Places | None = None,
     blank_rows: bool = False,
+    feature_map: str | None = None,
 ) -> Planned:
     """Return a plan that meets the task's target, together with how it was designed."""
     task.target.check_delta()
@@ -66,6 +79,10 @@ def make_plan(
     except CannotCertify as error:
         aim = f"epsilon {task.target.epsilon:g} at delta {task.target.delta:g}"
         raise CannotCertify(f"The target, {aim} against {task.target.adversary}, is out of reach: {error}.") from error
+    if getattr(draft.method, "choose", None) is not None:
+        hint = "Add [data.held_out] with public = true: the rule looks at nothing else but released models."
+        seen = test_records > 0 and test_public
+        require(seen, "algorithm.choose", "go with held-out records that are public", "none", hint)
     plan = Plan(
         name=name,
         method=draft.method,
@@ -82,6 +99,7 @@ def make_plan(
         trust=task.trust,
         places=places,
         blank_rows=blank_rows,
+        feature_map=feature_map,
     )
     if not plan.method.noiseless:  # the user asked for no noise by name: for comparison, without any guarantee
         plan = _paid(plan, request, task)

@@ -10,6 +10,31 @@
 """
 
 
+def why(error: BaseException) -> str:
+    """Return the reason of an error in words, without the numbers and names of the operating system.
+
+    >>> why(FileNotFoundError(2, "No such file or directory", "study.toml"))
+    'there is no such file or folder'
+    """
+    match error:
+        case FileNotFoundError():
+            return "there is no such file or folder"
+        case IsADirectoryError():
+            return "it is a folder, not a file"
+        case NotADirectoryError():
+            return "a part of its path is a file, not a folder"
+        case FileExistsError():
+            return "there is one already"
+        case PermissionError():
+            return "this user may not do that there"
+        case UnicodeDecodeError():
+            return f"it is not UTF-8 text (byte {error.start})"
+        case OSError() if error.strerror:
+            return error.strerror
+        case _:
+            return str(error).rstrip(".")
+
+
 class FedveilError(Exception):
     """Base of every error that fedveil raises on purpose."""
 

@@ -7,6 +7,7 @@ and written by its owner (644, in folders of 755). The modes are set explicitly,
 import errno
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,8 +23,8 @@ class CannotWrite(FedveilError):
     """A file could not be written; the file that was there before is unchanged."""
 
 
-def write_atomically(path: Path, data: bytes, mode: Literal[0o600, 0o644] = PRIVATE) -> None:
-    """Put ``data`` at ``path``.
+def write_atomically(path: Path, data: bytes | Iterable[bytes], mode: Literal[0o600, 0o644] = PRIVATE) -> None:
+    """Put ``data`` at ``path``, whole or part by part.
 
     At any moment, even after a crash, either the old file or the new one is there, complete.
     """
@@ -33,7 +34,7 @@ def write_atomically(path: Path, data: bytes, mode: Literal[0o600, 0o644] = PRIV
         part = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
@@ -43,7 +44,8 @@ def write_atomically(path: Path, data: bytes, mode: Literal[0o600, 0o644] = PRIV
             raise
         sync_folder(path.parent)
     except OSError as error:
-        raise CannotWrite(why_not(path, len(data), error)) from error
+        size = len(data) if isinstance(data, bytes) else 0
+        raise CannotWrite(why_not(path, size, error)) from error
 
 
 def link_new(path: Path, data: bytes) -> None:

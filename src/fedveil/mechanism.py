@@ -13,6 +13,7 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.guarantee import Neighbours
 from fedveil.limits import PASSES, ROUNDS
+from fedveil.mechanism_arsinh import ArsinhGaussian as ArsinhGaussian
 from fedveil.mechanism_passes import IndependentGaussian as IndependentGaussian
 from fedveil.mechanism_passes import ShuffledGaussian as ShuffledGaussian
 from fedveil.mechanism_passes import check_neighbours as _check_neighbours
@@ -316,7 +317,16 @@ class Compose:
         object.__setattr__(self, "parts", tuple(given))
 
 
-Primitive = Gaussian | Laplace | SampledGaussian | ApproximateDP | LastIterate | ShuffledGaussian | IndependentGaussian
+Primitive = (
+    Gaussian
+    | Laplace
+    | SampledGaussian
+    | ApproximateDP
+    | LastIterate
+    | ShuffledGaussian
+    | IndependentGaussian
+    | ArsinhGaussian
+)
 Mechanism = Primitive | Repeat | Compose
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from fedveil.checks import require
 from fedveil.mechanism import (
     ApproximateDP,
+    ArsinhGaussian,
     Compose,
     Gaussian,
     IndependentGaussian,
@@ -47,6 +48,7 @@ _KEYS = {
     "dp-sgd": ["sampling", "rate", "records", "batch", "noise_multiplier", "rounds", "neighbours"],
     "gaussian": ["noise_multiplier", "times", "neighbours"],
     "laplace": ["noise_multiplier", "times", "neighbours"],
+    "arsinh-gaussian": ["noise_multiplier", "scale", "times", "neighbours"],
     "approximate-dp": ["epsilon", "delta", "times"],
     "compose": ["parts"],
 }
@@ -106,7 +108,10 @@ def _mechanism(given: Mapping[str, Any], default_noise: float | None, depth: int
             return _repeated(ApproximateDP, values, "epsilon")
         case _:
             _fill(values, "noise_multiplier", default_noise)
-            return _repeated(Gaussian if kind == "gaussian" else Laplace, values, "noise_multiplier")
+            if kind == "arsinh-gaussian":
+                require("scale" in values, "mechanism.scale", "be given for kind arsinh-gaussian", None)
+            kinds = {"gaussian": Gaussian, "laplace": Laplace, "arsinh-gaussian": ArsinhGaussian}
+            return _repeated(kinds[str(kind)], values, "noise_multiplier")
 
 
 def _repeated(kind: Any, values: dict[str, Any], needed: str) -> Mechanism:

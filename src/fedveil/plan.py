@@ -5,22 +5,28 @@ never a value, nor a hash of values (guesses can be tested against a hash of pri
 """
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from fedveil.account.observers import Participation
-from fedveil.algorithms.base import Method
+from fedveil.algorithms.base import Method, expected
 from fedveil.algorithms.hidden.method import Deal, Hidden
 from fedveil.algorithms.registry import KINDS, pulls_when_empty, read_method
+from fedveil.algorithms.setup import Setup
 from fedveil.checks import require
 from fedveil.data.canaries import check_count
+from fedveil.data.feature_map import check_map
 from fedveil.data.records import DataShape
 from fedveil.data.spec import PLACES, Places
 from fedveil.errors import BadValue
+from fedveil.evaluate.statement import Evaluation
 from fedveil.mechanism import LastIterate
 from fedveil.model.loss import Constants
+from fedveil.model.personal_request import PersonalRequest
 from fedveil.model.spec import ModelPlan
 from fedveil.prepare.statement import Preparation
+from fedveil.selection import Selection
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
@@ -39,7 +45,11 @@ class Plan:
     ``places``: what decides who holds which record, where that is more than row numbers; None, and then not written,
     for row numbers, for records that came as arrays, and in plans made before this was recorded. ``blank_rows``: rows
     with a missing value stay, as records that contribute nothing (not written where there can be none).
+    ``feature_map``: the public function that every record went through first; None, and then not written, without one.
     ``preparation``: what is measured, with noise, before training; None, and then not written, where nothing is.
+    ``evaluation``: likewise, what is counted after training. ``personal``: likewise, how parties make their own models.
+    ``selection``: the plan is the best of several candidates, each with a target of its own; None, and then not
+    written, for one run.
     """
 
     name: str
@@ -58,6 +68,10 @@ class Plan:
     places: Places | None = None
     blank_rows: bool = False
     preparation: Preparation | None = None
+    evaluation: Evaluation | None = None
+    personal: PersonalRequest | None = None
+    selection: Selection | None = None
+    feature_map: str | None = None
 
     def __post_init__(self) -> None:
         # A name must not contain line breaks, or it could fake further lines of the page that an operator reads.
@@ -71,14 +85,21 @@ class Plan:
         require(known_places, "plan.places", f"be one of {', '.join(PLACES.values())}", self.places)
         require(self.test_records >= 0, "plan.test_records", "be 0 or more", self.test_records)
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
-        self.method.check(self.data, self.model, self.target)
+        check_map(self.feature_map, self.canaries)
+        self.method.check(self.setup)
         if self.canaries is not None:
             check_canaries(self.canaries, self.data, self.model, self.method.kind, self.target)
         require(isinstance(self.trust, Trust), "plan.trust", "be a Trust", self.trust)
         if self.trust.shared:
-            self.method.check_shares(self.trust, self.grid, self.data, self.model, self.target)
+            self.method.check_shares(self.setup, self.grid)
         if self.preparation is not None:
             self._check_preparation(self.preparation)
+        if self.evaluation is not None:
+            self._check_evaluation(self.evaluation)
+        if self.personal is not None:
+            self._check_personal(self.personal)
+        if self.selection is not None:
+            self._check_selection(self.selection)
 
     def _check_preparation(self, preparation: object) -> None:
         if not isinstance(preparation, Preparation):
@@ -86,6 +107,96 @@ class Plan:
         preparation.check(self.data)
         hint = "Canaries are rows of the features that a study states; leave [audit] out, or state the preparation."
         require(self.canaries is None, "audit.canaries", "be left out where preparation is private", None, hint)
+
+    def _check_evaluation(self, evaluation: object) -> None:
+        if not isinstance(evaluation, Evaluation):
+            raise BadValue(f"plan.evaluation must be an Evaluation, got {evaluation!r}.")
+        evaluation.check(self.data, self.target, self.trust)
+        hint = "Hold public records out, to measure it on them."
+        require(self.model.kind != "survival", "[evaluation]", "be left out of a survival study", "survival", hint)
+        hint = "Counts tell classes apart where their scores are equal."
+        stated = self.model.decision_threshold
+        require(stated is None, "model.decision_threshold", "be left out with a private evaluation", stated, hint)
+        hint = "Canaries would be counted among the records; leave [audit] or [evaluation] out."
+        require(self.canaries is None, "audit.canaries", "be left out with a private evaluation", None, hint)
+        if evaluation.trains:
+            return
+        hint = "Public records need no private evaluation."
+        held = evaluation.held is not None and evaluation.held[0] == self.test_records and not self.test_public
+        require(held, "evaluation.held_records", "be the plan's held-out records, which are not public", None, hint)
+        hint = "Their metrics would be computed on the same private records, without noise."
+        require(not self.baselines, "report.baselines", "be left out with a private evaluation", True, hint)
+
+    def _check_personal(self, personal: object) -> None:
+        if not isinstance(personal, PersonalRequest):
+            raise BadValue(f"plan.personal must be a PersonalRequest, got {personal!r}.")
+        require(self.model.kind != "survival", "[personal]", "be left out of a survival study", self.model.kind)
+        stated, hint = self.model.decision_threshold, "Every party finds its own threshold."
+        require(stated is None, "model.decision_threshold", "be left out with [personal]", stated, hint)
+        linear = self.model.kind != "torch"
+        require(
+            linear, "[personal]", "be left out of a study with a torch model", self.model.kind, "Linear models alone."
+        )
+        require(self.canaries is None, "audit.canaries", "be left out with [personal]", self.canaries)
+
+    def _check_selection(self, selection: object) -> None:
+        if not isinstance(selection, Selection):
+            raise BadValue(f"plan.selection must be a Selection, got {selection!r}.")
+        alone = self.evaluation is None and self.personal is None
+        hint = "Measure or personalise the model of one run."
+        require(alone, "[evaluation] and [personal]", "be left out of a tuned study", "one of them", hint)
+        hint = "Canaries are looked for in the model of one run; leave [audit] out."
+        require(self.canaries is None, "audit.canaries", "be left out of a tuned study", self.canaries, hint)
+        hint = "Whoever sees every trial is promised their composition, which no selection makes cheaper."
+        final = self.target.adversary == "final-model"
+        require(final, "privacy.adversary", "be final-model for a tuned study", self.target.adversary, hint)
+        found = self.candidates
+        for plan in found:
+            single = plan.selection is None and not plan.method.noiseless
+            require(single, "plan.candidates", "be plans of one run each, with noise", plan.method.kind)
+            same = all(getattr(plan, key) == getattr(self, key) for key in _ALIKE)
+            same = same and _asked(plan.target) == _asked(self.target)
+            require(same, "plan.candidates", "differ in model, method and grid alone", plan.name)
+        own = found[selection.chosen]
+        same = (own.method, own.model, own.grid) == (self.method, self.model, self.grid)
+        require(same, "plan.method", "be that of the chosen candidate", selection.chosen)
+
+    @property
+    def hides(self) -> bool:
+        """True if the promise is that of one run of which only the last model is seen."""
+        return self.method.hides and self.selection is None
+
+    @property
+    def candidates(self) -> "tuple[Plan, ...]":
+        """The plans that a trial draws from; empty for a plan of one run."""
+        return () if self.selection is None else tuple(_read_once(text) for text in self.selection.candidates)
+
+    def with_chosen(self, number: int) -> "Plan":
+        """The same plan, with the candidate of this number as the one that was selected; its hash stays."""
+        if self.selection is None:
+            raise BadValue("The plan must be for several candidates here, and it is for one run.")
+        own = self.candidates[number]
+        chosen = replace(self.selection, chosen=number)
+        return replace(self, method=own.method, model=own.model, grid=own.grid, selection=chosen)
+
+    @property
+    def charged_rounds(self) -> int:
+        """How many rounds a charge is for: of all trials, if there are as many as there can be."""
+        if self.selection is None:
+            return self.method.total
+        return self.selection.most * max(plan.method.total for plan in self.candidates)
+
+    @property
+    def measured(self) -> tuple[tuple[Preparation, DataShape], ...]:
+        """The noisy sums over units that train the model, which are composed with training; and over which data."""
+        found = () if self.preparation is None else ((self.preparation, self.data),)
+        counted = self.evaluation if self.evaluation is not None and self.evaluation.composed else None
+        return found if counted is None else (*found, (counted.sums, counted.shape(self.data)))
+
+    @property
+    def setup(self) -> Setup:
+        """What the method is asked about: data, model, target and trust."""
+        return Setup(data=self.data, model=self.model, target=self.target, trust=self.trust)
 
     @property
     def real_features(self) -> int:
@@ -138,9 +249,7 @@ class Plan:
     @property
     def hidden(self) -> Hidden:
         """The method, if it is the hidden one; refused otherwise."""
-        if not isinstance(self.method, Hidden):
-            raise BadValue(f"The plan must be for hidden training here, and it is for {self.method.kind}.")
-        return self.method
+        return expected(Hidden, self.method)
 
     @property
     def run(self) -> LastIterate:
@@ -155,17 +264,22 @@ class Plan:
     @property
     def units(self) -> int:
         """Number of units (records or clients) to protect."""
-        return self.data.clients if self.target.unit == "client" else self.data.records
+        return self.setup.units
 
     @property
     def dimension(self) -> int:
         """Number of model parameters."""
-        return self.model.loss.size(self.data.features)
+        return self.setup.dimension
+
+    @property
+    def sum_length(self) -> int:
+        """Number of values that the clients of a round send and the server adds up."""
+        return self.dimension + self.method.extra_sums
 
     @property
     def radius(self) -> float:
         """Radius of the ball that the model is kept in."""
-        return self.method.radius(self.data, self.model)
+        return self.method.radius(self.setup)
 
     @property
     def constants(self) -> Constants:
@@ -175,15 +289,21 @@ class Plan:
     @property
     def participation(self) -> Participation:
         """How often clients take part in a hidden method."""
-        return self.hidden.participation(self.data, self.target)
+        return self.hidden.participation(self.setup)
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the plan's text."""
+        """SHA-256 of the plan's text; of a selection, before it is known which candidate is chosen."""
+        if self.selection is not None and self.selection.chosen != 0:
+            return self.with_chosen(0).hash
         return hashlib.sha256(write_plan(self).encode()).hexdigest()
 
 
-_HEAD = [f.name for f in fields(Plan) if f.name not in ("data", "model", "target", "method", "trust", "preparation")]
+# each is a table of its own
+_TABLES = ("data", "model", "target", "method", "trust", "preparation", "evaluation", "personal", "selection")
+_OWN = ("method", "model", "grid", "target", "selection")  # in which candidates of a selection may differ
+_ALIKE = [f.name for f in fields(Plan) if f.name not in _OWN]
+_HEAD = [f.name for f in fields(Plan) if f.name not in _TABLES]
 
 
 def write_plan(plan: Plan) -> str:
@@ -198,17 +318,22 @@ def write_plan(plan: Plan) -> str:
         "privacy": _values(plan.target),
         "method": plan.method.table(),
     }
-    if plan.trust.shared:  # written only if shared, so that older plans keep their text and their hash
-        tables["trust"] = {key: value for key, value in _values(plan.trust).items() if key != "noise"}
+    tables |= plan.trust.tables()
     if plan.preparation is not None:
         tables["prepare"] = plan.preparation.table()
+    if plan.evaluation is not None:
+        tables["evaluation"] = plan.evaluation.table()
+    if plan.personal is not None:
+        tables["personal"] = plan.personal.table()
+    if plan.selection is not None:
+        tables["tune"] = plan.selection.table()
     return write_tables(tables)
 
 
 def read_plan(text: str) -> Plan:
     """Return the plan that a text describes."""
     tables, names = read_tables(text, "The plan"), ["plan", "data", "model", "privacy", "method"]
-    known(tables, [*names, "trust", "prepare"], "a plan")
+    known(tables, [*names, "trust", "prepare", "evaluation", "personal", "tune"], "a plan")
     for name in names:
         require(name in tables, "The plan", f"have a [{name}] table", sorted(tables))
     head = dict(table(tables["plan"], "plan"))
@@ -227,12 +352,25 @@ def read_plan(text: str) -> Plan:
     require(counted, "model.parameters", "be stated in the plan of a torch model", None)
     if "trust" in tables:
         parts["trust"] = _read(Trust, tables["trust"], "trust")
-    if "prepare" in tables:
-        parts["preparation"] = Preparation.read(table(tables["prepare"], "prepare"))
+    read: dict[str, tuple[str, Any]] = {"prepare": ("preparation", Preparation), "tune": ("selection", Selection)}
+    read |= {"evaluation": ("evaluation", Evaluation), "personal": ("personal", PersonalRequest)}
+    for name, (key, part) in read.items():
+        if name in tables:
+            parts[key] = part.read(table(tables[name], name))
     try:
         return Plan(**parts, **head)
     except TypeError as error:
         raise BadValue(f"The plan must be complete: {error}.") from error
+
+
+@lru_cache(maxsize=256)
+def _read_once(text: str) -> Plan:
+    """Return the plan of a text; those of a selection are asked for again and again."""
+    return read_plan(text)
+
+
+def _asked(target: Target) -> tuple[str, str, str]:
+    return target.adversary, target.unit, target.neighbours
 
 
 def check_canaries(count: int, data: DataShape, model: ModelPlan, kind: str, target: Target) -> None:

@@ -1,5 +1,6 @@
 """What a plan promises to each observer: the accountants applied to the plan, including the cost of the grid."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -7,55 +8,112 @@ from typing import get_args
 
 from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.grid import Grid, delta_on_grid, on_grid
-from fedveil.guarantee import Adversary, Answer
+from fedveil.account.selection import TrialCurve, selected_answer
+from fedveil.errors import CannotCertify
+from fedveil.evaluate.statement import Evaluation
+from fedveil.guarantee import Adversary, Answer, Bound
 from fedveil.mechanism import Gaussian
 from fedveil.plan import Plan
 
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
-_ALL_KNOWN = "it knows all of the preparation's noise, or there is no other client"
+# The deltas at which the curve of a candidate is certified, beside that of its own target.
+_POINTS = (0.3, 0.15, 0.08, 0.04, 0.02, 0.01, 5e-3, 2e-3, 5e-4, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-11)
+_ALL_KNOWN = "it knows all of the preparation's noise, or there is no other client"  # or the evaluation's
 
 
 def grid_of(plan: Plan, adversary: Adversary = "final-model") -> Grid:
     """Return how far the run on its grid may differ from the ideal one, in units of noise unknown to the observer."""
-    found = plan.method.grid(plan.grid, adversary, plan.data, plan.model, plan.target, plan.trust)
-    if plan.preparation is None:
+    found = plan.method.grid(adversary, plan.setup, plan.grid)
+    if not plan.measured:
         return found
-    # Contributions to the preparation are whole numbers of steps, so nothing is displaced: docs/theory/preparation.md.
-    variation = found.total_variation + plan.preparation.total_variation(plan.data, plan.trust)
-    mishap = found.mishap + plan.preparation.mishap(adversary, plan.trust)
+    # Contributions to these sums are whole numbers of steps, so nothing is displaced: docs/theory/preparation.md.
+    variation, mishap = found.total_variation, found.mishap
+    for sums, data in plan.measured:
+        variation += sums.total_variation(data, plan.trust, plan.method.served)
+        mishap += sums.mishap(adversary, plan.trust)
     return replace(found, total_variation=min(1.0, variation), mishap=min(1.0, mishap))
 
 
 def ideal(plan: Plan, adversary: Adversary, delta: float) -> Answer:
     """Return the smallest epsilon that is proved against this observer for ideal, real-valued noise."""
-    if plan.preparation is None:
-        return plan.method.answer(adversary, plan.data, plan.target, delta, plan.trust)
+    if not plan.measured:
+        return plan.method.answer(adversary, plan.setup, delta)
     beside = heard(plan, adversary)
     if beside is None:
         return least_of([bound_of(withdrawn("loss-distribution", _ALL_KNOWN), delta, None)], delta, None)
-    return plan.method.answer(adversary, plan.data, plan.target, delta, plan.trust, beside)
+    return plan.method.answer(adversary, plan.setup, delta, beside)
 
 
 def heard(plan: Plan, adversary: Adversary) -> Gaussian | None:
-    """What this observer hears of the preparation; None where there is none, or where it knows all of the noise."""
-    if plan.preparation is None:
+    """What this observer hears of the noisy sums over units that train, before and after training, as one release.
+
+    None where there are none, or where it knows all of the noise.
+    """
+    if plan.selection is not None:
+        raise CannotCertify("a selection among several trials is no single run: ask for what it promises as a whole")
+    parts = [sums.heard(adversary, data, plan.target, plan.trust) for sums, data in plan.measured]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    known = [part.noise_multiplier for part in parts if part is not None]
+    if len(known) < len(parts):
         return None
-    return plan.preparation.heard(adversary, plan.data, plan.target, plan.trust)
+    whole = 1 / math.sqrt(math.fsum(1 / noise**2 for noise in known)) * (1 - 2.0**-40)
+    return Gaussian(noise_multiplier=whole, neighbours=plan.target.neighbours)
+
+
+def held_out(plan: Plan) -> Evaluation | None:
+    """The evaluation on units that take no other part in the run; None where there is none."""
+    return plan.evaluation if plan.evaluation is not None and not plan.evaluation.composed else None
 
 
 def hidden_views(plan: Plan, adversary: Adversary) -> Sequence[Evaluator]:
     """Every bound on what this observer learns from a hidden run (and its preparation), with ideal noise."""
     beside = heard(plan, adversary)
-    if plan.preparation is not None and beside is None:
+    if plan.measured and beside is None:
         return [withdrawn("loss-distribution", _ALL_KNOWN)]
-    return plan.hidden.views(adversary, plan.data, plan.target, plan.trust, beside)
+    return plan.hidden.views(adversary, plan.setup, beside)
 
 
 @lru_cache(maxsize=64)
 def promise(plan: Plan, adversary: Adversary, delta: float | None = None) -> Answer:
     """Return the smallest epsilon that is proved against this observer, at the target's delta or another."""
     delta = plan.target.delta if delta is None else delta
-    return on_grid(grid_of(plan, adversary), lambda inner: ideal(plan, adversary, inner), delta)
+    if plan.selection is not None:
+        return _selected(plan, adversary, delta)
+    found = on_grid(grid_of(plan, adversary), lambda inner: ideal(plan, adversary, inner), delta)
+    counted = held_out(plan)
+    if counted is None:
+        return found
+    # A unit either trains or is held out. What is promised to all of them is the weaker of the two promises.
+    alone = counted.answer(adversary, plan.data, plan.target, plan.trust, delta)
+    return alone if alone.epsilon > found.epsilon else found
+
+
+def _selected(plan: Plan, adversary: Adversary, delta: float) -> Answer:
+    """Return what is promised for the best of several trials: who sees only the final model sees one trial only."""
+    found = plan.selection
+    if found is None:
+        raise TypeError("a plan with a selection was expected")
+    score_mu = 1 / found.score_noise if found.score == "private" else 0.0
+    try:
+        curve = TrialCurve.of([certified_points(one, adversary) for one in plan.candidates], score_mu)
+    except CannotCertify as error:
+        bound = Bound(name="every-trial", status="certified", reason=str(error), epsilon=math.inf)
+        return Answer(epsilon=math.inf, delta=delta, certified_by=None, bounds=(bound,))
+    return selected_answer(curve, found.law, found.most, found.slip, delta, sees_all=adversary != "final-model")
+
+
+@lru_cache(maxsize=1024)
+def certified_points(plan: Plan, adversary: Adversary) -> tuple[tuple[float, float], ...]:
+    """Return certified (epsilon, delta) of one run at several deltas, that of its own target among them."""
+    deltas = sorted({*_POINTS, plan.target.delta}, reverse=True)
+    found = []
+    for delta in deltas:
+        try:
+            found.append((promise(plan, adversary, delta).epsilon, delta))
+        except CannotCertify:
+            continue
+    return tuple(found)
 
 
 def promised_delta(plan: Plan, adversary: Adversary, epsilon: float) -> float:
@@ -71,9 +129,21 @@ def promise_at(plan: Plan, adversary: Adversary, epsilon: float, among: Collecti
 
     ``among``: names of the only bounds to compute, to save time. Each bound holds alone, so delta can only be larger.
     """
-    seen = [view for view in hidden_views(plan, adversary) if not among or view.name in among]
+    views, counted = hidden_views(plan, adversary), held_out(plan)
+    named = [view for view in views if view.name in among]
+    # where held-out records are counted, the bound on the counts may be the only one named
+    seen = named if named or (among and counted is None) else views
 
     def ideal_at(inner: float) -> Answer:
         return least_of([bound_of(view, None, inner) for view in seen], None, inner)
 
-    return delta_on_grid(grid_of(plan, adversary), ideal_at, epsilon)
+    found = delta_on_grid(grid_of(plan, adversary), ideal_at, epsilon)
+    if counted is None:
+        return found
+    view = counted.alone(adversary, plan.data, plan.target, plan.trust)
+
+    def alone_at(inner: float) -> Answer:
+        return least_of([bound_of(view, None, inner)], None, inner)
+
+    alone = delta_on_grid(counted.grid(adversary, plan.data, plan.trust), alone_at, epsilon)
+    return alone if alone.delta > found.delta else found

@@ -1,5 +1,6 @@
-"""One target for preparation and training together: what the measurements leave of it goes to training."""
+"""One target for preparation, training and evaluation: what the noisy sums leave of it goes to training."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ from fedveil.algorithms.base import Method
 from fedveil.algorithms.request import AlgorithmRequest, Task
 from fedveil.checks import require
 from fedveil.design import Planned
+from fedveil.evaluate.statement import Evaluation
 from fedveil.plan import Plan
 from fedveil.prepare.budget import largest_within, left_for_training
 from fedveil.prepare.statement import Preparation
@@ -17,16 +19,23 @@ _DELTA = 0.998  # of the target's, for training's noise with ideal numbers; the 
 
 
 def shared_budget(
-    request: AlgorithmRequest, task: Task, preparation: Preparation, designed: Callable[[Task], Planned]
+    request: AlgorithmRequest,
+    task: Task,
+    preparation: Preparation | None,
+    designed: Callable[[Task], Planned],
+    evaluation: Evaluation | None = None,
 ) -> Planned:
-    """Return the plan whose preparation and training, composed exactly, meet the task's target.
+    """Return the plan whose preparation, training and evaluation, composed exactly, meet the task's target.
 
-    ``designed`` plans training alone. The method is designed once, for about what is left; then its noise is set so
-    that the whole meets the target.
+    ``evaluation``: on the records that train the model. ``designed`` plans training alone. The method is designed once,
+    for about what is left; then its noise is set so that the whole meets the target.
     """
     target = task.target
     stated = task.schedule.noise_std is not None or getattr(request, "noise_multiplier", None) is not None
-    first = target.epsilon if stated else max(left_for_training(target, preparation.share), _LEAST_EPSILON)
+    share = math.fsum(sums.share for sums in _shared(preparation, evaluation))
+    hint = "Lower prepare.share or evaluation.share."
+    require(share < 1, "prepare.share and evaluation.share", "leave a part of the budget to training", share, hint)
+    first = target.epsilon if stated else max(left_for_training(target, share), _LEAST_EPSILON)
     planned = designed(replace(task, target=replace(target, epsilon=first)))
     settled = replace(task, model=planned.plan.model)
 
@@ -37,6 +46,7 @@ def shared_budget(
             method=method,
             grid=request.grid(method, settled),
             preparation=preparation,
+            evaluation=evaluation,
         )
 
     def at(inner: float) -> tuple[Plan, float]:
@@ -50,9 +60,26 @@ def shared_budget(
         plan = whole(planned.plan.method)
     elif stated:
         plan, found = at(first)
-        hint = "Raise privacy.epsilon, lower prepare.share, or leave the noise out to have it calibrated."
-        rule = f"be enough, with the preparation, for epsilon {target.epsilon:g}"
+        lower = f"lower {_named(preparation, evaluation)}.share"
+        hint = f"Raise privacy.epsilon, {lower}, or leave the noise out to have it calibrated."
+        rule = f"be enough, with the {_what(preparation, evaluation)}, for epsilon {target.epsilon:g}"
         require(found <= target.epsilon, "The stated noise", rule, f"epsilon {found:.6g}", hint)
     else:
         plan = largest_within(target.epsilon, first, at)
     return Planned(plan=plan, draft=replace(planned.draft, method=plan.method))
+
+
+def _shared(preparation: Preparation | None, evaluation: Evaluation | None) -> list[Preparation]:
+    return [one for one in (preparation, None if evaluation is None else evaluation.sums) if one is not None]
+
+
+def _named(preparation: Preparation | None, evaluation: Evaluation | None) -> str:
+    """The table of a study whose share can be lowered."""
+    return "evaluation" if preparation is None and evaluation is not None else "prepare"
+
+
+def _what(preparation: Preparation | None, evaluation: Evaluation | None) -> str:
+    """What takes a part of the budget beside training."""
+    if preparation is None:
+        return "evaluation"
+    return "preparation" if evaluation is None else "preparation and the evaluation"

@@ -12,15 +12,20 @@ from fedveil.data.canaries import Canaries, check_count
 from fedveil.data.records import DataShape
 from fedveil.data.spec import HeldOut, Learned, Places, Source, Split
 from fedveil.design import Planned, make_plan, read_request
-from fedveil.errors import BadValue
+from fedveil.errors import BadValue, why
+from fedveil.evaluate.budget import settled_evaluation
+from fedveil.evaluate.request import EvaluationRequest
 from fedveil.guarantee import Adversary
+from fedveil.model.personal_request import PersonalRequest
 from fedveil.model.spec import ModelPlan
-from fedveil.prepare.request import PrepareRequest
+from fedveil.prepare.request import BOUND, PrepareRequest
 from fedveil.prepare.statement import Preparation
 from fedveil.shared_budget import shared_budget
 from fedveil.tables import filled, known, read_tables, table
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
+from fedveil.tune_request import Candidate, TuneRequest, read_tune
+from fedveil.tuned_plan import Design, tuned
 from fedveil.values import number, whole
 
 _TABLES = [
@@ -36,6 +41,9 @@ _TABLES = [
     "audit",
     "trust",
     "prepare",
+    "evaluation",
+    "personal",
+    "tune",
 ]
 
 
@@ -59,6 +67,10 @@ class Study:
 
     ``canaries``: how many are put among the records for an audit. ``training_public``: ``data.public`` declares so.
     ``prepare``: what of the columns is learned privately; None where the study states how they become rows.
+    ``evaluation``: how the model is measured on records that are not public; None where it is not.
+    ``personal``: how parties make models of their own from it; None where they do not.
+    ``tune``: the candidates of which the best is released; None for one run.
+    ``feature_map``: the public function that records go through first, as the source or the given records state it.
     """
 
     name: str
@@ -77,6 +89,10 @@ class Study:
     canaries: int | None = None
     trust: Trust = CENTRAL
     prepare: PrepareRequest | None = field(default=None, repr=False)
+    evaluation: EvaluationRequest | None = field(default=None, repr=False)
+    personal: PersonalRequest | None = field(default=None, repr=False)
+    tune: TuneRequest | None = field(default=None, repr=False)
+    feature_map: str | None = field(default=None, repr=False)
 
     @property
     def slots(self) -> Canaries | None:
@@ -102,11 +118,23 @@ class Study:
         test_records: int = 0,
         test_public: bool = True,
         preparation: Preparation | None = None,
+        held: DataShape | None = None,
+        joint: bool = False,
     ) -> Planned:
         """The plan of this study on data of this shape, canaries included; with its ``preparation``, if there is one.
 
         Training then gets what the measurements leave of the target: they are composed exactly, and together meet it.
+        ``held``: the shape of the held-out records, which a private evaluation may be about; ``joint``: clients may own
+        records of both kinds.
         """
+        if self.tune is not None:
+            alone, hint = self.evaluation is None and self.personal is None, "Measure or personalise one run's model."
+            require(alone, "[evaluation] and [personal]", "be left out of a tuned study", "one of them", hint)
+
+            def design(candidate: Candidate, target: Target) -> Planned:
+                return self.candidate(candidate, target).planned(shape, test_records, test_public, preparation)
+
+            return self.tuned(design, test_records, test_public)
         task = Task(
             data=shape,
             model=self.model,
@@ -115,11 +143,54 @@ class Study:
             canaries=self.canaries,
             trust=self.trust,
         )
-        if preparation is None:
-            return self._designed(task, test_records, test_public)
-        return shared_budget(
-            self.algorithm, task, preparation, lambda inner: self._designed(inner, test_records, test_public)
-        )
+
+        def designed(inner: Task) -> Planned:
+            return self._designed(inner, test_records, test_public)
+
+        evaluation = None
+        if self.evaluation is not None:
+            private = None if test_public else held
+            both = joint and self.target.unit == "client"
+            evaluation = settled_evaluation(self.evaluation, shape, self.target, self.trust, private, both)
+        counted = evaluation if evaluation is not None and evaluation.composed else None
+        if preparation is None and counted is None:
+            planned = designed(task)
+        else:
+            planned = shared_budget(self.algorithm, task, preparation, designed, counted)
+        if self.personal is not None:
+            planned = replace(planned, plan=replace(planned.plan, personal=self.personal))
+        if evaluation is None or counted is not None:
+            return planned
+        self._check_held()
+        return replace(planned, plan=replace(planned.plan, evaluation=evaluation))
+
+    def _check_held(self) -> None:
+        """Refuse to count held-out records of clients that the data do not name, where clients are protected."""
+        named = self.target.unit == "record" or self.source is None or self.split.natural
+        hint = 'Records held out of clients that fedveil deals are nobody\'s: say records = "training".'
+        require(named, "evaluation.records", "be training when privacy.unit is client here", "held-out", hint)
+
+    def candidate(self, candidate: Candidate, target: Target) -> "Study":
+        """The study of one candidate, with a target of its own."""
+        model, algorithm, schedule = candidate.model, candidate.algorithm, candidate.schedule
+        return replace(self, tune=None, target=target, model=model, algorithm=algorithm, schedule=schedule)
+
+    def tuned(self, design: Design, test_records: int, test_public: bool) -> Planned:
+        """The plan of the best of the candidates, which ``design`` plans one by one."""
+        if self.tune is None:
+            raise BadValue("The study must have a [tune] table to be tuned.")
+        hint = "Add [data.held_out]: a trial is scored on records that it was not trained on."
+        require(test_records > 0, "[data.held_out]", "be there for a tuned study", "no held-out records", hint)
+        if self.tune.score == "public":
+            hint = 'Declare data.held_out.public, or state tune.score = "private" to have the score noised and charged.'
+            require(test_public, "tune.score", "be private for records that are not public", "public", hint)
+        elif self.target.unit == "client":
+            apart = self.held_out is not None and self.held_out.source is None
+            hint = "A client must be trained on or held out, not both: hold out a fraction, which takes whole clients."
+            require(
+                apart, "tune.score", "be public for clients and another source of held-out records", "private", hint
+            )
+        return tuned(self.tune, self.target, design)
 
     def _designed(self, task: Task, test_records: int, test_public: bool) -> Planned:
         return make_plan(
@@ -133,25 +204,27 @@ class Study:
             baselines=self.baselines,
             places=self.places,
             blank_rows=self.source is not None and self.source.drops_rows,
+            feature_map=self.feature_map,
         )
 
 
 def read_study(path: Path) -> Study:
     """Read a study from a file; its relative paths start from the folder of the file."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"The study file {str(path)!r} must be a readable text file: {error}.") from error
-    return parse_study(text, base=path.parent, name=path.stem)
+    return study_of(tables_of(path), base=path.parent, name=path.stem)
 
 
 def read_study_without_data(path: Path) -> Study:
     """Read a study that leaves [data] and [clients] to the sites."""
+    return study_of(tables_of(path), base=path.parent, name=path.stem, data_given=True)
+
+
+def tables_of(path: Path) -> dict[str, Any]:
+    """Return the tables of a study file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"The study file {str(path)!r} must be a readable text file: {error}.") from error
-    return study_of(read_tables(text, "The study file"), base=path.parent, name=path.stem, data_given=True)
+        raise BadValue(f"The study file {str(path)!r} must be a readable text file: {why(error)}.") from error
+    return read_tables(text, "The study file")
 
 
 def parse_study(text: str, *, base: Path, name: str = "study") -> Study:
@@ -185,12 +258,13 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         data["public"] = True
     prepare = _prepare(tables, data, data_given)
     if prepare is not None:
-        data.setdefault("feature_bound", 1.0)
+        data.setdefault("feature_bound", BOUND)
     source = None if data_given else Source.parse(data)
     if held_out is not None and source is not None:
         held_out = HeldOut.parse(table(held_out, "data.held_out"), source)
     if prepare is not None and source is not None:
         source, held_out = _left_open(source, held_out, prepare)
+    _check_counts(parts["model"], source)
     return Study(
         name=_name(parts["study"].get("name", name)),
         base=base,
@@ -208,6 +282,10 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         canaries=None if "canaries" not in parts["audit"] else check_count(parts["audit"]["canaries"]),
         trust=filled(Trust, parts["trust"], "trust") if "trust" in tables else CENTRAL,
         prepare=prepare,
+        evaluation=_evaluation(tables),
+        personal=PersonalRequest.read(table(tables["personal"], "personal")) if "personal" in tables else None,
+        tune=read_tune(tables),
+        feature_map=None if source is None else source.feature_map,
     )
 
 
@@ -216,11 +294,25 @@ def _prepare(tables: Mapping[str, Any], data: Mapping[str, Any], data_given: boo
     if "prepare" not in tables:
         return None if data_given or "feature_bound" in data else PrepareRequest()
     found: PrepareRequest = filled(PrepareRequest, table(tables["prepare"], "prepare"), "prepare")
-    if found.kind == "stated":
+    # Without data of its own the study is for given records, or for sites, which may leave their rule open.
+    return None if found.kind == "stated" and not data_given else found
+
+
+def _check_counts(model: Mapping[str, Any], source: Source | None) -> None:
+    """Refuse counts whose range does not begin at 0."""
+    if model.get("kind") != "poisson" or source is None or source.target_scale is None:
+        return
+    low = source.target_scale[0]
+    hint = "The range of a count is [0, the most that is counted]."
+    require(low == 0, "data.target_scale", "begin at 0 for a poisson model", low, hint)
+
+
+def _evaluation(tables: Mapping[str, Any]) -> EvaluationRequest | None:
+    """How the model is measured privately: as [evaluation] says; without it, not at all."""
+    if "evaluation" not in tables:
         return None
-    hint = 'Sites and programs that bring records of their own state their rule: prepare.kind = "stated".'
-    require(not data_given, "[prepare]", "be left out where the study names no data", found.kind, hint)
-    return found
+    found: EvaluationRequest = filled(EvaluationRequest, table(tables["evaluation"], "evaluation"), "evaluation")
+    return found if found.private else None
 
 
 def _left_open(source: Source, held_out: HeldOut | None, prepare: PrepareRequest) -> tuple[Source, HeldOut | None]:

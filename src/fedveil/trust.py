@@ -1,12 +1,13 @@
 """Whom the clients trust with what: who draws the noise, who adds up the updates, how many may be missing or collude.
 
 Every plan has one. ``CENTRAL``: one trusted party draws the noise of each round. Otherwise every client adds its own
-share of the noise to its update, in whole numbers, before the update leaves it. Page: docs/trust.md; proof:
-docs/theory/noise-shares.md.
+share of the noise to its update, in whole numbers, before the update leaves it. What differs between the two is
+answered here, by :class:`Trust` and :class:`Central`, so that hardly anybody asks which of them it has. Page:
+docs/trust.md; proof: docs/theory/noise-shares.md.
 """
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, TypeVar, final, get_args
 
 from fedveil.checks import require
 from fedveil.values import whole
@@ -15,15 +16,15 @@ Noise = Literal["shares", "central"]
 Server = Literal["trusted", "secure-aggregation", "homomorphic"]
 KeyHolder = Literal["clients", "third-party"]
 Identities = Literal["sites"]
+Count = TypeVar("Count", int, float)
 _MOST = 10**9
 _LONGEST = 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """The trust assumptions of a plan.
+    """The trust assumptions of a plan whose clients add the noise in shares.
 
-    ``noise``: "central" if one trusted party draws it (then nothing else applies), else the clients add it in shares.
     ``dropouts``: clients that may be missing from a round. ``colluders``: clients in a round that may tell the server
     their noise. ``key_holder``: who can open encrypted sums, for a homomorphic server only; by default the clients.
     ``identities``, for masked sums only: "sites" vouch for a key of each client, with which it signs. ``timeout``:
@@ -40,10 +41,11 @@ class Trust:
     identities: Identities | None = None
     patience: float | None = None
     together: int | None = None
-    noise: Noise = "shares"
+
+    noise: ClassVar[Noise] = "shares"
+    all_send: ClassVar[bool] = True  # every client of a round, if only its noise: nobody sees who has something to send
 
     def __post_init__(self) -> None:
-        require(self.noise in get_args(Noise), "trust.noise", f"be one of {', '.join(get_args(Noise))}", self.noise)
         require(
             self.server in get_args(Server), "trust.server", f"be one of {', '.join(get_args(Server))}", self.server
         )
@@ -59,16 +61,6 @@ class Trust:
         self._check_key()
         self._check_identities()
         self._check_patience()
-        self._check_central()
-
-    def _check_central(self) -> None:
-        if self.shared:
-            return
-        hint = "Whoever draws all of the noise is trusted with every update: there is nothing to state beside it."
-        stray = next((f.name for f in fields(self) if f.name != "noise" and getattr(self, f.name) != f.default), None)
-        require(
-            stray is None, f"trust.{stray}", "be left out with central noise", getattr(self, stray or "noise"), hint
-        )
 
     def _check_identities(self) -> None:
         known = self.identities is None or self.identities in get_args(Identities)
@@ -110,9 +102,54 @@ class Trust:
         """Number of clients that look together as one curious observer."""
         return 1 if self.together is None else self.together
 
-    def honest(self, cohort: int) -> int:
+    @property
+    def told(self) -> str:
+        """Who has to be trusted with what, in sentences."""
+        how = {
+            "trusted": "the server sees each client's noised update",
+            "secure-aggregation": "the server sees masked sums only",
+            "homomorphic": "the server sees encrypted sums only",
+        }[self.server]
+        text = f"Each client adds its own share of the noise before anything leaves it; {how}. Up to {self.dropouts:,} "
+        return f"{text}clients may be missing from a round and {self.colluders:,} may collude with the server."
+
+    def honest(self, cohort: Count) -> Count:
         """Return how many of ``cohort`` clients surely add their share of noise and keep it secret from the server."""
         return cohort - self.dropouts - self.colluders
+
+    def surplus(self, cohort: int) -> float:
+        """Return the ratio of a round's variance to the planned one if all of its clients answer."""
+        self.check(cohort)
+        return cohort / self.honest(cohort)
+
+    def unknown(self, cohort: float) -> float:
+        """Return the share of a round's planned variance that clients of it who look together do not know.
+
+        At least the victim answers besides them.
+        """
+        honest = self.honest(cohort)
+        return min(1.0, max(honest + self.colluders - self.hand, 1) / honest)
+
+    def senders(self, clients: int) -> int:
+        """Return how many parties each add noise of their own to a sum over so many clients."""
+        return clients
+
+    def charged(self, clients: int, units: int, held: int) -> tuple[int, int]:
+        """Return into how many equal shares the noise of a sum is counted, and how many of them a curious client knows.
+
+        ``units``: units in the sum; ``held``: the most that one client holds. At least the victim adds a share that
+        the curious client does not know.
+        """
+        honest = self.honest(clients)
+        return honest, min(self.hand - self.colluders, honest - 1)
+
+    def joined(self, most: int) -> "Trust":
+        """Return the trust under which ``most`` clients of one site look together, or more where more is stated."""
+        return self if most <= self.hand else replace(self, together=most)
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Return the tables of a plan file that read back to this value."""
+        return {"trust": {f.name: getattr(self, f.name) for f in fields(self)}}
 
     def least(self, cohort: int) -> int:
         """Return how many of ``cohort`` clients must answer; with fewer, the round is refused."""
@@ -131,4 +168,55 @@ class Trust:
             require(enough, "trust", most, given, "Masks protect nobody below that.")
 
 
-CENTRAL = Trust(noise="central")
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Central(Trust):
+    """One trusted party draws the noise of each round, so it is trusted with every update.
+
+    Observers inside the federation are charged as if every unit had added an equal share of the noise, and all did.
+    """
+
+    noise: ClassVar[Noise] = "central"
+    all_send: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        hint = "Whoever draws all of the noise is trusted with every update: there is nothing to state beside it."
+        for f in fields(self):
+            value = getattr(self, f.name)
+            require(value == f.default, f"trust.{f.name}", "be left out with central noise", value, hint)
+
+    @property
+    def told(self) -> str:
+        """Who has to be trusted with what, in sentences."""
+        text = "Central: one party draws the noise and sees every update. Its own row of the certificate says what is "
+        return f"{text}promised against it; readers of the model need not be trusted."
+
+    def check(self, cohort: int) -> None:
+        """Accept any round: its noise does not depend on who answers."""
+
+    def surplus(self, cohort: int) -> float:
+        """Return 1: the noise is the planned one, whoever answers."""
+        return 1.0
+
+    def unknown(self, cohort: float) -> float:
+        """Return all but one client's share; alone in a round, a client learns nothing about anybody."""
+        return 1 - 1 / cohort if cohort > 1 else 1.0
+
+    def senders(self, clients: int) -> int:
+        """Return 1: the noise is one share, of whoever draws it."""
+        return 1
+
+    def charged(self, clients: int, units: int, held: int) -> tuple[int, int]:
+        """Return the units, and those of one client."""
+        return units, held
+
+    def joined(self, most: int) -> Trust:
+        """Return the same: no client adds noise that another could know."""
+        return self
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Return none: a plan that states no trust has central noise."""
+        return {}
+
+
+CENTRAL = Central()

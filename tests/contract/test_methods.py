@@ -194,7 +194,7 @@ class TestWords:
     @every_method
     def test_facts_can_be_read(self, name: str) -> None:
         plan = plan_of(name)
-        facts = plan.method.facts(plan.data, plan.target)
+        facts = plan.method.facts(plan.setup)
         assert facts
         assert all(isinstance(text, str) and text.strip() for row in facts for text in row)
         assert len({label for label, _ in facts}) == len(facts)

@@ -64,7 +64,7 @@ timeout = TIMEOUT
 """
 
 
-def text(dropouts: int = 0, timeout: float = 120.0, rounds: int = 3) -> str:
+def text(dropouts: int = 0, timeout: float = 300.0, rounds: int = 3) -> str:
     """The aggregator's study; each of three sites has two of its six clients."""
     values = {"DROPOUTS": dropouts, "TIMEOUT": timeout, "ROUNDS": rounds}
     found = REST

@@ -99,8 +99,7 @@ class Steps:
 def watched(steps: Steps) -> None:
     """Make this process tell its steps."""
     from fedveil.cli import studies
-    from fedveil.jobs import local as job
-    from fedveil.run.conduct import System
+    from fedveil.run.system import System
 
     class Connection(sqlite3.Connection):
         def execute(self, sql: str, *more: Any) -> Any:
@@ -116,11 +115,15 @@ def watched(steps: Steps) -> None:
 
     @contextmanager
     def progress(_: bool) -> Iterator[Any]:
-        yield lambda now: steps.step(f"round {now.round}")
+        def watch(now: Any) -> None:
+            steps.step(f"round {now.round}")
+
+        watch.stage = lambda _: None  # type: ignore[attr-defined]
+        yield watch
 
     sqlite3.connect = connect  # type: ignore[assignment]
     studies.progress = progress  # type: ignore[assignment]
-    job.System = lambda: System(checkpoint_every=0.0)  # type: ignore[assignment, misc]  # a checkpoint every round
+    studies.System = lambda **given: System(checkpoint_every=0.0, **given)  # type: ignore[assignment, misc]  # every round
     sys.addaudithook(steps.audited)
 
 

@@ -1,12 +1,11 @@
 """``fedveil audit`` on real folders: consistent runs, altered ones, too few runs, wrong targets, private records."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import called
 
 STUDY = """
 [data]
@@ -37,8 +36,7 @@ passes = 1
 
 
 def fedveil(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from fedveil.cli import main; main()", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, "COLUMNS": "160"})
+    return called(*words, cwd=cwd, settings={"COLUMNS": "160"})
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedveil import cli, run_study
-from fedveil.compare import compare
 from fedveil.data.arrays import records_from_arrays
 from fedveil.errors import BadValue
+from fedveil.jobs.compare import compare
 from fedveil.jobs.local import open_study
 from fedveil.ledger import CapExceeded, Ledger
 from fedveil.ledger.head import head_file

@@ -115,10 +115,12 @@ def test_the_schemes_differ_and_paper_is_white(page: Page) -> None:
 
 
 def test_paper_shows_what_is_folded_away(page: Page) -> None:
-    shown = "document.querySelector('#curve details table').getBoundingClientRect().height > 50"
+    shown = "document.querySelector('#hiding details table').getBoundingClientRect().height > 50"
+    numbers = "[...document.querySelectorAll('details.numbers')].every(e => e.getBoundingClientRect().height === 0)"
     page.look(width=1000, media="print")
     page.value("for (const d of document.querySelectorAll('details')) d.open = false")
     assert page.value(shown)
+    assert page.value(numbers)  # paper has the pictures
     paper = base64.b64decode(page.ask("Page.printToPDF", preferCSSPageSize=True, printBackground=True)["data"])
     assert paper.startswith(b"%PDF")
     assert 4 <= paper.count(b"/Type /Page\n") + paper.count(b"/Type /Page /") + paper.count(b"/Type /Page>") <= 16

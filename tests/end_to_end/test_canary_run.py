@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 
 from fedveil.algorithms.hidden import steps as hidden
-from fedveil.attack.one_run import one_run
 from fedveil.certificate.certify import certify
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
 from fedveil.errors import FedveilError
+from fedveil.jobs.attack.one_run import one_run
 from fedveil.jobs.local import open_study
 from fedveil.ledger import Ledger
 from fedveil.noise.grid import rounded_normal
 from fedveil.plan import read_plan
-from fedveil.run.conduct import Interrupted, Progress, System, conduct
+from fedveil.run.conduct import conduct
+from fedveil.run.system import Interrupted, Progress, System
 
 CANARIES = 150
 SCHEDULE = {"kind": "constant", "passes": 6, "rounds": 1, "step_size": 1.0}

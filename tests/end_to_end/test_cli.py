@@ -1,4 +1,6 @@
-"""The command line as a user meets it: real processes, exit codes, one sentence for a mistake, pure JSON."""
+"""The command line as a user meets it: exit codes, one sentence for a mistake, pure JSON.
+
+Processes of their own where the process is the point (one of each kind of answer, and what might hang)."""
 
 import json
 import math
@@ -9,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import called
+
+from fedveil.cli.studies import _fresh
 
 FIGURE_2 = """
 [mechanism]
@@ -31,12 +36,12 @@ rounds = 1000
 """
 
 
-def fedveil(*words: str) -> subprocess.CompletedProcess[str]:
+def process(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "fedveil", *words], capture_output=True, text=True, timeout=60)
 
 
 def answer(*words: str) -> dict[str, Any]:
-    done = fedveil(*words, "--json")
+    done = called(*words, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert isinstance(result, dict)
@@ -107,11 +112,19 @@ def test_every_place_has_its_own_guarantee(write: Any) -> None:
     assert curve == sorted(curve)
     assert result["places"]["worst"] == pytest.approx(result["epsilon"])
     assert curve[38] == pytest.approx(1.32336, abs=1e-4)  # by transport, as account has it
-    _refused(fedveil("account", write(DP_SGD), "--delta", "1e-5", "--per-place"), "--per-place must go with")
+    _refused(called("account", write(DP_SGD), "--delta", "1e-5", "--per-place"), "--per-place must go with")
 
 
 def test_the_version_is_printed() -> None:
-    assert fedveil("--version").stdout == "fedveil 0.1.0\n"
+    assert process("--version").stdout == called("--version").stdout == "fedveil 0.1.0\n"
+
+
+def test_a_process_of_its_own_answers_the_same(write: Any) -> None:
+    """An answer, a user's mistake, a mistake in the options: the same bytes on both outputs, the same exit code."""
+    path, bad = write(DP_SGD), ("--delta", "2")
+    for words in (("--delta", "1e-5", "--json"), bad, ("--dleta", "1e-5")):
+        there, here = process("account", path, *words), called("account", path, *words)
+        assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
 def test_groups_cost_more(write: Any) -> None:
@@ -167,11 +180,13 @@ def test_bounds_shows_the_federated_gain() -> None:
 
 
 def test_demo_trains_certifies_and_reports(tmp_path: Path) -> None:
-    for _ in range(2):  # it may be repeated in the same folder
-        result = answer("demo", "--out", str(tmp_path / "demo"))
+    result = json.loads(called("demo", "--out", tmp_path / "demo", "--json").stdout)
     assert result["guarantees"][0]["epsilon"] <= 1.0
-    assert result["metrics"]["test"]["accuracy"] > 0.6
+    assert result["metrics"]["test"]["accuracy"] > 0.8  # 95% on average; its columns are learned, nothing is stated
     assert (tmp_path / "demo" / "report.html").exists()
+    assert (tmp_path / "demo" / "preparation.json").exists()
+    left = {path.name for path in _fresh(tmp_path / "demo").iterdir()}  # it may be repeated in the same folder
+    assert not left & {"plan.toml", "model.npz", "preparation.json", "private"}
 
 
 BAD = [  # what is changed in the file, what the sentence must say
@@ -197,7 +212,7 @@ BAD = [  # what is changed in the file, what the sentence must say
 @pytest.mark.parametrize(("old", "new", "sentence"), BAD)
 def test_a_bad_file_is_refused_in_one_sentence(write: Any, old: str, new: str, sentence: str) -> None:
     assert old in FIGURE_2
-    _refused(fedveil("account", write(FIGURE_2.replace(old, new)), "--delta", "1e-5"), sentence)
+    _refused(called("account", write(FIGURE_2.replace(old, new)), "--delta", "1e-5"), sentence)
 
 
 @pytest.mark.parametrize(
@@ -213,12 +228,12 @@ def test_a_bad_file_is_refused_in_one_sentence(write: Any, old: str, new: str, s
     ],
 )
 def test_a_bad_dp_sgd_file_is_refused_in_one_sentence(write: Any, old: str, new: str, sentence: str) -> None:
-    _refused(fedveil("account", write(DP_SGD.replace(old, new)), "--delta", "1e-5"), sentence)
+    _refused(called("account", write(DP_SGD.replace(old, new)), "--delta", "1e-5"), sentence)
 
 
 @pytest.mark.parametrize("delta", ["0", "1", "-1", "nan", "2"])
 def test_a_senseless_delta_is_refused(write: Any, delta: str) -> None:
-    _refused(fedveil("account", write(DP_SGD), "--delta", delta), "delta must lie strictly between 0 and 1")
+    _refused(called("account", write(DP_SGD), "--delta", delta), "delta must lie strictly between 0 and 1")
 
 
 def test_a_tiny_delta_works_on_the_safe_side(write: Any) -> None:
@@ -231,14 +246,14 @@ def test_a_tiny_delta_works_on_the_safe_side(write: Any) -> None:
     "words", [(), ("--delta", "1e-5", "--epsilon", "1"), ("--delta", "small"), ("--dleta", "1e-5")]
 )
 def test_bad_options_exit_with_2(write: Any, words: tuple[str, ...]) -> None:
-    done = fedveil("account", write(DP_SGD), *words)
+    done = called("account", write(DP_SGD), *words)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
 
 
 def test_a_missing_file_is_a_users_mistake() -> None:
-    _refused(fedveil("account", "nowhere.toml", "--delta", "1e-5"), "must be a readable text file")
+    _refused(called("account", "nowhere.toml", "--delta", "1e-5"), "must be a readable text file")
 
 
 EXTREME = [
@@ -258,8 +273,8 @@ def test_extremes_are_answered_or_refused_quickly_and_never_small(write: Any, ch
         line = next(line for line in text.splitlines() if line.startswith(key))
         text = text.replace(line, f"{key} = {value}")
     began = time.monotonic()
-    done = fedveil("account", write(text), "--delta", "1e-5", "--json")
-    assert time.monotonic() - began < 15  # a hang, not a speed test
+    done = process("account", write(text), "--delta", "1e-5", "--json")
+    assert time.monotonic() - began < 120  # a hang, not a speed test
     assert done.returncode in (0, 2)
     assert "Traceback" not in done.stderr
     if done.returncode == 0:

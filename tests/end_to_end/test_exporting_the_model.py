@@ -30,7 +30,7 @@ def kinds(model: str) -> dict[str, Any]:
     return {
         "study": {"seed": 5},
         "data": {"source": f"sklearn:{data[model]}", "feature_bound": 1.0},
-        "model": {"kind": model, "radius": 5.0},
+        "model": {"kind": model, "radius": 5.0} | ({"decision_threshold": 0.3} if model == "logistic" else {}),
         "privacy": {"epsilon": 8.0, "delta": 1e-4, "neighbours": "zero-out"},
         "schedule": {"kind": "constant", "rounds": 2},
     }

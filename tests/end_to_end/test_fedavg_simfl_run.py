@@ -102,7 +102,7 @@ def test_given_noise_is_checked_and_not_calibrated() -> None:
         ({"kind": "fedavg", "cohort": 31}, {}, "algorithm.cohort must be at most the number of clients, 30"),
         ({"kind": "fedavg", "sampling": "fixed-size", "rate": 0.5}, {}, "algorithm.rate must be left out unless"),
         ({"kind": "fedavg", "noise": "no"}, {}, "noise must be one of central, shared, none"),
-        ({"kind": "fedavg", "clip": 1.0}, {}, "Key 'clip' must be known to"),
+        ({"kind": "fedavg", "clip": 1.0}, {}, "algorithm.clip must be adaptive for fedavg"),
         ({"kind": "fedavg", "most_records": 9}, {}, "most_records must be left out unless"),
         ({"kind": "fedavg", "update_norm": 0.0}, {}, "algorithm.update_norm must be at least 1e-09"),
         ({"kind": "fedavg", "local_epochs": "two"}, {}, "algorithm.local_epochs must be"),

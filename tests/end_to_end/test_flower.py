@@ -35,7 +35,7 @@ from fedveil.algorithms.hidden.shares import share_steps
 from fedveil.certificate.certify import certify
 from fedveil.data.records import Records
 from fedveil.errors import TooFewSurvivors
-from fedveil.federation.aggregator.federate import Held
+from fedveil.federation.aggregator.held import Held
 from fedveil.federation.aggregator.relay import RelayLost
 from fedveil.federation.deploy.certificates import make_node_key
 from fedveil.federation.deploy.check import check_place
@@ -102,7 +102,7 @@ def test_an_aggregator_killed_twice_ends_with_the_bits_of_the_simulation(
         assert not reached(2 if more else 0)
         assert not (out / "model.npz").exists()
     process = aggregator(network, study, out, "--resume")
-    assert process.wait(timeout=240) == 0, (tmp_path / "out.log").read_text()
+    assert process.wait(timeout=400) == 0, (tmp_path / "out.log").read_text()
     last, models = simulated(out, records)
     assert released(out).tobytes() == last.tobytes()
     found = certify(out, "0")

@@ -21,7 +21,7 @@ from proxied import MISSING, NGINX, start_proxy
 from tampering import FAULTS, SWAPPED, Tampering, questions_that_are_not
 
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.federate import Held
+from fedveil.federation.aggregator.held import Held
 from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.deploy.certificates import make_node_key
 from fedveil.federation.deploy.check import check_place

@@ -16,10 +16,11 @@ import pytest
 from flower_trials import SEED, Troubled, aggregator, released, simulated, trial_network, until
 
 from fedveil import run_study
+from fedveil.bundle.bundle import Bundle
 from fedveil.certificate.certify import certify
 from fedveil.data.load import load
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.federate import Held
+from fedveil.federation.aggregator.held import Held
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.jobs.remote import federated
@@ -48,7 +49,7 @@ def tables(trust: dict[str, Any] | None = None, **parts: Any) -> dict[str, Any]:
         "schedule": {"rounds": 2, "passes": 1},
         **parts,
     }
-    return found if trust is None else {**found, "trust": {"timeout": 120.0, **trust}}
+    return found if trust is None else {**found, "trust": {"timeout": 300.0, **trust}}
 
 
 MASKED = {"server": "secure-aggregation"}
@@ -108,8 +109,13 @@ def assert_same(there: Path, here: Path, sites: Path) -> None:
 
 
 def test_the_command_that_tries_a_study_here_gives_the_same_bits(tmp_path: Path) -> None:
-    """And the same numbers of the held-out records, which the aggregator has. First, while no other network runs."""
-    (tmp_path / "study.toml").write_text(write_tables({**tables({"server": "trusted"}), **DATA}))
+    """And the same numbers of the held-out records, which the aggregator has. First, while no other network runs.
+
+    The study knows nothing of its columns, so the sites learn the rule for their rows first, behind masks.
+    """
+    open_columns = {**DATA, "data": {"source": "sklearn:breast_cancer"}, "prepare": {"kind": "private"}}
+    wanted = tables(MASKED, algorithm={"kind": "dpsgd", "rounds": 2, "noise_multiplier": 8.0}, schedule={})
+    (tmp_path / "study.toml").write_text(write_tables({**wanted, **open_columns}))
     for words in (
         ["run", "study.toml", "--out", "here"],
         ["deploy", "local", "study.toml", "--sites", "3", "--out", "there"],
@@ -122,6 +128,10 @@ def test_the_command_that_tries_a_study_here_gives_the_same_bits(tmp_path: Path)
     measured = [(tmp_path / name / "metrics.json").read_bytes() for name in ("here", "there")]
     assert measured[0] == measured[1]
     assert b'"accuracy"' in measured[0]
+    learned = [(tmp_path / name / "preparation.json").read_bytes() for name in ("here", "there")]
+    assert learned[0] == learned[1]
+    rules = [Bundle.read(tmp_path / name).preparation for name in ("here", "there")]
+    assert rules[0] == rules[1] is not None
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES))
@@ -149,7 +159,7 @@ def test_an_aggregator_killed_between_signed_rounds_goes_on_to_the_same_bits(
     assert process.wait() == -signal.SIGKILL, (tmp_path / "there.log").read_text()
     assert not (there / "model.npz").exists()
     process = aggregator(network, study, there, "--resume")
-    assert process.wait(timeout=240) == 0, (tmp_path / "there.log").read_text()
+    assert process.wait(timeout=400) == 0, (tmp_path / "there.log").read_text()
     run_study(study_of(wanted, base=Path(), data_given=True), here, data=records)
     assert_same(there, here, network.records)
 

@@ -1,27 +1,26 @@
 """Whole runs with a private preparation: one charge, one certificate, what was learned beside the model."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedveil.bundle.bundle import Bundle
+from fedveil.bundle.to_json import to_json
+from fedveil.bundle.to_sklearn import pipeline_of
 from fedveil.certificate.certify import certify_written
 from fedveil.errors import BadValue, FedveilError
-from fedveil.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
-from fedveil.federation.agreements.terms import plan_of
-from fedveil.jobs.local import open_any_study, plan_study, run_study
+from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
+from fedveil.jobs.local import open_any_study, run_study
 from fedveil.ledger import read_export
-from fedveil.plan import read_plan, write_plan
+from fedveil.plan import read_plan
 from fedveil.prepare.learned import LearnedPreparation
 from fedveil.prepare.loading import Unprepared
 from fedveil.promises import promise
-from fedveil.run.conduct import System
+from fedveil.run.system import System
 from fedveil.version import __version__
-from fedveil.wire.content import Content
-from fedveil.wire.envelope import Refused
 
 N = 600
 
@@ -85,7 +84,7 @@ def test_a_changed_preparation_is_noticed(tables: dict[str, Any], tmp_path: Path
     out = tmp_path / "out"
     run_study(tables, out)
     path = out / "preparation.json"
-    path.write_text(path.read_text().replace('"factor": 0', '"factor": 1'))
+    path.write_text(path.read_text().replace('"factor": ', '"factor": 1'))
     with pytest.raises(BadValue, match=r"preparation\.json must be the preparation that the model names"):
         certify_written(out, __version__)
 
@@ -140,19 +139,6 @@ def test_a_seeded_run_repeats_to_the_byte(tables: dict[str, Any], tmp_path: Path
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
-def test_a_site_trains_for_no_plan_with_measurements(tables: dict[str, Any]) -> None:
-    tables["data"]["categories"] = {"colour": ["red", "blue"]}
-    plan = plan_study({**tables, "trust": {"server": "trusted"}}).plan
-
-    def proposal(plan: Any) -> Content:
-        return Content(values={"plan": plan.hash}, blocks={"plan": write_plan(plan).encode()})
-
-    with pytest.raises(Refused, match="not-by-parts"):
-        plan_of(proposal(plan), ())
-    bare = replace(plan, preparation=None)
-    assert plan_of(proposal(bare), ()) == bare
-
-
 class TestEstimators:
     X = np.random.default_rng(1).normal(size=(500, 3)) * [1.0, 1e4, 1e-4] + [5.0, -2e4, 0.0]
 
@@ -204,3 +190,29 @@ def test_the_model_in_use_prepares_records_as_training_did(tables: dict[str, Any
     assert rows == pytest.approx(learned.rows(found.columns), abs=1e-12)
     said = result.model.predict({"size": [400.0, 250.0, None], "colour": ["red", "never heard of", None]})
     assert said.tolist()[:2] == [1, 0]
+
+
+@pytest.mark.parametrize("prepare", [{"components": 2}, {"whiten": True}, {"components": 2, "whiten": True}], ids=str)
+def test_a_projected_model_is_charged_released_and_used_alike_everywhere(
+    tables: dict[str, Any], tmp_path: Path, prepare: dict[str, Any]
+) -> None:
+    tables["prepare"] = prepare
+    result = run_study(tables, tmp_path / "out")
+    assert "moments" in (result.certificate.plan.preparation or ())
+    found = open_any_study(tables)[1]
+    assert isinstance(found, Unprepared)
+    learned = LearnedPreparation.read((tmp_path / "out" / "preparation.json").read_text())
+    bundle = Bundle.read(tmp_path / "out")
+    assert bundle.preparation is not None
+    lines = [line.split(",") for line in (tmp_path / "shops.csv").read_text().splitlines()[1:]]
+    rows, _ = bundle.preparation.rows({"size": [x[0] for x in lines], "colour": [x[1] for x in lines]}, str)
+    assert rows == pytest.approx(learned.rows(found.columns), abs=1e-12)
+    assert float(np.linalg.norm(rows[:, :-1], axis=1).max()) <= learned.outline.bound
+    raw = np.array([[float(line[0]), line[1]] for line in lines], dtype=object)
+    scores = rows @ bundle.parameters
+    assert pipeline_of(bundle).decision_function(raw) == pytest.approx(scores, abs=1e-9)
+    told = json.loads(to_json(bundle))
+    assert np.array(told["turn"]).shape == (len(told["features"]), len(told["weights"]))
+    if prepare.get("whiten"):  # what varies most no longer rules
+        spread = np.std(rows[:, : 1 if prepare.get("components") else 2], axis=0)
+        assert spread.max() < 2.5 * spread.min()

@@ -293,7 +293,7 @@ def test_what_is_about_hiding_is_told_of_hidden_runs_only(pages: Pages) -> None:
 
 def test_a_method_s_own_facts_are_shown(pages: Pages) -> None:
     shown, plan = Reader(pages["open"][0]).text, open_plan()
-    for label, value in plan.method.facts(plan.data, plan.target):
+    for label, value in plan.method.facts(plan.setup):
         assert f"{label} {value}" in shown
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from fedveil.certificate.certify import certify
 from fedveil.cli import main
-from fedveil.compare import compare
 from fedveil.errors import BadValue
 from fedveil.federation.site.data import read_site_data
+from fedveil.jobs.compare import compare
 from fedveil.jobs.local import open_study, plan_study, run_study
 from fedveil.ledger import read_export
 from fedveil.plan import read_plan, write_plan

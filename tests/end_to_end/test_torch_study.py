@@ -96,6 +96,24 @@ def test_it_predicts_where_its_module_is_allowed(folder: Path) -> None:
     assert (exported.returncode, "must be linear" in exported.stderr) == (2, True)
 
 
+def test_a_stack_of_layers_becomes_an_onnx_graph_with_the_same_numbers(folder: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    refused = fedveil(folder, "export", "results", "--to", "onnx")
+    assert (refused.returncode, "--module my_model:make" in refused.stderr) == (2, True)
+    done = fedveil(folder, "export", "results", "--to", "onnx", "--module", "my_model:make", "--out", "m.onnx")
+    assert done.returncode == 0, done.stderr
+    words = ("predict", "results", "data.npz", "--out", "q.csv", "--module", "my_model:make", "--probabilities")
+    assert fedveil(folder, *words).returncode == 0
+    ours = np.genfromtxt(folder / "q.csv", delimiter=",", skip_header=1)
+    rows = np.load(folder / "data.npz")["X"]
+    session = onnxruntime.InferenceSession(folder / "m.onnx")
+    names = [one.name for one in session.get_inputs()]
+    found = session.run(None, {name: rows[:, [index]] for index, name in enumerate(names)})
+    assert np.abs(found[1] - ours[:, :2]).max() < 1e-6
+    assert [float(word) for word in found[0]] == ours[:, 2].tolist()
+
+
 def test_certifying_neither_needs_nor_runs_the_module(folder: Path) -> None:
     (folder / "my_model.py").rename(folder / "gone.py")
     done = fedveil(folder, "certify", "results")

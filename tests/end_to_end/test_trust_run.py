@@ -14,7 +14,7 @@ from fedveil.certificate.certify import certify, differences
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, NotAvailable, TooFewSurvivors
 from fedveil.ledger import Ledger
-from fedveil.run.conduct import Interrupted, Progress, System
+from fedveil.run.system import Interrupted, Progress, System
 from fedveil.sums.homomorphic.library import has_tenseal, tenseal
 
 CLIENTS = 10

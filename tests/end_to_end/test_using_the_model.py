@@ -274,3 +274,18 @@ def test_numbers_are_predicted_and_measured_in_their_own_unit(tmp_path: Path, co
     assert (said.code, "--probabilities" in said.err) == (2, True)
     with pytest.raises(fedveil.BadValue, match="predict_proba"):
         result.model.predict_proba(X)
+
+
+def test_predicting_keeps_to_one_thread_of_linear_algebra_and_gives_it_back() -> None:
+    """Products of a few thousand rows are too small for more; whoever calls it has its own threads afterwards."""
+    from threadpoolctl import threadpool_info
+
+    from fedveil.bundle.predicting import one_thread
+
+    def threads() -> list[int]:
+        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+
+    before = threads()
+    with one_thread():
+        assert set(threads()) <= {1}
+    assert threads() == before

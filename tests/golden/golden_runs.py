@@ -22,7 +22,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from fedveil import __version__, account_for, parse_mechanism, run_study
-from fedveil.run.conduct import System
+from fedveil.run.system import System
 
 HERE = Path(__file__).parent
 RUNS, MECHANISMS = HERE / "runs", HERE / "mechanisms"

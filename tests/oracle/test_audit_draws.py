@@ -20,16 +20,16 @@ from fedveil.algorithms.draws import coins, picks
 from fedveil.algorithms.hidden.steps import Rule, draw
 from fedveil.algorithms.observation import DrawnRounds, Push
 from fedveil.algorithms.registry import attack_view
-from fedveil.attack.batched_runs import Parts
-from fedveil.attack.drawn_runs import Joined, join
-from fedveil.attack.game import game
-from fedveil.attack.releases import releases, scores
-from fedveil.attack.sampler import joined_of, sampler_finding
 from fedveil.audit.claim import Claim, claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Seen, play
 from fedveil.audit.sampling import judge_draws
 from fedveil.data.records import Records
+from fedveil.jobs.attack.batched_runs import Parts
+from fedveil.jobs.attack.drawn_runs import Joined, join
+from fedveil.jobs.attack.game import game
+from fedveil.jobs.attack.releases import releases, scores
+from fedveil.jobs.attack.sampler import joined_of, sampler_finding
 from fedveil.mechanism import IndependentGaussian, LastIterate, Repeat
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal

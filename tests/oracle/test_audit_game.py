@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from fedveil.algorithms.hidden.deal import Batch
 from fedveil.algorithms.hidden.steps import Rule, State, draw, step
-from fedveil.attack.batched_runs import Parts, many_runs
-from fedveil.attack.game import game, what_hiding_buys
-from fedveil.attack.neighbours import worst_pair
-from fedveil.attack.releases import releases
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import play
 from fedveil.guarantee import Adversary
+from fedveil.jobs.attack.batched_runs import Parts, many_runs
+from fedveil.jobs.attack.game import game, what_hiding_buys
+from fedveil.jobs.attack.neighbours import worst_pair
+from fedveil.jobs.attack.releases import releases
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.run.train import train

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedveil.attack.game import game, scenes
-from fedveil.attack.observed_runs import look, own_part
+from fedveil.jobs.attack.game import game, scenes
+from fedveil.jobs.attack.observed_runs import look, own_part
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.trust import Trust

@@ -88,7 +88,7 @@ def test_charges_and_certificates_are_those_of_the_releases_in_the_log(network: 
         assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
     worst = max(epsilon for _, epsilon in plan.method.clients(1e-5, plan.target))
     for adversary in ("final-model", "server", "curious-client"):
-        assert plan.method.answer(adversary, plan.data, plan.target, 1e-5).epsilon == worst
+        assert plan.method.answer(adversary, plan.setup, 1e-5).epsilon == worst
 
 
 def test_certificates_do_not_depend_on_the_network() -> None:

@@ -6,11 +6,14 @@ import pytest
 
 from fedveil.account.compare import account_for
 from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.setup import Setup
 from fedveil.guarantee import Adversary, Neighbours
-from fedveil.mechanism import Repeat, SampledGaussian
+from fedveil.mechanism import IndependentGaussian, Mechanism, Repeat, SampledGaussian
+from fedveil.model.spec import ModelPlan
 from fedveil.promises import ADVERSARIES
 from fedveil.target import Target
 from fedveil.theory.divergence import gaussian_delta
+from fedveil.trust import CENTRAL, Trust
 from unit.plans import some_records
 
 SHAPE = some_records(count=60, clients=20).shape
@@ -28,9 +31,10 @@ def method(**changes: object) -> FedAvg:
     return FedAvg(**(settings | changes))  # type: ignore[arg-type]
 
 
-def epsilon(found: FedAvg, adversary: Adversary, neighbours: Neighbours = "zero-out") -> float:
+def epsilon(found: FedAvg, adversary: Adversary, neighbours: Neighbours = "zero-out", trust: Trust = CENTRAL) -> float:
     target = Target(epsilon=1.0, delta=1e-5, unit="client", neighbours=neighbours)
-    return found.answer(adversary, SHAPE, target, 1e-5).epsilon
+    setup = Setup(data=SHAPE, model=ModelPlan(kind="logistic"), target=target, trust=trust)
+    return found.answer(adversary, setup, 1e-5).epsilon
 
 
 def exact(mu: float) -> float:
@@ -82,3 +86,60 @@ def test_a_client_outside_a_fixed_cohort_knows_that_others_are_likelier_in_it() 
     once = SampledGaussian(sampling="fixed-size", rate=4 / 19, noise_multiplier=4 * math.sqrt(3 / 4))
     assert epsilon(found, "curious-client") == account_for(Repeat(of=once, times=9), delta=1e-5).epsilon
     assert epsilon(found, "curious-client") > epsilon(found, "every-model")
+
+
+DRAWN = [
+    ("poisson", {"cohort": 5}, lambda z, n: Repeat(of=_coins(z, n), times=9)),
+    ("independent", {"cohort": 20 / 3, "picks": 3}, lambda z, n: Repeat(of=_picks(z, n), times=3)),
+]
+
+
+def _coins(noise: float, neighbours: Neighbours) -> Mechanism:
+    return SampledGaussian(sampling="poisson", rate=0.25, noise_multiplier=noise, neighbours=neighbours)
+
+
+def _picks(noise: float, neighbours: Neighbours) -> Mechanism:
+    return IndependentGaussian(rounds=3, noise_multiplier=noise, neighbours=neighbours)
+
+
+@pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
+@pytest.mark.parametrize(("sampling", "settings", "law"), DRAWN)
+class TestDrawn:
+    """Clients of which each draws: once a pass among three rounds, or with a coin of a quarter in every round."""
+
+    def test_draws_of_whoever_adds_the_noise(self, sampling, settings, law, neighbours) -> None:
+        found = method(sampling=sampling, **settings)
+        charged = account_for(law(5.0, neighbours), delta=1e-5).epsilon
+        for adversary in ("final-model", "every-model", "curious-client"):
+            assert epsilon(found, adversary, neighbours) == charged
+        assert math.isinf(epsilon(found, "server", neighbours))
+        assert math.isinf(epsilon(found, "server-with-secure-aggregation", neighbours))
+
+    def test_clients_that_draw_and_all_send_hide_their_draws_from_the_server(
+        self, sampling, settings, law, neighbours
+    ) -> None:
+        """20 shares of the noise, of which 2 are known to the server; a curious client knows one of 18."""
+        found, trust = method(sampling=sampling, noise="shared", **settings), Trust(colluders=2)
+        shares = {"server": 5.0 / math.sqrt(18), "curious-client": 5.0}
+        for adversary in ADVERSARIES:
+            expected = account_for(law(shares.get(adversary, 5.0), neighbours), delta=1e-5).epsilon
+            assert epsilon(found, adversary, neighbours, trust) == pytest.approx(expected, rel=1e-9)
+
+    def test_who_may_be_missing_may_give_the_draws_away(self, sampling, settings, law, neighbours) -> None:
+        """With dropouts, known draws: every round with coins, one of each pass with picks."""
+        found, trust = method(sampling=sampling, noise="shared", **settings), Trust(dropouts=2)
+        moved = 2.0 if neighbours == "replace-one" else 1.0
+        uses = 9 if sampling == "poisson" else 3
+        for adversary, left in {"server-with-secure-aggregation": 1.0, "server": 1 / 18, "every-model": 1.0}.items():
+            mu = moved * math.sqrt(uses) / (5.0 * math.sqrt(left))
+            assert epsilon(found, adversary, neighbours, trust) == pytest.approx(exact(mu), rel=2e-3)
+
+    def test_a_server_that_may_have_drawn_knows_the_draws(self, sampling, settings, law, neighbours) -> None:
+        """Shares that are only declared: 20 of them, and one curious client."""
+        found = method(sampling=sampling, noise="shared", **settings)
+        moved = 2.0 if neighbours == "replace-one" else 1.0
+        uses = 9 if sampling == "poisson" else 3
+        mu = moved * math.sqrt(uses) / 5.0
+        assert epsilon(found, "server-with-secure-aggregation", neighbours) == pytest.approx(exact(mu), rel=2e-3)
+        beside = account_for(law(5.0 * math.sqrt(19 / 20), neighbours), delta=1e-5).epsilon
+        assert epsilon(found, "curious-client", neighbours) == pytest.approx(beside, rel=1e-9)

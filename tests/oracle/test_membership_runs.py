@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.attack.canary_clients import canary_estimate
-from fedveil.attack.membership import DELTAS, attacked, membership, watched
 from fedveil.audit.claim import claim_of_plan
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
+from fedveil.jobs.attack.canary_clients import canary_estimate
+from fedveil.jobs.attack.membership import DELTAS, attacked, membership, watched
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.study import study_of

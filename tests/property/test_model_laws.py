@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedveil.model.adjusted import Adjusted
 from fedveil.model.loss import Constants, Loss, with_l2
 from fedveil.model.margin import Huber, Logistic, SmoothedHinge
 from fedveil.model.rows import row_norms
@@ -21,6 +22,8 @@ LOSSES: list[Loss] = [
     Softmax(2),
     Softmax(3),
     Softmax(7),
+    Adjusted(Logistic(), class_weights=(3.0, 1.0)),
+    Adjusted(Softmax(3), class_weights=(1.0, 0.1, 2.0)),
 ]
 laws = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 seeds = st.integers(0, 2**32 - 1)

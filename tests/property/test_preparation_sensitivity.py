@@ -13,6 +13,7 @@ from fedveil.prepare.columns import Columns, Outline, Words
 from fedveil.prepare.contributions import (
     Sums,
     class_counts,
+    level_counts,
     matrix_of,
     range_counts,
     root_up,
@@ -23,6 +24,7 @@ from fedveil.prepare.contributions import (
     word_counts,
 )
 from fedveil.prepare.learned import LearnedPreparation, Number
+from fedveil.prepare.levels import LEVELS
 from fedveil.prepare.ranges import Range
 from fedveil.prepare.statement import STEPS
 from fedveil.values import Matrix
@@ -57,6 +59,25 @@ def test_counts_of_magnitudes_move_by_one_count_a_column(numbers: Matrix, row: M
     before, after = (
         range_counts(columns, places) for columns in (Columns(numbers=numbers, texts={}), changed(numbers, row))
     )
+    assert moved(before, after) <= limit(root_up(WIDTH), 2)
+    without = before(EVERY) - before(EVERY[1:])
+    assert sum(int(step) ** 2 for step in without.tolist()) <= limit(root_up(WIDTH), 1)
+
+
+@given(
+    numbers=tables,
+    row=arrays(np.float64, (1, WIDTH), elements=cells),
+    scale=st.tuples(ranges, ranges, ranges),
+    mean=st.floats(-1.0, 1.0),
+)
+def test_counts_of_distances_move_by_one_count_a_column(
+    numbers: Matrix, row: Matrix, scale: tuple[Range, Range, Range], mean: float
+) -> None:
+    def sums(columns: Columns) -> Sums:
+        return level_counts(scaled_numbers(columns, scale) - mean)
+
+    before, after = sums(Columns(numbers=numbers, texts={})), sums(changed(numbers, row))
+    assert before(EVERY).size == LEVELS * WIDTH
     assert moved(before, after) <= limit(root_up(WIDTH), 2)
     without = before(EVERY) - before(EVERY[1:])
     assert sum(int(step) ** 2 for step in without.tolist()) <= limit(root_up(WIDTH), 1)

@@ -11,8 +11,10 @@ from fedveil.algorithms.hidden.method import Hidden
 from fedveil.data.records import DataShape
 from fedveil.mechanism import LastIterate
 from fedveil.model.spec import ModelPlan
-from fedveil.plan import Plan
+from fedveil.plan import Plan, write_plan
+from fedveil.selection import Selection
 from fedveil.target import Target
+from fedveil.theory.selection import TruncatedNegativeBinomial
 
 
 def shape(records: int, clients: int, features: int = 1) -> DataShape:
@@ -85,3 +87,17 @@ def fedavg_game_plan(*, noise: float = 1.0, rounds: int = 3, clients: int = 4) -
         target=Target(epsilon=1.0, delta=1e-2, unit="client", neighbours="zero-out"),
         grid=-40,
     )
+
+
+def tuned_game_plan(plan: Plan, trials: int = 10) -> Plan:
+    """The best of so many expected trials (geometric) of one candidate."""
+    law = TruncatedNegativeBinomial.of_mean(1.0, float(trials))
+    selection = Selection(
+        eta=law.eta,
+        gamma=law.gamma,
+        most=law.cut(1e-9),
+        score="public",
+        metric="accuracy",
+        candidates=(write_plan(plan),),
+    )
+    return replace(plan, selection=selection)

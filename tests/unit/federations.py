@@ -11,15 +11,17 @@ import numpy as np
 
 from fedveil.certificate.certify import certify
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.federate import Federation, Held, begin
+from fedveil.federation.aggregator.federate import Federation, begin
+from fedveil.federation.aggregator.held import Held
 from fedveil.federation.aggregator.post import Clock, Post
 from fedveil.federation.site.data import read_site_data, write_dealt
 from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.key_holder import KeyHolder
 from fedveil.federation.site.record import World
 from fedveil.plan import Plan
+from fedveil.prepare.loading import Unprepared
 from fedveil.promises import promise
-from fedveil.run.conduct import Progress, System
+from fedveil.run.system import Progress, System
 from fedveil.study import Study, study_of
 from fedveil.wire.keys import Card, Identity
 
@@ -54,11 +56,15 @@ def made_up(name: str, count: int = 64) -> bytes:
 
 @dataclass
 class Direct:
-    """Carries envelopes within the process. ``down``: sites that are away; ``meddle`` may change what passes."""
+    """Carries envelopes within the process. ``down``: sites that are away; ``meddle`` may change what passes.
+
+    ``loses`` says of a site whether a question to it is lost on its way, which nobody reports.
+    """
 
     guards: dict[str, Guard | KeyHolder]
     down: set[str] = field(default_factory=set)
     meddle: Callable[[str, str, bytes], bytes | None] = lambda way, site, envelope: envelope
+    loses: Callable[[str, bytes], bool] = lambda site, envelope: False
     sent: list[tuple[str, bytes]] = field(default_factory=list)
     back: list[tuple[str, bytes]] = field(default_factory=list)
     _answers: dict[str, bytes] = field(default_factory=dict)
@@ -70,6 +76,8 @@ class Direct:
     def push(self, address: str, envelope: bytes, seconds: float) -> str:
         self._count += 1
         self.sent.append((address, envelope))
+        if self.loses(address, envelope):
+            return str(self._count)
         passed = self.meddle("down", address, envelope)
         answer: bytes | None = b""
         if passed is not None:
@@ -89,7 +97,8 @@ class Direct:
 class Trial:
     """Three guards with the clients of some records, and an aggregator that can be started again and again.
 
-    ``keeper``: with a third party of that name, who holds the key of encrypted sums.
+    ``keeper``: with a third party of that name, who holds the key of encrypted sums. ``cells``: what the sites hold in
+    place of rows. ``notes``: what the guards told their operators. ``held``: what the clients keep from training.
     """
 
     folder: Path
@@ -98,6 +107,9 @@ class Trial:
     plans: list[Plan] = field(default_factory=list)
     now: float = 0.0
     keeper: bool = False
+    cells: Unprepared | None = None
+    notes: list[str] = field(default_factory=list)
+    held: Records | None = None
     carrier: Direct = field(init=False)
     aggregator: Identity = field(init=False)
     identities: dict[str, Identity] = field(init=False)
@@ -110,7 +122,7 @@ class Trial:
         for index, site in enumerate(SITES):
             (self.folder / site).mkdir()
             clients = np.arange(index, self.records.clients, len(SITES), dtype=np.int64)
-            write_dealt(self.folder / f"{site}.npz", self.records, clients)
+            write_dealt(self.folder / f"{site}.npz", self.cells or self.records, clients, self.held)
         self.carrier = Direct({})
         self.restart_guards()
 
@@ -140,11 +152,11 @@ class Trial:
         )
 
     def guard(self, site: str, terms: Terms) -> Guard:
-        counter = iter(range(10**9))
+        counter, own = iter(range(10**9)), self.folder / f"{site}.toml"  # a site's own file, if a test wrote one
         place = Site(
             identity=self.identities[site],
             aggregator=self.aggregator.card,
-            data=read_site_data(self.folder / f"{site}.npz"),
+            data=read_site_data(own if own.exists() else self.folder / f"{site}.npz"),
             folder=self.folder / site,
             peers={name: card for name, card in self.cards.items() if name != site},
             holder=self.third.card if self.keeper else None,
@@ -156,6 +168,7 @@ class Trial:
                 lambda size: made_up(f"{site} {next(counter)}", size), lambda: datetime(2026, 1, 1, tzinfo=UTC)
             ),
             show=self.plans.append,
+            note=self.notes.append,
             finished=lambda folder: (folder / "certificate.json").write_text(certify(folder, "0").text()) and None,
         )
 

@@ -9,7 +9,7 @@ from fedveil.algorithms.registry import KINDS
 SOURCE = Path(__file__).parents[2] / "src" / "fedveil"
 # A plan gives the schedule of a hidden method to those who ask; the game runs many hidden runs as one stack, dealt or
 # drawn.
-KNOWN = {"plan.py", "attack/batched_runs.py", "attack/drawn_runs.py"}
+KNOWN = {"plan.py", "jobs/attack/batched_runs.py", "jobs/attack/drawn_runs.py"}
 OURS = frozenset(KINDS)  # as they are at the start: another test may list one of its own
 IMPORTED = re.compile(rf"fedveil\.algorithms\.(?:{'|'.join(sorted(OURS))})\b")
 

@@ -18,7 +18,8 @@ from fedveil.jobs.local import Result, open_study, run_study
 from fedveil.ledger.entry import GENESIS, Entry
 from fedveil.ledger.export import parse_export, write_export
 from fedveil.promises import promise
-from fedveil.run.conduct import Interrupted, Progress, System, conduct
+from fedveil.run.conduct import conduct
+from fedveil.run.system import Interrupted, Progress, System
 from unit.plans import some_plan, some_records
 
 TABLES: dict[str, Any] = {

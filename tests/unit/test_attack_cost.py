@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedveil.attack.audit import Effort, playable
-from fedveil.attack.cost import most_runs
-from fedveil.attack.releases import rows_each, wide_problem
 from fedveil.errors import BadValue
+from fedveil.jobs.attack.audit import Effort, playable
+from fedveil.jobs.attack.cost import most_runs
+from fedveil.jobs.attack.releases import rows_each, wide_problem
 from unit.audit_plans import dpsgd_game_plan, game_plan, shape
 
 

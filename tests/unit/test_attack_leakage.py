@@ -14,12 +14,12 @@ from fedveil.algorithms.fedavg.method import FedAvg
 from fedveil.algorithms.hidden.method import Hidden
 from fedveil.algorithms.observation import Observations
 from fedveil.algorithms.simfl.method import SimFL
-from fedveil.attack.leakage import constant_of, leakage
-from fedveil.attack.observing import first_round, observe, with_noise
-from fedveil.attack.synthetic import synthetic_records
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import DataShape, Records
 from fedveil.errors import BadValue
+from fedveil.jobs.attack.leakage import constant_of, leakage
+from fedveil.jobs.attack.observing import first_round, observe, with_noise
+from fedveil.jobs.attack.synthetic import synthetic_records
 from fedveil.mechanism import LastIterate
 from fedveil.model.spec import ModelPlan
 from fedveil.noise.entropy import Entropy

@@ -68,6 +68,8 @@ def test_every_method_trains_as_if_a_blank_record_had_contributed_zero(name: str
     example = EXAMPLES[name]
     if example.tables["model"]["kind"] == "torch":
         pytest.skip("a row of zeros is no zero there; the loss itself is looked at above")
+    if name == "dpsgd, adaptive":
+        pytest.skip("a row of zeros votes that it lies within the clip, and a blank record has no vote")
     plan, records = example.plan(), example.data()
     blank = blanked(records, [1, 7, 30])
     zeros = replace(blank, targets=np.where(np.isnan(blank.targets), 0.0, blank.targets))

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from fedveil.run.train import train
 from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.sums.homomorphic.messages import typical_bytes, typical_key_bytes
 from fedveil.sums.homomorphic.rounds import HomomorphicSumming
+from fedveil.trust import Server, Trust
 from unit.plans import some_plan, some_records
 
 
@@ -65,21 +65,12 @@ def test_simfl_has_no_server() -> None:
     assert [row.way for row in traffic_of(plan_of(name))] == ["plain", "compressed"]
 
 
-def trusting(plan: Plan, server: str) -> Any:
-    """A plan with a [trust] table, as far as this function looks."""
-    names = ("method", "data", "model", "target", "dimension")
-    own: dict[str, Any] = {name: getattr(plan, name) for name in names}
-    if plan.method.kind == "hidden":
-        own |= {"run": plan.run, "deal": plan.deal}
-    return SimpleNamespace(**own, trust=SimpleNamespace(server=server, shared=True))
-
-
 @pytest.mark.parametrize(
     ("server", "way"),
     [("trusted", "plain"), ("secure-aggregation", "secure-aggregation"), ("homomorphic", "homomorphic")],
 )
-def test_trust_decides_the_way(server: str, way: str) -> None:
-    plan = trusting(some_plan(some_records()), server)
+def test_trust_decides_the_way(server: Server, way: str) -> None:
+    plan = replace(some_plan(some_records()), trust=Trust(server=server))
     assert way_of(plan) == way
     assert bytes_of(plan, "plain").messages == 6 * 60  # by parts, everybody sends in every round
 

@@ -10,15 +10,18 @@ import pytest
 
 from fedveil.algorithms.hidden.train import _messages as messages
 from fedveil.algorithms.registry import KINDS
-from fedveil.compare import TRUST, Comparison, compare
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
+from fedveil.jobs.compare import TRUST, Comparison, compare
+from fedveil.jobs.compare.candidates import candidates
 from fedveil.jobs.local import plan_study
 from fedveil.ledger import CapExceeded, Ledger
 from fedveil.plan import Plan
+from fedveil.promises import ADVERSARIES
 from fedveil.report.compare_page import compare_page
 from fedveil.report.words import bytes_text
+from fedveil.study import study_of
 
 GENERATOR = np.random.default_rng(8)
 TABLES = {
@@ -30,7 +33,7 @@ TABLES = {
 
 
 def noise_on_average(plan: Plan, records: Records) -> float | None:
-    return plan.method.average_noise(records.sizes, plan.data, plan.target, plan.trust)
+    return plan.method.average_noise(records.sizes, plan.setup)
 
 
 def some(count: int, clients: int = 6) -> Records:
@@ -39,6 +42,7 @@ def some(count: int, clients: int = 6) -> Records:
 
 
 DATA = (some(300), some(100))
+WEIGHED = ("hidden", "dpsgd")
 VARIANTS = ["hidden", "hidden:order=public", "hidden:stopping=random"]
 
 
@@ -106,6 +110,29 @@ def test_trust_names_every_observer_and_local_noise_is_the_most() -> None:
     noise = [entry.noise_on_average for entry in found.entries]
     assert noise[0] > 5 * noise[1]
     assert noise[1] >= noise[2] * (1 - 1e-3) >= noise[3] * (1 - 2e-3)
+
+
+def test_the_local_row_takes_the_better_algorithm_and_says_so() -> None:
+    """Hiding buys nothing against who sees every update, so dpsgd may do better there; both are weighed."""
+    rows = {kind: compare(tables(), DATA, algorithms=[kind], view="trust", runs=1).entries for kind in WEIGHED}
+    local = {kind: found[0] for kind, found in rows.items()}
+    assert local["hidden"].algorithm == local["dpsgd"].algorithm  # whichever was asked for, the better one is taken
+    assert "by expected risk (hidden " in local["hidden"].explained
+    assert rows["hidden"][1].algorithm == "hidden"
+    exact = compare(tables(), DATA, algorithms=["hidden:order=secret"], view="trust", runs=1).entries[0]
+    assert exact.algorithm == "hidden"  # settings were asked for, so nothing else is tried
+
+
+def test_work_and_dispersal_stand_beside_rounds_and_bytes() -> None:
+    found = compare(tables(), DATA, algorithms=["hidden", "dpsgd:rate=0.1:rounds=20", "simfl"], runs=1)
+    hidden, dpsgd, simfl = found.entries
+    assert hidden.gradients == 4 * 300  # four passes
+    assert hidden.dispersal == 300 / 6  # a pass is one round, and every client answers once
+    assert dpsgd.gradients == 2 * 300
+    assert dpsgd.dispersal == pytest.approx(0.1 * 300 / 6)  # m of van Dijk and Nguyen, section 2.6
+    assert simfl.gradients == simfl.rounds * 300
+    assert {"gradients", "dispersal"} <= found.as_json()["entries"][0].keys()
+    assert "1,200" in compare_page(found.as_json())
 
 
 def test_against_the_server_the_clients_add_the_noise() -> None:
@@ -212,3 +239,30 @@ def test_mixing_the_noise_of_equal_clients_averages_it() -> None:
     assert noise_on_average(plan_study(tables(), one).plan, one) == pytest.approx(
         plan_study(tables(), one).plan.run.noise_std / math.sqrt(200)
     )
+
+
+def test_kinds_of_noise_stand_side_by_side_for_every_observer() -> None:
+    given = tables(
+        privacy={"epsilon": 3.0, "delta": 1e-3, "unit": "client", "neighbours": "zero-out"},
+        algorithm={"kind": "fedavg", "cohort": 2},
+        schedule={"rounds": 6},
+    )
+    found = compare(given, DATA, view="noise", runs=1)
+    kinds = ("independent", "correlated", "hidden")
+    assert [entry.label for entry in found.entries] == [f"{kind}, {who}" for who in ADVERSARIES for kind in kinds]
+    for entry in found.entries:
+        assert entry.refused is None
+        assert 2.9 < (entry.epsilon or 0.0) <= 3.0
+        assert len(entry.scores) == 1
+    rows = {entry.label: entry for entry in found.entries}
+    assert "correlated, 3 bands" in rows["correlated, every-model"].noise
+    assert "clients" in rows["correlated, server"].noise  # whom the server sees add it
+    assert "Which noise for whom" in compare_page(found.as_json())
+    with pytest.raises(BadValue, match="algorithms must be left out when noise is compared"):
+        compare(given, DATA, view="noise", algorithms=["hidden"], runs=1)
+
+
+def test_records_that_draw_in_classes_are_compared_too() -> None:
+    labels = [entry.label for entry, _ in candidates(study_of(tables(), data_given=True, base=Path()), "noise", ())]
+    assert len(labels) == 4 * len(ADVERSARIES)
+    assert "correlated, drawn, server" in labels

@@ -83,7 +83,7 @@ def test_auto_takes_fedavg_for_clients_and_says_what_it_weighed() -> None:
     asked = task(MANY, unit="client", delta=1e-2)
     draft = drafted({"kind": "auto"}, asked)
     assert draft.method.kind == "fedavg"
-    assert draft.reason.startswith("algorithm fedavg")
+    assert draft.reason.startswith("algorithm fedavg, because its expected risk is the least: hidden ")
     assert "hidden" in draft.reason
     assert 'kind = "auto"' in drafted({"kind": "hidden"}, asked).reason
 
@@ -95,6 +95,12 @@ def test_auto_takes_hidden_for_records_of_several_clients() -> None:
     assert ours.risk is not None
     assert theirs.risk is not None
     assert ours.risk < theirs.risk
+
+
+def test_a_batch_that_does_not_fit_one_order_leaves_the_others() -> None:
+    batch = next(b for b in range(40, 60) if SHAPE.records // round(SHAPE.records / b) not in (b, b - 1))
+    found = drafted({"kind": "hidden"}, task(schedule=ScheduleRequest(batch=batch)))
+    assert found.method.run.order in ("poisson", "secret")  # type: ignore[attr-defined]
 
 
 def test_auto_has_no_settings_of_its_own() -> None:
@@ -132,3 +138,56 @@ def test_dealing_of_independent_picks_is_that_of_all_picks() -> None:
     exact = 0.5 * model.curvature[0] ** 2 * float(np.mean(np.square(ends)))
     found = model.sampling(steps, model.kept(steps), np.full(2, 2.0), units, order="independent")
     assert found == pytest.approx(exact, rel=1e-9)
+
+
+def test_a_softmax_of_two_classes_is_the_logistic_problem() -> None:
+    """The same scores as a difference of two: twice the curvature, half the squared distance, the same risk."""
+    one = model_problem(dimension=9, lipschitz=1.0, data=0.25, ridge=0.0, distance=4.0, diameter=None)
+    two = model_problem(
+        dimension=18, lipschitz=1.0, data=0.5, ridge=0.0, distance=4.0 / 2**0.5, diameter=None, outputs=2
+    )
+    steps = np.array([3.0, 2.0, 1.0])
+    assert two.learnable == pytest.approx(one.learnable, rel=1e-12)
+    assert two.bias(steps / 2, two.kept(steps / 2)) == pytest.approx(one.bias(steps, one.kept(steps)), rel=1e-12)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_a_softmax_bends_at_the_zero_model_as_its_hessian_does(classes: int) -> None:
+    """For rows of unit norm the Hessian there is (I - 1/K)/K for every direction of the features."""
+    model = model_problem(
+        dimension=6 * classes, lipschitz=1.0, data=0.5, ridge=0.0, distance=1.0, diameter=None, outputs=classes
+    )
+    uniform = np.full(classes, 1 / classes)
+    values = np.linalg.eigvalsh(np.diag(uniform) - np.outer(uniform, uniform))
+    assert float(np.sum(model.count * model.curvature)) == pytest.approx(float(values.sum()), rel=1e-9)
+    assert float(model.curvature.max()) == pytest.approx(0.5 * float(values.max()), rel=1e-9)  # half lies in one
+    assert float(model.count.sum()) == 6 * (classes - 1)
+
+
+IMAGES = DataShape(
+    records=60_000, features=784, classes=10, clients=1, largest_client=60_000, smallest_client=60_000, bound=1.0
+)
+
+
+def test_drawn_rounds_take_long_steps_that_may_fall_and_few_passes() -> None:
+    """Their draws are secret whether or not a step contracts; within 2/smoothness most would be left unlearnt."""
+    found = {}
+    for name, wish in (("short", ScheduleRequest(step_size=4.0)), ("free", ScheduleRequest())):
+        model = ModelPlan(kind="softmax", classes=10)
+        target = Target(epsilon=1.0, delta=1e-5, neighbours="zero-out")
+        asked = Task(data=IMAGES, model=model, target=target, schedule=wish)
+        found[name] = HiddenRequest(order="independent").design(asked)
+    run = found["free"].method.run  # type: ignore[attr-defined]
+    steps = per_round(run.step_size, run)
+    assert run.passes <= 10
+    assert float(steps.max()) > 2 / run.smoothness
+    assert steps[0] > 1.5 * steps[-1]
+    assert found["free"].risk is not None
+    assert found["short"].risk is not None
+    assert found["free"].risk < 0.9 * found["short"].risk
+
+
+def test_exchanged_records_that_draw_a_round_are_weighed_too() -> None:
+    draft = drafted({"kind": "hidden"}, task(neighbours="replace-one"))
+    assert draft.designed is not None
+    assert "independent" in {row.order for row in draft.designed.considered}

@@ -145,7 +145,15 @@ def test_the_site_builds_strictly_and_asks_no_network(tmp_path: Path) -> None:
     ],
 )
 def test_a_faulty_page_ends_the_build(page: str, text: str, said: str, tmp_path: Path) -> None:
-    shutil.copytree(DOCS, tmp_path / "docs")
+    """Two pages will do, under the settings of the whole site."""
+    (tmp_path / "docs").mkdir()
+    shutil.copy(DOCS / "site.css", tmp_path / "docs")
+    for name in ("trust.md", "glossary.md"):
+        (tmp_path / "docs" / name).write_text(f"# {name}\n", encoding="utf-8")
+    whole = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    few, count = re.subn(r"^nav:\n(?:[ #-].*\n)+", "nav: [trust.md, glossary.md]\n", whole, flags=re.MULTILINE)
+    assert count == 1
+    (tmp_path / "mkdocs.yml").write_text(few, encoding="utf-8")
     with (tmp_path / "docs" / page).open("a", encoding="utf-8") as file:
         file.write(f"\n{text}\n")
     done = build(tmp_path)

@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -210,8 +209,8 @@ def test_a_study_is_planned_and_each_client_meets_the_target(sampling, clipping)
     assert [client for client, _ in rows] == [0, 1]
     assert all(1.95 < epsilon <= 2.0 for _, epsilon in rows)
     assert read_plan(write_plan(plan)) == plan
-    assert len(dict(plan.method.facts(plan.data, plan.target))) == 6
-    assert len(plan.method.assumptions("server", plan.data, plan.model, plan.target)) == 6
+    assert len(dict(plan.method.facts(plan.setup))) == 6
+    assert len(plan.method.assumptions("server", plan.setup)) == 6
     trained = train_dpsgd(plan, records, KEY, lambda done: None)
     assert np.isfinite(trained.model).all()
     assert np.linalg.norm(trained.model) <= plan.radius
@@ -230,10 +229,40 @@ def test_what_the_schedule_says_is_done() -> None:
         study({}, unit="client").planned(records.shape)
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "fixed-size"])
-def test_a_torch_model_is_trained_on_shuffled_batches_only(sampling: str) -> None:
+@pytest.mark.parametrize("sampling", ["poisson", "fixed-size", "independent"])
+def test_records_of_a_torch_model_are_rounded_alone_unless_a_shuffle_fixes_their_company(sampling: str) -> None:
     """What torch computes for a record may depend on the size of its batch: a sampled one would tell who was drawn."""
-    plan = dpsgd_plan(some_records(clients=1))
-    method = dataclasses.replace(plan.method, sampling=sampling)
-    with pytest.raises(BadValue, match="be shuffled for a torch model"):
-        method.check(plan.data, SimpleNamespace(kind="torch"), plan.target)
+    method = dataclasses.replace(dpsgd_plan(some_records(clients=1)).method, sampling=sampling)
+    assert method.apart("torch")
+    assert method.apart("logistic") == (sampling == "independent")
+    assert not dataclasses.replace(method, sampling="shuffled").apart("torch")
+    assert not dataclasses.replace(method, clipping="batch").apart("torch")
+
+
+def designed(epsilon, model=None, algorithm=None, count=150, **parts) -> DpSgd:
+    tables = {
+        "model": {"kind": "softmax", **(model or {})},
+        "privacy": {"epsilon": epsilon, "delta": 1e-4, "neighbours": "zero-out", "adversary": "every-model"},
+        "algorithm": {"kind": "dpsgd", **(algorithm or {})},
+        **parts,
+    }
+    records = some_records(count, features=6, clients=1, classes=3)
+    return study_of(tables, base=Path(), data_given=True).planned(records.shape).plan.method
+
+
+def test_where_noise_limits_the_steps_the_clip_is_half_and_the_steps_are_twice_as_long() -> None:
+    """The noise's walk, clip times step, is what it was with the model's clip, which a stated rate keeps."""
+    tight, usual = designed(0.5).client_settings[0], designed(0.5, algorithm={"rate": 1 / 15}).client_settings[0]
+    assert (tight.rate, tight.rounds) == (pytest.approx(usual.rate), usual.rounds)
+    assert tight.clip == pytest.approx(usual.clip / 2)
+    assert tight.noise == pytest.approx(usual.noise, rel=1e-3)
+    assert tight.clip * tight.step(0) == pytest.approx(usual.clip * usual.step(0), rel=1e-3)
+
+
+def test_what_is_stated_keeps_the_clip() -> None:
+    whole = np.sqrt(2 / 3)  # the norm of a gradient of three classes at the zero model, for rows of norm 1
+    assert designed(20.0, count=30_000).client_settings[0].clip == pytest.approx(whole)  # little noise
+    assert designed(0.5, model={"clip": 0.7}).client_settings[0].clip == 0.7
+    for stated in ({"rounds": 30}, {"steps": 0.1}, {"clip": 0.6}, {"average": 0.9}, {"own_epsilon": 0.4}):
+        assert designed(0.5, algorithm=stated).client_settings[0].clip == stated.get("clip", pytest.approx(whole))
+    assert designed(0.5, schedule={"passes": 4}).client_settings[0].clip == pytest.approx(whole)

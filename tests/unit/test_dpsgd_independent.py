@@ -165,7 +165,7 @@ def test_the_certificate_says_why_the_server_learns_no_draws() -> None:
     for sampling, there in ((INDEPENDENT, True), ("shuffled", False)):
         plan = dpsgd_plan(records, sampling=sampling)
         for adversary in ADVERSARIES:
-            rows = plan.method.assumptions(adversary, plan.data, plan.model, plan.target)
+            rows = plan.method.assumptions(adversary, plan.setup)
             assert ("every client takes part in each of its rounds" in [name for name, _, _ in rows]) == there
             how = {name: why for name, _, why in rows}["sampling rate"]
             assert ("picks one round of each pass" in how) == there

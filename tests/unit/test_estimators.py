@@ -11,8 +11,8 @@ from sklearn.exceptions import NotFittedError
 
 from fedveil.data.rows import row_norms
 from fedveil.errors import BadValue
-from fedveil.estimators import PrivateHuberRegressor, PrivateLogisticRegression
-from fedveil.estimators.rows import RowRule
+from fedveil.jobs.estimators import PrivateHuberRegressor, PrivateLogisticRegression
+from fedveil.jobs.estimators.rows import RowRule
 
 QUICK = {"kind": "constant", "rounds": 1, "passes": 5}
 GENERATOR = np.random.default_rng(5)

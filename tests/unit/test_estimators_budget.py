@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from fedveil.errors import BadValue
-from fedveil.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
+from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
 from fedveil.ledger import CapExceeded
 
 GENERATOR = np.random.default_rng(6)
@@ -56,6 +56,18 @@ def test_a_grid_of_twelve_costs_twelve_times_and_the_refit_is_the_thirteenth(tmp
     assert 11.9 < books.spent().epsilon <= 12.0
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_search_without_a_budget_warns_and_one_fit_does_not(steps: int) -> None:
+    """Every fold and every setting is a release, and without a ledger nobody adds them up."""
+    private = model(None)
+    private.fit(X, Y)
+    searched = make_pipeline(FunctionTransformer(), private) if steps else private
+    name = "privatelogisticregression__l2" if steps else "l2"
+    with pytest.warns(UserWarning, match="no budget adds them up") as told:
+        GridSearchCV(searched, {name: [0.0, 0.1]}, cv=KFold(2), error_score="raise").fit(X, Y)
+    assert len(told) == 4
+
+
 def test_copies_in_other_processes_share_the_books(tmp_path: Path) -> None:
     books = budget(tmp_path, 20.0)
     scores = cross_val_score(model(books), X, Y, cv=KFold(4), n_jobs=2)
@@ -75,7 +87,8 @@ def test_pipelines_hand_clients_and_budget_on(tmp_path: Path) -> None:
 def test_folds_get_their_own_clients_when_routed(tmp_path: Path) -> None:
     with sklearn.config_context(enable_metadata_routing=True):
         routed = model(None).set_fit_request(clients=True)
-        scores = cross_val_score(routed, X, Y, cv=KFold(2), params={"clients": np.arange(240)}, error_score="raise")
+        with pytest.warns(UserWarning, match="no budget adds them up"):
+            scores = cross_val_score(routed, X, Y, cv=KFold(2), params={"clients": np.arange(240)}, error_score="raise")
     assert scores.size == 2
 
 

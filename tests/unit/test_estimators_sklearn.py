@@ -4,7 +4,7 @@ from typing import Any
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedveil.estimators import PrivateHuberRegressor, PrivateLogisticRegression
+from fedveil.jobs.estimators import PrivateHuberRegressor, PrivateLogisticRegression
 
 QUICK = {"kind": "constant", "rounds": 1}  # a search for the best schedule would take most of the time
 TOO_FEW = "At epsilon 1, 200 records of 10 features leave an R2 of about 0.25; the check wants 0.5."

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2
 
+from fedveil.algorithms.fedavg.drawing import cohort_of
 from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import clipped, cohort_of, noise_of, train_fedavg, weights_of
+from fedveil.algorithms.fedavg.steps import clipped, noise_of, train_fedavg, weights_of
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
 from fedveil.model.spec import ModelPlan
@@ -55,7 +56,7 @@ def by_hand(plan: Plan, records: Records) -> np.ndarray:
     found = plan.method
     assert isinstance(found, FedAvg)
     lipschitz = plan.constants.lipschitz
-    model, speed = np.zeros(plan.dimension), np.zeros(plan.dimension)
+    model, speed, squares = np.zeros(plan.dimension), np.zeros(plan.dimension), np.zeros(plan.dimension)
     for turn in range(found.rounds):
         total = noise_of(found, plan.dimension, 2.0**plan.grid, KEY, turn) * 2.0**plan.grid
         for client in cohort_of(found, records.clients, KEY, turn):
@@ -65,12 +66,21 @@ def by_hand(plan: Plan, records: Records) -> np.ndarray:
                 for row, target in zip(records.features[mine], records.targets[mine], strict=True):
                     one = (1 / (1 + np.exp(-row @ local)) - target) * row
                     gradient += one * min(1.0, lipschitz / max(np.linalg.norm(one), 1e-300))
-                local = local - found.local_step * (gradient / mine.sum() + plan.model.l2 * local)
+                pull = plan.model.l2 * local + (found.proximal or 0.0) * (local - model)
+                local = local - found.local_step * (gradient / mine.sum() + pull)
             weight = 1.0 if found.weights == "uniform" else min(mine.sum(), found.most_records) / found.most_records
             change = local - model
             total += weight * change * min(1.0, found.update_norm / np.linalg.norm(change))
-        speed = found.momentum * speed + total / found.divisor(plan.data)
-        model = model + found.server_step * speed
+        mean = total / found.divisor(plan.data)
+        if found.optimizer == "adam":
+            beta2, floor = found.beta2 or 0.999, found.floor or 1e-8
+            speed = found.momentum * speed + (1 - found.momentum) * mean
+            squares = beta2 * squares + (1 - beta2) * mean * mean
+            root = np.sqrt(squares / (1 - beta2 ** (turn + 1))) + floor
+            model = model + found.server_step * speed / (1 - found.momentum ** (turn + 1)) / root
+        else:
+            speed = found.momentum * speed + mean
+            model = model + found.server_step * speed
         norm = np.linalg.norm(model)
         model = model if norm <= plan.radius else model * plan.radius / norm
     return model
@@ -84,6 +94,9 @@ def by_hand(plan: Plan, records: Records) -> np.ndarray:
         ({"sampling": "fixed-size", "cohort": 5, "noise": "shared"}, {"radius": 0.3}),
         ({"weights": "records", "most_records": 4, "update_norm": 5.0}, {}),
         ({"noise": "none", "noise_multiplier": 0.0, "update_norm": 1e6}, {}),
+        ({"optimizer": "adam", "server_step": 0.1, "momentum": 0.9, "rounds": 6}, {"l2": 0.1}),
+        ({"optimizer": "adam", "server_step": 0.1, "beta2": 0.9, "floor": 0.01, "proximal": 0.7}, {}),
+        ({"sampling": "independent", "cohort": 4, "picks": 3, "proximal": 2.0, "momentum": 0.0}, {}),
     ],
 )
 def test_the_run_is_the_one_that_the_plan_describes(changes: dict[str, object], settings: dict[str, object]) -> None:
@@ -190,7 +203,6 @@ def test_a_plan_is_written_and_read_back() -> None:
     [
         ({"rounds": 0}, "fedavg.rounds must lie between"),
         ({"cohort": 2.5}, "fedavg.cohort must be a whole number"),
-        ({"sampling": "poisson", "noise": "shared"}, "fedavg.sampling must be all or fixed-size"),
         ({"noise_multiplier": 0.0}, "fedavg.noise_multiplier must be positive"),
         ({"noise_multiplier": float("nan")}, "fedavg.noise_multiplier must"),
         ({"noise": "none"}, "fedavg.noise_multiplier must be 0"),

@@ -74,7 +74,9 @@ def wide_windows() -> Study:
 
 
 @pytest.mark.parametrize(
-    "make", [STUDIES["fedavg"], wide_windows, STUDIES["dpsgd, independent"]], ids=["fedavg", "dpsgd", "independent"]
+    "make",
+    [STUDIES["fedavg, adaptive, masked"], wide_windows, STUDIES["dpsgd, independent"]],
+    ids=["fedavg", "dpsgd", "independent"],
 )
 def test_other_methods_give_the_same_bits_too(trial: Trial, make: Callable[[], Study]) -> None:
     wanted = make()

@@ -8,7 +8,7 @@ import pytest
 
 from fedveil import cli
 from fedveil.errors import BadValue
-from fedveil.estimators import PrivateLogisticRegression
+from fedveil.jobs.estimators import PrivateLogisticRegression
 from fedveil.plan import read_plan, write_plan
 from fedveil.target import Target
 from unit.plans import some_plan, some_records

@@ -213,7 +213,7 @@ class TestRefusals:
 class TestNames:
     @pytest.mark.parametrize("kind", KINDS)
     def test_every_name_gives_its_loss(self, kind: str) -> None:
-        assert loss_named(kind, classes={"huber": 0, "softmax": 5}.get(kind, 2)).kind == kind
+        assert loss_named(kind, classes={"huber": 0, "poisson": 0, "softmax": 5}.get(kind, 2)).kind == kind
 
     def test_settings_arrive(self) -> None:
         assert loss_named("smoothed-hinge", smoothing=0.25) == SmoothedHinge(0.25)
@@ -224,7 +224,11 @@ class TestNames:
     @pytest.mark.parametrize(
         ("kind", "settings", "message"),
         [
-            ("hinge", {}, "loss must be one of logistic, softmax, smoothed-hinge, huber, got 'hinge'"),
+            (
+                "hinge",
+                {},
+                "loss must be one of logistic, .*survival, got 'hinge'",
+            ),
             ("softmax", {}, "classes must be given"),
             ("logistic", {"classes": 3}, "classes must be 2 .* Use softmax"),
             ("smoothed-hinge", {"classes": 0}, "classes must be 2 .* Use huber"),

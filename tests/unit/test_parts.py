@@ -15,8 +15,9 @@ from scipy.stats import chi2
 from fedveil.algorithms.dpsgd.network import Network
 from fedveil.algorithms.dpsgd.steps import train_dpsgd
 from fedveil.algorithms.fedavg import shares as fedavg_parts
+from fedveil.algorithms.fedavg.local import Held, Local
 from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import Held, Local, summed, weights_of
+from fedveil.algorithms.fedavg.steps import summed, weights_of
 from fedveil.algorithms.hidden.deal import deal
 from fedveil.algorithms.hidden.shares import advance, contribution, laid_out
 from fedveil.algorithms.hidden.steps import Rule, State, model_of, start, step
@@ -173,8 +174,8 @@ class TestFedAvg:
         rule, held = fedavg_parts.Rule.of(plan), Held.of(records)
         weights, model = weights_of(rule.method, records.sizes), np.array([0.5, 1.0, -0.5])
         clients = np.arange(12)
-        whole, lost = summed(Local.of(plan), model, held, clients, weights, 0.4, rule.unit, entropy, 1)
-        parts = [fedavg_parts.contribution(rule, 1, model, held, c, float(weights[c]), entropy) for c in range(12)]
+        whole, lost = summed(rule.method, Local.of(plan), model, held, clients, weights, 0.4, rule.unit, entropy, 1)
+        parts = [fedavg_parts.contribution(rule, 1, model, 0.4, held, c, float(weights[c]), entropy) for c in range(12)]
         assert lost == 0
         assert all(part is not None for part in parts)
         assert np.array_equal(np.sum(np.stack(parts), axis=0), whole)  # type: ignore[arg-type]
@@ -184,7 +185,7 @@ class TestFedAvg:
         plan, records = self.plan(Trust(), local_step=1e9), records_of()
         rule, held = fedavg_parts.Rule.of(plan), Held.of(records)
         wild = np.full(3, 1e308)
-        part = fedavg_parts.contribution(rule, 0, wild, held, 0, 1.0, Entropy.from_key(KEY))
+        part = fedavg_parts.contribution(rule, 0, wild, 0.4, held, 0, 1.0, Entropy.from_key(KEY))
         assert part is not None
 
     def test_any_way_of_adding_up_gives_the_same_model(self) -> None:

@@ -115,7 +115,15 @@ def learned(numbers: Matrix, by: Measurer, outline: Outline) -> LearnedPreparati
     )
     planned, outline = settled(PrepareRequest(classes=True), outline, shape, by.target, by.trust)
     targets = (np.arange(len(numbers)) % 4 == 0).astype(np.float64)
-    return learn(planned, outline, Columns(numbers=numbers, texts={}), targets, 2, by)
+    return learn(
+        planned,
+        outline,
+        Columns(numbers=numbers, texts={}),
+        targets,
+        2,
+        by.clients if by.target.unit == "client" else len(numbers),
+        by,
+    )
 
 
 @pytest.mark.parametrize("trust", [CENTRAL, Trust(dropouts=2, colluders=1)])
@@ -311,7 +319,7 @@ class TestComponents:
         request = PrepareRequest(share=0.9, components=10)
         planned, outline = settled(request, self.outline, shape, by.target, CENTRAL)
         assert [one.name for one in planned.measurements] == ["means", "moments"]
-        return numbers, learn(planned, outline, Columns(numbers=numbers, texts={}), np.zeros(rows), 2, by)
+        return numbers, learn(planned, outline, Columns(numbers=numbers, texts={}), np.zeros(rows), 2, rows, by)
 
     @pytest.mark.parametrize(("epsilon", "least"), [(0.5, 0.45), (1.0, 0.58), (20.0, 0.72)])
     def test_they_capture_most_of_the_variance(self, epsilon: float, least: float) -> None:

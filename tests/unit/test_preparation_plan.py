@@ -57,7 +57,7 @@ def training(plan: Plan, adversary: Adversary) -> Mechanism:
         case DpSgd() as method:
             return method.client_settings[0].charged(method.sampling, method.clipping, plan.target.neighbours)
         case FedAvg() as method:
-            found = method.mechanism(adversary, plan.data, plan.target.neighbours)
+            found = method.mechanism(adversary, plan.setup)
             assert found is not None
             return found
         case SimFL() as method:

@@ -1,6 +1,7 @@
 """The report's small parts: escaping, rounding to the cautious side, what epsilon means, and where things are drawn."""
 
 import math
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -119,6 +120,24 @@ class TestCharts:
             mark=(1, "<m>"),
         )
         assert not any(f"<{letter}>" in drawn for letter in "tdnabm")
+
+    def test_what_is_counted_has_no_halves(self) -> None:
+        assert Axis(1.0, 3.0).ticks() == [1.0, 1.5, 2.0, 2.5, 3.0]
+        assert Axis(1.0, 3.0, whole=True).ticks() == [1.0, 2.0, 3.0]
+
+    def test_a_mark_strikes_through_no_label(self) -> None:
+        rows = [Row("a", 1.0, "1"), Row("b", 2.0, "2")]
+        drawn = rows_chart("x", "t", "d", rows, scale=axis([1.0, 2.0]), mark=(1.5, "asked"))
+        spans = [(float(a), float(b)) for a, b in re.findall(r'y1="(\d+)" y2="(\d+)" class="mark"', drawn)]
+        labels = [float(y) for y in re.findall(r'y="(\d+)" class="label"', drawn)]
+        assert len(spans) == 3
+        assert len(labels) == 2
+        assert not any(low < y + 3 and y - 12 < high for low, high in spans[1:] for y in labels)
+
+    def test_the_name_of_a_level_lies_above_the_picture(self) -> None:
+        lines = [Line("n", [(1.0, 1.0), (2.0, 1.0)])]
+        drawn = lines_chart("x", "t", "d", lines, x=Axis(1, 2), y=Axis(0, 2), names=("a", "b"), mark=(1, "level"))
+        assert re.search(r'y="-10"[^>]*>dashed: level<', drawn)
 
     def test_ticks_read_well(self) -> None:
         assert [tick_text(v, True) for v in (1e-9, 0.01, 1.0, 1e6)] == ["10⁻⁹", "0.01", "1", "10⁶"]

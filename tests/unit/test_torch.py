@@ -219,6 +219,7 @@ def planned(records: Records, model: dict[str, Any] | None = None, **schedule: A
         "model": {"kind": "torch", "module": f"{__name__}:small", "clip": 1.0, "radius": 2.0} | (model or {}),
         "privacy": {"epsilon": 2.0, "delta": 1e-4},
         "schedule": {"step_size": 0.5, "batch": 20, "passes": 2} | schedule,
+        "algorithm": {"kind": "hidden", "order": "secret"},
     }
     return study_of(tables, base=Path(), data_given=True).planned(records.shape).plan
 

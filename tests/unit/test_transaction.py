@@ -10,7 +10,7 @@ import pytest
 
 import fedveil
 from fedveil.errors import BadValue
-from fedveil.estimators import Budget, PrivateLogisticRegression
+from fedveil.jobs.estimators import Budget, PrivateLogisticRegression
 from fedveil.ledger import Cap, CapExceeded, Ledger
 from fedveil.ledger.composition import charged
 from fedveil.ledger.costs import cost_of, covered

@@ -1,4 +1,4 @@
-"""Whom the clients trust: what is refused, what a plan's text and name become, what the certificate says of it."""
+"""Plans whose clients trust each other little: what their text and name become, and what the certificate says."""
 
 import math
 from dataclasses import replace
@@ -12,7 +12,7 @@ from plans import some_plan, some_records
 
 from fedveil.algorithms.dpsgd.network import Network
 from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.noise_shares import extra_noise, share_deviation
+from fedveil.algorithms.noise_shares import extra_noise
 from fedveil.algorithms.shares import plain_sum
 from fedveil.algorithms.simfl.method import SimFL
 from fedveil.certificate.assumptions import assumptions
@@ -53,45 +53,6 @@ def epsilons(plan: Plan) -> dict[Adversary, float]:
     return {adversary: promise(plan, adversary).epsilon for adversary in ADVERSARIES}
 
 
-class TestBirth:
-    @pytest.mark.parametrize(
-        ("given", "says"),
-        [
-            ({"server": "honest"}, r"trust\.server must be one of trusted, secure-aggregation, homomorphic"),
-            ({"dropouts": -1}, r"trust\.dropouts must lie between 0 and"),
-            ({"dropouts": 1.5}, r"trust\.dropouts must be a whole number"),
-            ({"colluders": True}, r"trust\.colluders must be a number"),
-            ({"colluders": math.nan}, r"trust\.colluders must be a whole number"),
-            ({"key_holder": "clients"}, r"trust\.key_holder must be left out here"),
-            (
-                {"server": "homomorphic", "key_holder": "server"},
-                r"trust\.key_holder must be one of clients, third-party",
-            ),
-            ({"server": "homomorphic", "colluders": 1}, r"trust\.colluders must be 0 when the clients hold the key"),
-        ],
-    )
-    def test_senseless_trust_is_refused(self, given: dict[str, Any], says: str) -> None:
-        with pytest.raises(BadValue, match=says):
-            Trust(**given)
-
-    def test_who_is_left(self) -> None:
-        trust = Trust(server="homomorphic", key_holder="third-party", dropouts=3, colluders=2)
-        assert (trust.honest(12), trust.least(12)) == (7, 9)
-        assert Trust(server="homomorphic").key_holder == "clients"
-        trust.check(6)
-        with pytest.raises(BadValue, match="leave an honest client of the 5"):
-            trust.check(5)
-        assert share_deviation(math.sqrt(7), trust, 12) == pytest.approx(1.0)
-
-    def test_a_study_says_it(self) -> None:
-        study = study_of(TABLES | {"trust": {"dropouts": 1}}, base=Path(), data_given=True)
-        assert study.trust == Trust(dropouts=1)
-        assert study_of(TABLES | {"trust": {}}, base=Path(), data_given=True).trust == Trust()
-        assert study_of(TABLES, base=Path(), data_given=True).trust is CENTRAL
-        with pytest.raises(BadValue, match="Did you mean dropouts"):
-            study_of(TABLES | {"trust": {"dropout": 1}}, base=Path(), data_given=True)
-
-
 class TestPlan:
     def test_plans_without_trust_keep_their_names(self) -> None:
         """Written down before there was such a field: old ledgers name these."""
@@ -116,19 +77,17 @@ class TestPlan:
         assert write_plan(trusting).startswith(write_plan(plan))
 
     def test_cohorts(self) -> None:
-        shape, record, client = (
-            RECORDS.shape,
-            Target(epsilon=1.0, delta=1e-5),
-            Target(epsilon=1.0, delta=1e-5, unit="client"),
-        )
-        assert some_plan(RECORDS).method.cohorts(shape, record) == [12] * 6
-        assert some_plan(RECORDS, **WHOLE, passes=2).method.cohorts(shape, client) == [4] * 6
-        assert some_plan(RECORDS, deal="clients", batch=15, rounds=4).method.cohorts(shape, record) == [3] * 4
-        uneven = some_plan(RECORDS, deal="clients", unit="client", batch=(5, 4, 3), rounds=3).method
-        assert uneven.cohorts(shape, client) == [5, 4, 3]
-        assert extra_noise(uneven.cohorts(shape, client), Trust(dropouts=1)) == pytest.approx(1.5)
+        def cohorts(plan: Plan) -> list[int]:
+            return list(plan.method.cohorts(plan.setup))
+
+        assert cohorts(some_plan(RECORDS)) == [12] * 6
+        assert cohorts(some_plan(RECORDS, **WHOLE, passes=2)) == [4] * 6
+        assert cohorts(some_plan(RECORDS, deal="clients", batch=15, rounds=4)) == [3] * 4
+        uneven = some_plan(RECORDS, deal="clients", unit="client", batch=(5, 4, 3), rounds=3)
+        assert cohorts(uneven) == [5, 4, 3]
+        assert extra_noise(cohorts(uneven), Trust(dropouts=1)) == pytest.approx(1.5)
         each = tuple(settings(rounds=10 if k % 2 else 5) for k in range(12))
-        assert dpsgd_plan(RECORDS, *each).method.cohorts(shape, record) == [12] * 5 + [6] * 5
+        assert cohorts(dpsgd_plan(RECORDS, *each)) == [12] * 5 + [6] * 5
 
     @pytest.mark.parametrize(
         ("plan", "trust", "says"),

@@ -12,6 +12,7 @@ from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
 from fedveil.mechanism import (
     ApproximateDP,
+    ArsinhGaussian,
     Compose,
     IndependentGaussian,
     LastIterate,
@@ -24,6 +25,7 @@ from fedveil.theory.numerics import check_delta
 from fedveil.values import number
 
 _SMALLEST, _LARGEST = 1e-4, 1e8
+_HINT = 0.01  # how close the quick relative of a slow account is followed
 _NEAREST, _FARTHEST, _SPARE = 0.05, 0.4, 1.5  # steps of the factor's logarithm where an account is slow
 
 
@@ -38,6 +40,8 @@ def scaled(mechanism: Mechanism, factor: float) -> Mechanism:
             return replace(mechanism, noise_std=_times(noise, factor))
         case ApproximateDP():
             return mechanism
+        case ArsinhGaussian(noise_multiplier=noise, scale=scale):  # the same noise, farther out
+            return replace(mechanism, noise_multiplier=noise * factor, scale=scale * factor)
         case _:
             return replace(mechanism, noise_multiplier=mechanism.noise_multiplier * factor)
 
@@ -62,7 +66,8 @@ def calibrate(
     require(1e-9 <= number("tolerance", tolerance) <= 1, "tolerance", "lie in [1e-9, 1]", tolerance)
     excess = _excess(alike(mechanism), epsilon, delta)
     if _exchanges(mechanism):
-        factor = few_factor(excess, tolerance)
+        left_out = _excess(alike(_without_exchange(mechanism)), epsilon, delta)
+        factor = exchange_factor(excess, left_out, tolerance)
     elif isinstance(mechanism, LastIterate) and mechanism.sampled:
         factor = smooth_factor(excess, tolerance)
     else:
@@ -86,11 +91,37 @@ def _exchanges(mechanism: Mechanism) -> bool:
             return False
 
 
-def few_factor(excess: Callable[[float], float], tolerance: float) -> float:
+def _without_exchange(mechanism: Mechanism) -> Mechanism:
+    """Return the same with records left out instead of exchanged in passes of independent draws."""
+    match mechanism:
+        case Compose(parts=parts):
+            return Compose(parts=tuple(_without_exchange(part) for part in parts))
+        case Repeat(of=part, times=times):
+            return Repeat(of=_without_exchange(part), times=times)
+        case IndependentGaussian() | LastIterate() if _exchanges(mechanism):
+            return replace(mechanism, neighbours="zero-out")
+        case _:
+            return mechanism
+
+
+def exchange_factor(excess: Callable[[float], float], left_out: Callable[[float], float], tolerance: float) -> float:
+    """Return the least factor for an exchange, whose account is slow, beginning where its quick relative points to.
+
+    ``left_out``: the excess if records are left out instead. Exchanged they move twice as far, so about twice the
+    noise is needed: only there the slow account is asked, and it alone decides.
+    """
+    try:
+        start = math.log(2) + math.log(few_factor(left_out, _HINT))
+    except CannotCertify:  # then the exchange says so itself, from where it is
+        start = 0.0
+    return few_factor(lambda at: excess(at + start), tolerance, nearest=_HINT) * math.exp(start)
+
+
+def few_factor(excess: Callable[[float], float], tolerance: float, nearest: float = _NEAREST) -> float:
     """Return the least factor in few evaluations, for an excess that is slow, most of all where noise is scarce.
 
-    Short steps lead to a bracket, and regula falsi (the value of an end that stays is halved) narrows it. The target
-    was seen to be met at the returned factor.
+    Steps of at least ``nearest`` lead to a bracket, and regula falsi (the value of an end that stays is halved) narrows
+    it. The target was seen to be met at the returned factor.
     """
     at, value, missed, met = 0.0, _within_limits(excess, 0.0), None, None
     while missed is None or met is None:
@@ -104,9 +135,9 @@ def few_factor(excess: Callable[[float], float], tolerance: float) -> float:
             missed = (at, value)
         if missed is None or met is None:
             if value <= 0:  # less noise, with care: epsilon grows at least as fast as noise falls
-                at -= min(max(-value, _NEAREST), max(_FARTHEST, min(-value - _SPARE, 2.0)))
+                at -= min(max(-1.1 * value, nearest), max(_FARTHEST, min(-value - _SPARE, 2.0)))
             else:
-                at += max(value, _NEAREST) if math.isfinite(value) else 2 * _FARTHEST
+                at += max(1.1 * value, nearest) if math.isfinite(value) else 2 * _FARTHEST
             value = _within_limits(excess, at)
     (left, above), (right, below) = missed, met
     before = 0
@@ -147,6 +178,8 @@ def smooth_factor(excess: Callable[[float], float], tolerance: float) -> float:
         both = math.isfinite(high[0]) and math.isfinite(low[0])
         if both and high[0] - low[0] <= tolerance:
             break
+        if not both and -tolerance <= value <= 0:
+            break  # just met: epsilon grows at least as fast as noise falls, so hardly less would do
         if both and math.isfinite(low[1]):
             slope = min((high[1] - low[1]) / (high[0] - low[0]), -0.05)
         step = -value / slope if math.isfinite(value) else 0.7

@@ -9,11 +9,26 @@ import numpy as np
 from fedveil.errors import FedveilError
 from fedveil.guarantee import Answer, Bound, Moves, Status
 from fedveil.mechanism import LastIterate
+from fedveil.theory.composition import Uses
 from fedveil.theory.divergence import log_theta
+from fedveil.theory.loss import LossLaw
 from fedveil.theory.numerics import REPORTED_DELTA, ROUNDING, log_sum, smallest_epsilon
 from fedveil.values import Vector
 
 _TOLD_APART = 32  # most different moves of a run that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What dominates a run: independent uses in both directions of zero-out, or of an exchange."""
+
+    forward: tuple[tuple[LossLaw, int], ...]
+    backward: tuple[tuple[LossLaw, int], ...]
+
+    @property
+    def alternatives(self) -> list[Uses]:
+        """Return the directions that differ."""
+        return [self.forward] if self.forward == self.backward else [self.forward, self.backward]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +37,8 @@ class Evaluator:
 
     ``moves``: as in :class:`~fedveil.guarantee.Bound`. ``epsilon``: as a function of delta, if that is cheaper than
     inverting ``log_delta``; ``grouped``: the same bound for so many records together, if that is known exactly.
+    ``pairs``: the dominating pairs that the bound is worked out from, where they are known (else it returns None): with
+    them a run enters a composition exactly.
     """
 
     name: str
@@ -31,6 +48,7 @@ class Evaluator:
     moves: Moves | None = None
     epsilon: Callable[[float], float] | None = None
     grouped: "Callable[[int], Evaluator] | None" = None
+    pairs: Callable[[], Pairs | None] | None = None
 
 
 def withdrawn(name: str, reason: str) -> Evaluator:

@@ -18,6 +18,8 @@ from fedveil.theory.shift import unhidden_mu, uses_mu
 from fedveil.values import Indices, Vector
 
 _EXACT = 48  # up to so many rounds (of different kinds) nothing is merged or thinned
+_CHUNK = 2_000_000  # most numbers in memory while mu is computed
+_WIDEST = 13  # most uses that are followed together
 _DENSE = 72  # checkpoints that stay dense next to the last use, for rounds of one kind
 
 
@@ -177,11 +179,12 @@ def _changing_rounds(run: LastIterate, state: HiddenRun) -> Checkpoints:
     ends = _crowded(total, int(last.min()) + 1)
     groups = _groups(last.size)
     rows = []
-    for end in ends:
-        mu = _mu(state, state.places, np.array([end]))
-        mu = np.where(last < end, mu, np.inf)
-        rows.append(np.maximum.reduceat(mu, groups))
-    mu = np.stack(rows, axis=1)
+    step = max(1, _CHUNK // (state.places.size * min(run.passes, _WIDEST)))
+    for some in (ends[first : first + step, None] for first in range(0, ends.size, step)):
+        mu = _mu(state, state.places[None], some)
+        mu = np.where(last < some, mu, np.inf)
+        rows.append(np.maximum.reduceat(mu, groups, axis=1))
+    mu = np.concatenate(rows).T
     fresh = np.zeros(groups.size)
     if run.stopping == "random":
         share = np.diff(np.append(ends, total + 1)) / total * np.isfinite(mu)

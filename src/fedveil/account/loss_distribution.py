@@ -11,6 +11,7 @@ from typing import final
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import (
     ApproximateDP,
+    ArsinhGaussian,
     Gaussian,
     IndependentGaussian,
     Laplace,
@@ -20,6 +21,7 @@ from fedveil.mechanism import (
     ShuffledGaussian,
 )
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
+from fedveil.theory.arsinh import LARGEST_SHIFT, ArsinhLaw
 from fedveil.theory.composition import Bracket, Uses, worst_bracket, worst_delta, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import log_gaussian_delta
@@ -96,6 +98,8 @@ class LossDistributionAccountant:
                 return _symmetric(FixedSizeLaw(2 * mechanism.mu, mechanism.rate))
             case Laplace():
                 return _symmetric(LaplaceLaw(mechanism.r))
+            case ArsinhGaussian():
+                return _symmetric(ArsinhLaw(mechanism.ratio, mechanism.shift))
             case ApproximateDP():
                 return _symmetric(_approximate(mechanism), bracketed=False)
             case LastIterate():
@@ -127,6 +131,8 @@ class LossDistributionAccountant:
         check_delta(delta)
         if not curve.forward:
             return gaussian_epsilon(math.sqrt(curve.squared_mu), delta)
+        if (alone := _alone(curve)) is not None:
+            return alone.epsilon(delta)
         found = worst_upper(_alternatives(curve), delta)
         return self.epsilon(curve.known, delta) if curve.known is not None and found == math.inf else found
 
@@ -135,6 +141,8 @@ class LossDistributionAccountant:
         check_epsilon(epsilon)
         if not curve.forward:
             return min(1.0, math.exp(log_gaussian_delta(epsilon, math.sqrt(curve.squared_mu)) + ROUNDING))
+        if (alone := _alone(curve)) is not None:
+            return min(1.0, math.exp(alone.log_delta(epsilon)))
         found = worst_delta(_alternatives(curve), epsilon).upper
         if curve.known is None or curve.known.forward:
             return found
@@ -172,6 +180,14 @@ def _allocated(mechanism: IndependentGaussian) -> LossCurve:
         return replace(_symmetric(exchange_law(pair[0]), bracketed=False), known=known)
     except OverflowError:  # so little noise that its grid would not fit: as if the round were known
         return known
+
+
+def _alone(curve: LossCurve) -> ArsinhLaw | None:
+    """Return the law of a single use of arsinh-transformed noise, which needs no grid; None for anything else."""
+    if curve.squared_mu == 0 and len(curve.forward) == 1:
+        law, times = curve.forward[0]
+        return law if times == 1 and isinstance(law, ArsinhLaw) else None
+    return None
 
 
 def _known(curve: LossCurve) -> LossCurve:
@@ -213,6 +229,8 @@ def _of_group(mechanism: Primitive, size: int, hidden: Callable[[LastIterate], F
             return LossCurve((size * mechanism.mu) ** 2)
         case Laplace():
             return _symmetric(LaplaceLaw(size * mechanism.r))
+        case ArsinhGaussian() if size * mechanism.shift <= LARGEST_SHIFT:
+            return _symmetric(ArsinhLaw(mechanism.ratio, size * mechanism.shift))
         case ShuffledGaussian() if size <= LARGEST_SHUFFLED:
             return _symmetric(shared_batches(size, mechanism.batches, mechanism.size, mechanism.mu))
         case SampledGaussian(sampling="poisson", neighbours="zero-out", rate=rate) if size <= LARGEST_GROUP:

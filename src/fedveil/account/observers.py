@@ -6,19 +6,21 @@ Theory page: observers.md.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 import numpy as np
 
-from fedveil.account.calibrate import bracket, least_factor, scaled, smooth_factor
+from fedveil.account.calibrate import bracket, exchange_factor, least_factor, scaled, smooth_factor
 from fedveil.account.curious import curious_bounds
 from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
 from fedveil.account.last_iterate import evaluators
 from fedveil.account.participation import Participation as Participation
+from fedveil.account.sampled import least_epsilon
 from fedveil.account.sampled_observers import sampled_views
 from fedveil.checks import require
-from fedveil.guarantee import Adversary, Answer
+from fedveil.guarantee import Adversary, Answer, Neighbours
 from fedveil.mechanism import LastIterate
 from fedveil.theory.numerics import check_delta, check_epsilon
 from fedveil.values import Vector, number
@@ -79,13 +81,15 @@ def calibrate_views(
         ]
         return min(values, default=0.0) - math.log(delta)
 
-    def dear(log_factor: float) -> float:
-        """In terms of epsilon, which falls nearly like a power of the noise; the first bound that holds will do."""
-        for found in views_of(noisy(math.exp(log_factor))):
-            if found.status == "certified" and found.epsilon and (value := found.epsilon(delta)) < math.inf:
-                return math.log(max(value, 1e-300)) - math.log(aim)
-        return math.inf
+    def dear(log_factor: float, changed: Neighbours | None = None) -> float:
+        """In terms of epsilon, which falls nearly like a power of the noise."""
+        found = noisy(math.exp(log_factor))
+        value = least_epsilon(views_of(replace(found, neighbours=changed) if changed else found), delta)
+        return math.log(max(value, 1e-300)) - math.log(aim)
 
+    if run.order == "independent" and run.neighbours == "replace-one":
+        factor = exchange_factor(dear, partial(dear, changed="zero-out"), max(tolerance, _DEAR))
+        return factor, noisy(factor)
     if run.sampled and run.total > _MANY:
         factor = smooth_factor(dear, max(tolerance, _DEAR))
         return factor, noisy(factor)

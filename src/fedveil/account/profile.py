@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedveil.account.evaluator import Evaluator, moves_of
+from fedveil.account.evaluator import Evaluator, Pairs, epsilon_of, moves_of
 from fedveil.account.loss_distribution import LossCurve, LossDistributionAccountant
-from fedveil.account.sampled import Pairs
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import Gaussian
 from fedveil.theory.concentrated import gaussian_epsilon
@@ -20,6 +19,7 @@ from fedveil.theory.numerics import LARGEST_EPSILON, smallest_epsilon
 
 _POINTS = 40  # epsilons at which the certified curve is taken
 _DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)  # what the Gaussian release may have of delta where epsilons are added up
+_USUAL = 1e-5  # the delta at which bounds are compared
 _WIDEST = 600.0  # largest epsilon of such a curve; its exponential must be a number
 
 
@@ -36,12 +36,13 @@ def law_of_bounds(able: Sequence[Callable[[float], float]]) -> FiniteLaw:
     return law_of_profile(grid, np.array([math.exp(min(log_delta(float(e)), 0.0)) for e in grid]))
 
 
-def composed(views: Sequence[Evaluator], beside: Gaussian, pairs: Pairs | None = None) -> Evaluator:
+def composed(views: Sequence[Evaluator], beside: Gaussian) -> Evaluator:
     """Return the one bound on what an observer learns from a hidden run and a Gaussian release on the same data.
 
-    ``views``: every bound on the run alone. ``pairs``: what dominates it, where more than its curve is known, as for
-    records that draw their own rounds. The numbers are those of ``account_for`` on the composition of the two.
+    ``views``: every bound on the run alone. Where the pairs of one are known, and not only its curve, as for records
+    that draw their own rounds, they are composed; of several, those of the bound that promises most.
     """
+    pairs = _dominating(views)
     if pairs is not None:
         return _evaluator(LossCurve(beside.mu**2, pairs.forward, pairs.backward, bracketed=False))
     name, able = "loss-distribution", [e.log_delta for e in views if e.status == "certified" and e.log_delta]
@@ -52,6 +53,14 @@ def composed(views: Sequence[Evaluator], beside: Gaussian, pairs: Pairs | None =
     except CannotCertify:
         return _added(views, beside)
     return _evaluator(LossCurve(beside.mu**2, ((law, 1),), ((law, 1),), bracketed=False))
+
+
+def _dominating(views: Sequence[Evaluator]) -> Pairs | None:
+    known = [e for e in views if e.status == "certified" and e.pairs is not None]
+    if not known:
+        return None
+    best = known[0] if len(known) == 1 else min(known, key=lambda e: epsilon_of(e, _USUAL))
+    return None if best.pairs is None else best.pairs()
 
 
 def _evaluator(curve: LossCurve) -> Evaluator:

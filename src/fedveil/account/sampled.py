@@ -6,18 +6,18 @@ composed as loss distributions. Theory page: sampled-shift.md.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
 
-from fedveil.account.evaluator import Evaluator, no_contraction, withdrawn
+from fedveil.account.evaluator import Evaluator, Pairs, epsilon_of, no_contraction, withdrawn
 from fedveil.account.hidden import rounds_of
 from fedveil.account.joining import joining, other_records
 from fedveil.mechanism import LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.closing import Part, at_once, check_plan, lengths
-from fedveil.theory.composition import Uses, worst_upper
+from fedveil.theory.composition import worst_upper
 from fedveil.theory.exchange import exchange_coarsening, exchange_delta, exchange_epsilon, exchange_law
 from fedveil.theory.hops import log_delta_upper, profile, two_hops
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, LossLaw
@@ -32,20 +32,9 @@ _CLASSES = 12  # different shifts inside one part of a pass
 _LONGEST = 1e3  # a contribution over its round's noise, from where on nothing is promised
 _WIDEST = 50.0  # epsilon of an exchange up to which it is looked for
 _COARSE = 8.0  # how many times coarser than wanted a grid may be and still be taken for accurate
+_MERGED = 3  # from so many passes on those are counted as one that differ by the rounding of floats only
+_DIGITS = 2.0**40  # to which the shifts of a part are rounded up
 _USUAL = 1e-5  # the delta for which a plan is sought when none is given
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """What dominates a run: independent uses in both directions of zero-out, or of an exchange."""
-
-    forward: tuple[tuple[LossLaw, int], ...]
-    backward: tuple[tuple[LossLaw, int], ...]
-
-    @property
-    def alternatives(self) -> list[Uses]:
-        """Return the directions that differ."""
-        return [self.forward] if self.forward == self.backward else [self.forward, self.backward]
 
 
 def sampled_evaluators(run: LastIterate) -> Sequence[Evaluator]:
@@ -58,7 +47,8 @@ def sampled_evaluators(run: LastIterate) -> Sequence[Evaluator]:
 
 def _unhidden(run: LastIterate, group: int) -> Evaluator:
     why = "every model counted as seen, the record's draws secret: exact composition of its dominating pairs"
-    return _evaluator("unhidden", why, run, group, lambda _: seen_pairs(run, group), lambda _: 0.0, _unhidden)
+    found = _evaluator("unhidden", why, run, group, lambda _: seen_pairs(run, group), lambda _: 0.0, _unhidden)
+    return replace(found, pairs=partial(_entering, run, hidden=False)) if group == 1 else found
 
 
 def _shifted(run: LastIterate, group: int) -> Evaluator:
@@ -75,7 +65,8 @@ def _shifted(run: LastIterate, group: int) -> Evaluator:
     why = "the record's draws are secret and later noise closes its gaps, part by part"
     if run.largest_batch is None and run.smoothness:
         why += f"; {joined.words}"
-    return _evaluator(name, why, run, group, partial(hidden_pairs, run, group), partial(overfull, run), _shifted)
+    found = _evaluator(name, why, run, group, partial(hidden_pairs, run, group), partial(overfull, run), _shifted)
+    return replace(found, pairs=partial(_entering, run, hidden=True)) if group == 1 else found
 
 
 def _evaluator(
@@ -130,10 +121,16 @@ def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[floa
     (law, times), *rest = found.forward
     alone = law if not rest and times == 1 and isinstance(law, AllocationLaw) else None
 
+    def accurate(at: float) -> bool:
+        """In truth two hops are never less, so they are worth their time only where a grid was too coarse."""
+        passes = [law for law, _ in found.forward if isinstance(law, AllocationLaw)]
+        return all(exchange_coarsening(law.summands, at, law.tail) <= _COARSE for law in passes)
+
     def log_delta(at: float) -> float:
         try:
             if alone is None:
-                return min(hops()[0](at), log_delta_upper([_exchange_uses(found)], at))
+                together = log_delta_upper([_exchange_uses(found)], at)
+                return together if accurate(at) else min(hops()[0](at), together)
             return min(hops()[0](at), math.log(max(exchange_delta(alone.summands, at, alone.tail), 1e-300)))
         except OverflowError:
             return hops()[0](at)
@@ -145,9 +142,8 @@ def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[floa
                 together = worst_upper([_exchange_uses(found)], at)
             else:
                 together = exchange_epsilon(alone.summands, at, _WIDEST, alone.tail)
-                # In truth two hops are never less, so they are worth their time only where the grid was too coarse.
-                if exchange_coarsening(alone.summands, together, alone.tail) <= _COARSE:
-                    return together
+            if together < _WIDEST and accurate(together):
+                return together
         except OverflowError:
             pass
         return min(hops()[1](at), together)
@@ -282,7 +278,7 @@ def _passes(run: LastIterate, rounds: Rounds, parts: Sequence[Part]) -> Pairs:
         by_pass.setdefault(part.first // run.rounds, []).append(part)
     counts: dict[Summands, int] = {}
     for members in by_pass.values():
-        summands = _summands(rounds, members, run.rounds)
+        summands = _summands(rounds, members, run.rounds, merged=run.passes >= _MERGED)
         counts[summands] = counts.get(summands, 0) + repeated
     found = []
     for way in ("present", "null"):
@@ -298,10 +294,11 @@ def _pass_law(summands: Summands, way: str) -> LossLaw:
     return AllocationLaw(summands, "present" if way == "present" else "null", tail=sparing_tail(summands))
 
 
-def _summands(rounds: Rounds, parts: Sequence[Part], a_pass: int) -> Summands:
+def _summands(rounds: Rounds, parts: Sequence[Part], a_pass: int, *, merged: bool) -> Summands:
     counts: dict[tuple[tuple[float, float], ...], int] = {}
     for part in parts:
         mus = np.sort(lengths(rounds, part))
+        mus = _rounded_up(mus) if merged else mus
         if mus[-1] <= mus[0] * (1 + 1e-9):
             classes = np.array([mus[-1]]), np.array([float(mus.size)])
         else:
@@ -312,19 +309,29 @@ def _summands(rounds: Rounds, parts: Sequence[Part], a_pass: int) -> Summands:
     return tuple(counts.items())
 
 
+def _rounded_up(values: Vector) -> Vector:
+    """Round up to forty binary digits, which is safe: so parts that differ by the rounding of floats only are one."""
+    mantissa, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.ceil(mantissa * _DIGITS) / _DIGITS, exponent), dtype=np.float64)
+
+
 def best_pairs(run: LastIterate) -> Pairs | None:
-    """Return the pairs by which a sampled run enters a composition; None where only its curve is known.
+    """Return the pairs by which a sampled run enters a composition; None where only its curve is known."""
+    return _entering(run, hidden=_shifted(run, 1).status == "certified")
+
+
+def _entering(run: LastIterate, *, hidden: bool) -> Pairs | None:
+    """Return the pairs of one bound, complete; None where only the bound's curve is known.
 
     Should more records join than are charged for, everything counts as disclosed.
     """
     single = replace(run, neighbours="zero-out") if _exchanged(run) else run
-    hidden = _shifted(run, 1).status == "certified"
-    pairs = hidden_pairs(single, 1, _USUAL) if hidden else seen_pairs(single, 1)
-    if _exchanged(run):
-        try:
+    try:
+        pairs = hidden_pairs(single, 1, _USUAL) if hidden else seen_pairs(single, 1)
+        if _exchanged(run):
             pairs = Pairs(_exchange_uses(pairs), _exchange_uses(pairs))
-        except OverflowError:
-            return None
+    except OverflowError:
+        return None
     chance = overfull(run, _USUAL) if hidden else 0.0
     if chance == 0:
         return pairs
@@ -334,8 +341,13 @@ def best_pairs(run: LastIterate) -> Pairs | None:
 
 
 def certified_epsilon(run: LastIterate, delta: float) -> float:
-    """Return the least epsilon: hidden if that applies (its plans include closing every gap at once), else seen."""
-    for evaluator in (_shifted(run, 1), _unhidden(run, 1)):
-        if evaluator.epsilon is not None and (value := evaluator.epsilon(delta)) < math.inf:
-            return value
-    return math.inf
+    """Return the least epsilon of the bounds: hidden if that applies, and with every model counted as seen."""
+    return least_epsilon((_shifted(run, 1), _unhidden(run, 1)), delta)
+
+
+def least_epsilon(bounds: Sequence[Evaluator], delta: float) -> float:
+    """Return the least epsilon that these bounds certify.
+
+    A hidden run's plan is chosen by a guess of what it costs, so counting every model as seen may promise more.
+    """
+    return min((epsilon_of(e, delta) for e in bounds if e.status == "certified"), default=math.inf)

@@ -16,13 +16,16 @@ from fedveil.account.last_iterate import evaluators
 from fedveil.account.sampled_observers import known_draws
 from fedveil.mechanism import LastIterate
 
+_NOT_PRIVATE = 40.0  # epsilon beyond which nothing is private: no target may be larger
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenByAll:
     """Epsilon at equal noise when every model is seen: records dealt as they are, or drawing their rounds secretly.
 
     ``known``: as they are dealt; once every model is seen a fixed order hides nothing, even if it is secret. None where
-    it has no meaning (other noise than Gaussian) or nothing can be promised.
+    it has no meaning (other noise than Gaussian) or nothing can be promised; ``independent`` also where Poisson draws
+    have an epsilon above 40.
     """
 
     known: float | None
@@ -49,11 +52,10 @@ def seen_by_all(run: LastIterate, delta: float) -> SeenByAll:
     plain = replace(run, place=None, rate=None, largest_batch=None, stopping="end", order="independent", records=None)
     share = run.rate if run.rate is not None else min(1.0, max(float(np.max(batches)) / records, 1e-12))
     apart = run.order != "poisson" or abs(share * run.rounds - 1) < 1e-6  # else there is no pass to pick a round of
-    return SeenByAll(
-        known=known,
-        poisson=_seen(replace(plain, order="poisson", rate=share), delta),
-        independent=_seen(plain, delta) if apart else None,
-    )
+    poisson = _seen(replace(plain, order="poisson", rate=share), delta)
+    # What coins cannot protect, picking one round a pass cannot either, and to find that out may take long.
+    apart = apart and poisson is not None and poisson <= _NOT_PRIVATE
+    return SeenByAll(known=known, poisson=poisson, independent=_seen(plain, delta) if apart else None)
 
 
 def _seen(run: LastIterate, delta: float) -> float | None:

@@ -12,7 +12,7 @@ from fedveil.account.hidden import hidden_run, shift_mus
 from fedveil.mechanism import LastIterate
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import ROUNDING, log_sum
-from fedveil.theory.position import star
+from fedveil.theory.position import stars
 from fedveil.theory.position_program import program
 from fedveil.theory.transport import Transport, transport
 from fedveil.values import Indices
@@ -144,9 +144,9 @@ def _couplings(run: LastIterate) -> tuple[Coupling, ...]:
     if run.rounds <= _MOST_STAR:
         last = run.rounds - 1
         hubs = sorted({0, last // 8, last // 4, last // 2, (3 * last) // 4, (7 * last) // 8, last})
-        stars = [star(state.rounds, state.places, weights, hub) for hub in hubs]
+        tied = stars(state.rounds, state.places, weights, hubs)
         probe = 2.0 * float(np.median(shift_mus(run)))
-        chosen += [min(stars, key=lambda s: s.log_delta(probe)), stars[-1]]
+        chosen += [min(tied, key=lambda s: s.log_delta(probe)), tied[-1]]
     if run.rounds <= _MOST_PROGRAM or run.rounds > _MOST_STAR:
         chosen.append(program(state.rounds, state.places, weights))
     return tuple(chosen)

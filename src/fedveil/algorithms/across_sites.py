@@ -37,7 +37,8 @@ class Member:
 class Consortium:
     """All sites, what the plan may know of their data, and which client owns each record of the study.
 
-    ``places``, ``blank_rows``: what any of the sites says about its own records, as in a plan.
+    ``places``, ``blank_rows``: what any of the sites says about its own records, as in a plan. ``held``: the shape of
+    what they hold out, if they do, and how many records that is for each client.
     """
 
     members: Mapping[str, Member]
@@ -45,6 +46,8 @@ class Consortium:
     owner: Indices
     places: Places | None = None
     blank_rows: bool = False
+    held: DataShape | None = None
+    held_sizes: Indices | None = None
 
     def stated(self, plan: Plan) -> Plan:
         """Return the plan with what the sites say about their records, so that the certificate names it."""

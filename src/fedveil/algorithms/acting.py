@@ -14,8 +14,10 @@ from fedveil.algorithms.across_sites import Consortium, Serving, SiteWork
 from fedveil.algorithms.shares import Fails, nobody_fails, plain_sum
 from fedveil.algorithms.trained import Trained
 from fedveil.data.records import Records
+from fedveil.errors import BadValue
 from fedveil.noise.entropy import Entropy
 from fedveil.sums.seam import Summing
+from fedveil.trust import Trust
 from fedveil.values import Vector
 from fedveil.wire.content import Content
 from fedveil.wire.keys import Card, Identity
@@ -48,16 +50,29 @@ class Session:
 
     ``add_up`` adds up a round and ``fails`` says who does not answer, if clients share the noise. ``begun``: a state of
     the same plan and key to resume from. ``watch`` is called after every round; it may keep the state only where nobody
-    else can read it.
+    else can read it. ``public_loss``: the loss of a model on public records, for rules that choose by it; None where
+    there are no such records.
     """
 
     add_up: Summing = plain_sum
     fails: Fails = nobody_fails
     begun: Any = None
     watch: Callable[[Done], None] = _unwatched
+    public_loss: Callable[[Vector], float] | None = None
+
+    def tick(self, done: int) -> None:
+        """Tell how many rounds are done, of a run that cannot resume."""
+        self.watch(Rounds(done))
 
 
 Train = Callable[["Plan", Records, Entropy, Session], Trained]
+
+
+def _no_shares(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
+    """Refuse: the algorithm has no noise that clients could share."""
+    raise BadValue(f"[trust] must be left out for {plan.method.kind}.")
+
+
 Serve = Callable[["Plan", Consortium, Entropy], Serving]
 
 
@@ -104,15 +119,21 @@ def _nothing_more(plan: Plan, records: Records, proposal: Content) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acts:
-    """``serve`` and ``work``: the two sides of a run across sites; None if there is no server but a ``relay``.
+    """``train``: in this process, where one party draws the noise; ``train_shares``: where every client adds a share.
 
+    ``serve`` and ``work``: the two sides of a run across sites; None if there is no server but a ``relay``.
     ``check_proposal`` refuses, at a site, what the plan does not allow. ``resumed``: makes a state (with a position and
     a count of dropped updates) from a checkpoint's numbers; None if a stopped run starts again.
     """
 
     train: Train
+    train_shares: Train = _no_shares
     serve: Serve | None = None
     work: Callable[[Plan, Records, Content, Entropy, Path], SiteWork] | None = None
     check_proposal: Callable[[Plan, Records, Content], None] = _nothing_more
     relay: Relay | None = None
     resumed: Callable[[int, Vector, int], Any] | None = None
+
+    def trainer(self, trust: Trust) -> Train:
+        """Return what trains in this process under this trust."""
+        return {"central": self.train, "shares": self.train_shares}[trust.noise]

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from fedveil.algorithms.base import Method
 from fedveil.algorithms.registry import request_type, weighed_for
-from fedveil.algorithms.request import AlgorithmRequest, Draft, Task
+from fedveil.algorithms.request import AlgorithmRequest, Draft, RiskKnownBefore, Task
 from fedveil.checks import require
 from fedveil.errors import CannotCertify, FedveilError
 
@@ -28,21 +28,28 @@ class AutoRequest:
         known = task.model.constants(task.data.bound).smoothness is not None
         hint = "The yardstick knows nothing about it: name an algorithm."
         require(known, "algorithm.kind", f"be named for a {task.model.kind} model", self.kind, hint)
+        kinds = weighed_for(task.target.unit)
         drafts: dict[str, Draft] = {}
         refused: dict[str, str] = {}
-        for kind in weighed_for(task.target.unit):
+        outdone: dict[str, float] = {}
+        for kind in sorted(kinds, key=lambda kind: isinstance(_request(kind), RiskKnownBefore)):  # the quick ones first
             try:
-                draft = _request(kind).design(task)
+                floor = _least_risk(kind, task) if drafts else None
+                if floor is not None and _surely_worse(floor, drafts):
+                    outdone[kind] = floor
+                else:
+                    drafts[kind] = _request(kind).design(task)
             except (FedveilError, ValueError) as error:
                 refused[kind] = " ".join(str(error).split()).rstrip(".")
-            else:
-                drafts[kind] = draft
         if not drafts:
-            raise CannotCertify("; ".join(f"{kind}: {why}" for kind, why in refused.items()))
+            raise CannotCertify("; ".join(f"{kind}: {refused[kind]}" for kind in kinds))
+        drafts = {kind: drafts[kind] for kind in kinds if kind in drafts}
         chosen = _chosen(drafts)
-        told = [_told(kind, draft) for kind, draft in drafts.items()]
-        told += [f"{kind} was refused ({why})" for kind, why in refused.items()]
-        why = "least work among the least expected risks" if len(drafts) > 1 else "the only one that can be planned"
+        words = {kind: _told(kind, draft) for kind, draft in drafts.items()}
+        words |= {kind: f"{kind} at least {floor:.3g}, even without noise" for kind, floor in outdone.items()}
+        told = [words[kind] for kind in kinds if kind in words]
+        told += [f"{kind} was refused ({refused[kind]})" for kind in kinds if kind in refused]
+        why = _why(chosen, drafts, others=bool(outdone))
         said = f"algorithm {chosen}, {why}: {'; '.join(told)}. {drafts[chosen].reason}"
         return replace(drafts[chosen], reason=said)
 
@@ -61,6 +68,17 @@ def _request(kind: str) -> AlgorithmRequest:
     return found
 
 
+def _least_risk(kind: str, task: Task) -> float | None:
+    request = _request(kind)
+    return request.least_risk(task) if isinstance(request, RiskKnownBefore) else None
+
+
+def _surely_worse(floor: float, drafts: dict[str, Draft]) -> bool:
+    """Return whether a draft of at least this risk would not be chosen, whatever noise it needs."""
+    risks = [draft.risk for draft in drafts.values() if draft.risk is not None]
+    return bool(risks) and floor > _CLOSE * min(risks)
+
+
 def _chosen(drafts: dict[str, Draft]) -> str:
     risks = {kind: draft.risk for kind, draft in drafts.items() if draft.risk is not None}
     if not risks:
@@ -68,6 +86,18 @@ def _chosen(drafts: dict[str, Draft]) -> str:
     least = min(risks.values())
     close = [kind for kind, risk in risks.items() if risk <= _CLOSE * least]
     return min(close, key=lambda kind: drafts[kind].passes or 0.0)
+
+
+def _why(chosen: str, drafts: dict[str, Draft], *, others: bool) -> str:
+    """Return why this one was chosen, in words; ``others``: some are surely worse and were not designed."""
+    risks = {kind: draft.risk for kind, draft in drafts.items() if draft.risk is not None}
+    if len(drafts) == 1 and not others:
+        return "the only one that can be planned here"
+    if chosen not in risks:
+        return "whose risk nothing is known about, like that of the others"
+    if risks[chosen] == min(risks.values()):
+        return "because its expected risk is the least"
+    return "because its expected risk is within 3% of the least, at less work"
 
 
 def _told(kind: str, draft: Draft) -> str:

@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from fedveil.account.grid import Grid
+from fedveil.algorithms.setup import Setup
 from fedveil.algorithms.share_words import Row
-from fedveil.data.records import DataShape
+from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Answer
 from fedveil.mechanism import Gaussian
-from fedveil.model.spec import ModelPlan
 from fedveil.tables import filled
-from fedveil.target import Target
-from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices
+
+Known = TypeVar("Known", bound="Method")
 
 
 class Method(Protocol):
@@ -26,7 +26,8 @@ class Method(Protocol):
 
     ``hides``: whether the promises assume that nobody sees a model before the last. ``noiseless``: no guarantee was
     asked for. ``served``: whether there is a server that adds up. ``waits``: whether a round waits for all of its
-    clients. ``window``: how many rounds are added up at once.
+    clients. ``window``: how many rounds are added up at once. ``extra_sums``: how many numbers a round adds up besides
+    one for each parameter.
     """
 
     @property
@@ -43,66 +44,57 @@ class Method(Protocol):
     def served(self) -> bool: ...  # noqa: D102
     @property
     def window(self) -> int: ...  # noqa: D102
+    @property
+    def extra_sums(self) -> int: ...  # noqa: D102
 
-    def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
+    def check(self, setup: Setup) -> None:
         """Refuse a method that does not fit the data, the model or the target."""
 
-    def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
+    def check_shares(self, setup: Setup, exponent: int) -> None:
         """Refuse a trust under which the clients cannot share this method's noise on this grid."""
 
-    def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
+    def cohorts(self, setup: Setup) -> Sequence[int]:
         """Return how many clients take part in each round of all passes."""
 
-    def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
+    def traffic(self, setup: Setup, together: bool) -> tuple[int, int, int]:
         """Return how many updates are sent in the run, how many by one client, and the clients of the largest round.
 
         All are upper bounds; ``together``: all planned clients send in every round.
         """
 
-    def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
+    def average_noise(self, sizes: Indices, setup: Setup) -> float | None:
         """Return the noise on the averaged gradient (root mean square over rounds), for clients of these sizes.
 
         Return None if no gradient is averaged.
         """
 
-    def answer(
-        self,
-        adversary: Adversary,
-        data: DataShape,
-        target: Target,
-        delta: float,
-        trust: Trust = CENTRAL,
-        beside: Gaussian | None = None,
-    ) -> Answer:
+    def answer(self, adversary: Adversary, setup: Setup, delta: float, beside: Gaussian | None = None) -> Answer:
         """Return the smallest epsilon that is proved against this observer.
 
         ``beside``: what the observer learns of the same data before training, composed exactly with it.
         """
 
-    def grid(
-        self,
-        exponent: int,
-        adversary: Adversary,
-        data: DataShape,
-        model: ModelPlan,
-        target: Target,
-        trust: Trust = CENTRAL,
-    ) -> Grid:
+    def grid(self, adversary: Adversary, setup: Setup, exponent: int) -> Grid:
         """Return what the grid costs against this observer."""
 
-    def radius(self, data: DataShape, model: ModelPlan) -> float:
+    def radius(self, setup: Setup) -> float:
         """Return the radius of the ball that the parameters are kept in."""
 
     def table(self) -> dict[str, Any]:
         """Return the [method] table that reads back to this value."""
 
-    def assumptions(
-        self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
-    ) -> Sequence[Row]:
+    def assumptions(self, adversary: Adversary, setup: Setup) -> Sequence[Row]:
         """Return what the guarantee assumes besides feature bound, randomness and grid."""
 
-    def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
+    def facts(self, setup: Setup) -> Sequence[tuple[str, str]]:
         """Return what a reader of the report should know, as (name, value)."""
+
+
+def expected(kind: type[Known], method: Method) -> Known:
+    """Return the method, which must be of this algorithm."""
+    if not isinstance(method, kind):
+        raise BadValue(f"The plan must be for {kind.kind} here, and it is for {method.kind}.")
+    return method
 
 
 class Served:
@@ -135,6 +127,11 @@ class Served:
         """One: every round is added up separately."""
         return 1
 
+    @property
+    def extra_sums(self) -> int:
+        """Zero: a round adds up one number for each parameter."""
+        return 0
+
 
 class Tabled:
     """A method whose [method] table holds all of its fields."""
@@ -162,6 +159,6 @@ class EveryModelSeen(Served):
         """False: every model is counted as seen."""
         return False
 
-    def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
+    def average_noise(self, sizes: Indices, setup: Setup) -> float | None:
         """Return None: no gradient is averaged."""
         return None

@@ -37,10 +37,7 @@ def share_deviation(deviation: float, trust: Trust, cohort: int) -> float:
 
 def extra_noise(cohorts: Sequence[int], trust: Trust) -> float:
     """Return the largest ratio of a round's variance to the planned one, reached if all clients answer."""
-    if not trust.shared:
-        return 1.0
-    check_cohorts(cohorts, trust)
-    return max(cohort / trust.honest(cohort) for cohort in set(cohorts))
+    return max(trust.surplus(cohort) for cohort in sorted(set(cohorts)))
 
 
 def check_cohorts(cohorts: Sequence[int], trust: Trust) -> None:

@@ -55,13 +55,15 @@ class Observations:
 class Push:
     """How far one use of a victim moves a sum, in units of its noise, and how likely it is used in a round.
 
-    ``places``: among how many rounds of each pass the victim picks one; 0 where it does not pick.
+    ``places``: among how many rounds of each pass the victim picks one; 0 where it does not pick. ``column``: where
+    noise is correlated over rounds, the first column of its matrix; the victim then comes back every ``places`` rounds.
     """
 
     size: float
     rate: float
     noise: float
     places: int = 0
+    column: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

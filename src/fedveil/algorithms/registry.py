@@ -46,6 +46,12 @@ def weighed_for(unit: str) -> list[str]:
     return [kind for kind in KINDS if unit in getattr(_part(kind, "design"), "WEIGHED_FOR", ())]
 
 
+def refuses_choice(kind: str) -> str | None:
+    """Return why a rule may not choose this algorithm's segments while it runs; None if one may."""
+    found: str | None = getattr(_part(kind, "design"), "NO_CHOICE", None)
+    return found
+
+
 def acts_of(kind: str) -> Acts:
     """Return the functions that carry out the algorithm."""
     found: Acts = _part(kind, "acts").ACTS

@@ -1,10 +1,12 @@
 """What planning starts from, and what every algorithm must offer so that it can be planned."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from fedveil.algorithms.base import Method
 from fedveil.algorithms.schedule_request import ScheduleRequest
+from fedveil.algorithms.setup import Setup
 from fedveil.data.records import DataShape
 from fedveil.model.spec import ModelPlan
 from fedveil.target import Target
@@ -24,6 +26,11 @@ class Task:
     schedule: ScheduleRequest
     canaries: int | None = None
     trust: Trust = CENTRAL
+
+    @property
+    def setup(self) -> Setup:
+        """What a method for this task will be asked about."""
+        return Setup(data=self.data, model=self.model, target=self.target, trust=self.trust)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +70,20 @@ class NoiseCanMove(Protocol):
 
     def noised_by_clients(self) -> AlgorithmRequest:
         """Return the same request, with noise that the server would add added by the clients."""
+
+
+@runtime_checkable
+class RiskKnownBefore(Protocol):
+    """A request whose design takes long, and which knows sooner what risk it will not undercut."""
+
+    def least_risk(self, task: Task) -> float | None:
+        """Return such a risk by the yardstick that all designs share; None where it is not known."""
+
+
+@runtime_checkable
+class NoiseComesInKinds(Protocol):
+    """A request of an algorithm whose noise may be independent from round to round, or correlated over rounds."""
+
+    @property
+    def noises(self) -> Mapping[str, AlgorithmRequest]:
+        """The same request with each kind of noise; what it says of correlation stays if it asks for that already."""

@@ -1,6 +1,8 @@
-"""Assumptions of a guarantee if the clients add the noise in shares: certificate rows for any algorithm."""
+"""Assumptions of a guarantee that depend on who draws the noise: certificate rows for any algorithm."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, final
 
 import numpy as np
 
@@ -9,6 +11,92 @@ from fedveil.trust import Trust
 
 Row = tuple[str, str, str]  # name, value, what enforces it
 SENT_ALWAYS: Row = ("it is sent a model only when it takes part", "not used", "every model is counted as seen")
+ADDED: Row = ("every client adds its share of the noise", "no dropouts, no colluders", "declared")
+SUMS_ALONE: Row = (
+    "the server learns sums only",
+    "declared",
+    "declared: this run did not use secure aggregation",
+)
+
+
+def company_rows(kind: str, sampled: bool) -> list[Row]:
+    """Return what a sampled run of a torch model assumes of torch: for other models each row is a sum of its own."""
+    if kind != "torch" or not sampled:
+        return []
+    how = "computed in blocks of one shape, in a slot that depends on the record alone, and rounded alone; that torch "
+    how += "runs the same instructions for the same shapes on one machine is declared"
+    return [("a record adds the same bits in any company", "to the last bit", how)]
+
+
+@dataclass(frozen=True, slots=True)
+class CentralWords:
+    """One party draws the noise; what a server is promised is declared, as if the clients had added shares."""
+
+    trust: Trust
+
+    noise: ClassVar[str] = "drawn for every round by the run"
+    draws: ClassVar[str] = (
+        "drawn for each client from the run's key, never written down; whoever draws the noise is trusted with them, "
+        "and may see who has something to send"
+    )
+
+    def drawn(self, alone: str) -> str:
+        """Return who draws what must stay secret; ``alone``: what is said of one process."""
+        return alone
+
+    def if_central(self, *rows: Row) -> list[Row]:
+        """Return rows that are said only where one party draws the noise."""
+        return [*rows]
+
+    def closing(self, adversary: Adversary, cohorts: Sequence[int], sent: Row) -> list[Row]:
+        """Return the rows that follow an algorithm's own; ``sent``: which models a client gets."""
+        return []
+
+    def windows(self, adversary: Adversary, cohorts: Sequence[int]) -> list[Row]:
+        """Return the rows that follow those of an algorithm whose every update carries all of its noise."""
+        return []
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShareWords(CentralWords):
+    """Every client adds a share of the noise: all that is said of it follows an algorithm's own rows."""
+
+    noise: ClassVar[str] = "planned; made up by the clients' shares"
+    draws: ClassVar[str] = (
+        "each client draws for its own units, across sites from its site's key, and tells nobody; every client is "
+        "sent every model and answers in every round, with its noise alone if it drew nothing"
+    )
+
+    def drawn(self, alone: str) -> str:
+        """Return that sites trust the aggregator with it."""
+        how = "drawn from the run's key, which is destroyed with the run; across sites the aggregator draws it and is "
+        how += "trusted with that, each site learns its own clients' part, and whoever carries messages sees who is "
+        return how + "asked"
+
+    def if_central(self, *rows: Row) -> list[Row]:
+        """Return no rows: they are about one party that draws the noise."""
+        return []
+
+    def closing(self, adversary: Adversary, cohorts: Sequence[int], sent: Row) -> list[Row]:
+        """Return everything that is assumed of the shares."""
+        return share_rows(adversary, self.trust, cohorts, sent)
+
+    def windows(self, adversary: Adversary, cohorts: Sequence[int]) -> list[Row]:
+        """Return what is assumed of who answers and who looks."""
+        rows = [answer_row(self.trust, sorted(set(cohorts)))]
+        if adversary == "server-with-secure-aggregation":
+            rows.append(sums_row(self.trust))
+        rows += holder_rows(adversary, self.trust)
+        return [*rows, site_row(self.trust)] if adversary == "curious-client" else rows
+
+
+_WORDS: Final = {"central": CentralWords, "shares": ShareWords}
+
+
+def words_of(trust: Trust) -> CentralWords:
+    """Return what certificates say about whoever draws the noise."""
+    return _WORDS[trust.noise](trust)
 
 
 def share_rows(adversary: Adversary, trust: Trust, cohorts: Sequence[int], sent: Row) -> list[Row]:
@@ -74,17 +162,6 @@ def sums_row(trust: Trust) -> Row:
             return (name, "homomorphic encryption", how)
         case _:
             return (name, "declared", "declared: this run added up in the open")
-
-
-def drawn(trust: Trust, alone: str) -> str:
-    """Return who draws what must stay secret: ``alone`` for one process; sites trust the aggregator with it."""
-    if not trust.shared:
-        return alone
-    how = "drawn from the run's key, which is destroyed with the run; across sites the aggregator draws it and is "
-    return (
-        how
-        + "trusted with that, each site learns its own clients' part, and whoever carries messages sees who is asked"
-    )
 
 
 def span(values: float | tuple[float, ...]) -> str:

@@ -14,7 +14,7 @@ class Trained:
     """The last model; the number of updates dropped as not finite; the bytes that clients sent and received.
 
     ``state``: what an algorithm that can resume keeps; it stays hidden. The number of dropped updates depends on the
-    data: it is for the data holder, not for release.
+    data: it is for the data holder, not for release. ``chosen``: the segments that a rule chose, in their order.
     """
 
     model: Vector
@@ -22,3 +22,4 @@ class Trained:
     state: Any = None
     bytes_up: int = 0
     bytes_down: int = 0
+    chosen: tuple[int, ...] = ()

@@ -70,24 +70,36 @@ class Yardstick:
 
 
 def model_problem(
-    *, dimension: int, lipschitz: float, data: float, ridge: float, distance: float, diameter: float | None
+    *,
+    dimension: int,
+    lipschitz: float,
+    data: float,
+    ridge: float,
+    distance: float,
+    diameter: float | None,
+    outputs: int = 1,
 ) -> Yardstick:
     """Half the curvature in one direction, the rest falling as 1/i; the optimum ``distance`` away in all of them.
 
-    ``data``: the smoothness of the data part.
+    ``data``: the smoothness of the data part. ``outputs``: the scores of a record, among which the parameters are
+    shared. With two or more (softmax) only differences of scores count, so each direction of the features has one less
+    direction of parameters; and at the zero model, where all classes are alike, the loss bends less than it does at
+    worst, by 2 over the number of classes.
     """
     start = distance**2
     if diameter is not None:
         start = min(start, (diameter / 2) ** 2 / dimension)
     spread = lipschitz**2 / (4 * data)
-    if dimension == 1:
-        return Yardstick(np.array([data]), np.ones(1), ridge, start, spread)
-    tail = dimension - 1
+    features, copies = max(1, dimension // outputs), max(1, outputs - 1)
+    steepest = data * 2 / outputs if outputs > 1 else data
+    if features == 1:
+        return Yardstick(np.array([steepest]), np.full(1, float(copies)), ridge, start, spread)
+    tail = features - 1
     edges = np.unique(np.round(np.geomspace(1, tail + 1, min(_BINS, tail + 1))).astype(np.int64))
     count = np.diff(edges).astype(np.float64)
     harmonic = np.log((edges[1:] - 0.5) / (edges[:-1] - 0.5))  # close to the sum of 1/i over the bin
-    curvature = np.append(_HEAD, (1 - _HEAD) * harmonic / harmonic.sum() / count) * data
-    return Yardstick(curvature, np.append(1.0, count), ridge, start, spread)
+    curvature = np.append(_HEAD, (1 - _HEAD) * harmonic / harmonic.sum() / count) * steepest
+    return Yardstick(curvature, np.append(1.0, count) * copies, ridge, start, spread)
 
 
 def yardstick_of(task: Task) -> Yardstick:
@@ -100,6 +112,7 @@ def yardstick_of(task: Task) -> Yardstick:
         ridge=constants.strong_convexity,
         distance=usual_reach(task.model.loss) / task.data.bound,
         diameter=None if radius is None else 2 * radius,
+        outputs=task.model.loss.outputs,
     )
 
 

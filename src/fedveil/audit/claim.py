@@ -78,7 +78,7 @@ def _claim_of_plan(plan: Plan, adversary: Adversary, deltas: tuple[float, ...] |
     if not covered(plan):
         return Claim(())
     own = plan.target.delta, promise(plan, adversary).epsilon
-    if deltas is None and plan.method.hides and math.isfinite(own[1]):
+    if deltas is None and plan.hides and math.isfinite(own[1]):
         far = promise(plan, adversary, min(1e-6, own[0])).epsilon
         epsilons = np.linspace(1e-5 * far, far, POINTS).tolist() if math.isfinite(far) else []
         return Claim(((own[1], own[0]), *((e, promised_delta(plan, adversary, e)) for e in epsilons)))

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from fedveil.bundle.personal import FILE as PERSONAL
+from fedveil.bundle.personal import Personal
 from fedveil.checks import require
 from fedveil.data.opening import damage_told
 from fedveil.data.preparation import Preparation
@@ -38,6 +40,7 @@ class Bundle:
     """A model that is whole. ``preparation`` is None where the records came prepared, or were prepared at sites.
 
     ``start``: of a torch model, the public parameters that training began with; ``parameters`` is the way from there.
+    ``personal``: a party's own model, made from the one that was released; ``parameters`` are then its own.
     """
 
     plan: Plan
@@ -46,9 +49,10 @@ class Bundle:
     preparation: Preparation | None
     certificate: dict[str, Any]
     files: dict[str, bytes]
+    personal: Personal | None = None
 
     @classmethod
-    def of(cls, files: dict[str, bytes], preparation: Preparation | None) -> "Bundle":
+    def of(cls, files: dict[str, bytes], preparation: Preparation | None, personal: Personal | None = None) -> "Bundle":
         """Make a bundle from a run's records, which must belong together."""
         for name in _RECORDS:
             require(name in files, "The bundle", f"hold {name}", sorted(files))
@@ -64,6 +68,10 @@ class Bundle:
         if preparation is not None:
             _check_preparation(plan, preparation)
         parameters, start = _parameters(plan, files["model.npz"])
+        if personal is not None:
+            same = personal.parameters.size == parameters.size and plan.model.kind != "torch"
+            require(same, PERSONAL, f"hold {parameters.size} parameters of a linear model", personal.parameters.size)
+            parameters = personal.parameters
         return cls(
             plan=plan,
             parameters=parameters,
@@ -71,7 +79,12 @@ class Bundle:
             preparation=preparation,
             certificate=certificate,
             files=files,
+            personal=personal,
         )
+
+    def made_personal(self, personal: Personal) -> "Bundle":
+        """Return the same model as a party's own."""
+        return Bundle.of(self.files, self.preparation, personal)
 
     @classmethod
     def of_run(cls, folder: Path, preparation: Preparation | None) -> "Bundle":
@@ -92,7 +105,8 @@ class Bundle:
             table = read_object(members.pop(_PREPARATION), _PREPARATION)
             require(table.pop("format", None) == 1, f"{_PREPARATION}: format", "be 1", "something else")
             preparation = Preparation.read(table)
-        return cls.of(members, preparation)
+        personal = Personal.read(members.pop(PERSONAL)) if PERSONAL in members else None
+        return cls.of(members, preparation, personal)
 
     def write(self) -> bytes:
         """Return the bytes of the file."""
@@ -100,6 +114,8 @@ class Bundle:
         if self.preparation is not None:
             text = json.dumps({"format": 1, **self.preparation.table()}, indent=1, allow_nan=False) + "\n"
             contents[_PREPARATION] = text.encode()
+        if self.personal is not None:
+            contents[PERSONAL] = (json.dumps(self.personal.as_json(), indent=1, allow_nan=False) + "\n").encode()
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in contents.items():
@@ -112,7 +128,7 @@ class Bundle:
 def _members(path: Path) -> dict[str, bytes]:
     if not path.exists():
         raise BadValue(f"{path} must be a run's folder or its {FILE}, and there is nothing of that name.")
-    known = {*_RECORDS, SIGNATURE, _PREPARATION}
+    known = {*_RECORDS, SIGNATURE, _PREPARATION, PERSONAL}
     with damage_told(path.name, f"a {FILE} that a run left"), zipfile.ZipFile(path) as archive:
         stray = sorted(set(archive.namelist()) - known)
         require(not stray, path.name, f"hold only {', '.join(sorted(known))}", stray[:5])
@@ -148,6 +164,8 @@ def _check_preparation(plan: Plan, preparation: Preparation) -> None:
     same = (width, classes) == (plan.real_features, plan.data.classes)
     rule = f"make {plan.real_features} features and {plan.data.classes} classes, as the plan says"
     require(same, _PREPARATION, rule, (width, classes))
+    mapped = preparation.feature_map == plan.feature_map
+    require(mapped, _PREPARATION, f"name the plan's feature map, {plan.feature_map}", preparation.feature_map)
     near = abs(preparation.total_bound - plan.data.bound) <= 1e-9 * plan.data.bound
     require(near, _PREPARATION, f"bound rows by {plan.data.bound}, as the plan says", preparation.total_bound)
 

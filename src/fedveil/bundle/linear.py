@@ -1,23 +1,32 @@
 """The linear part of a model as numbers that any program can use: what each entry of a row adds to each score."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from fedveil.bundle.bundle import Bundle
+from fedveil.checks import require
 from fedveil.data.preparation import Preparation
 from fedveil.data.rows import slack
 from fedveil.errors import BadValue
+from fedveil.model.counts import Poisson
 from fedveil.model.probabilities import Link, link_of
 from fedveil.values import Matrix, Vector
+
+Kind = Literal["scores", "counts", "survival"]
+_KINDS: dict[str, Kind] = {"poisson": "counts", "survival": "survival"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Linear:
     """``scores = row @ weights + constants`` for a row that was scaled and cut; ``link`` makes probabilities of them.
 
-    ``weights`` has a row for each feature but the constant one, columns of the data one after another, and a column for
-    each score. For a model of numbers the score is the prediction, in the target's own unit.
+    ``weights`` has a row for each feature but the constant one, columns of the data one after another (for each
+    component, where there are any), and a column for each score. For a model of numbers the score is the prediction, in
+    the target's own unit; for one of counts (``kind``) the prediction is ``top * min(rate * exp(score), 1)``; for
+    survival, with a score for each interval, the chance to be without the event after some of them is a product of
+    ``1 / (1 + exp(score))`` over these.
     """
 
     preparation: Preparation
@@ -26,6 +35,12 @@ class Linear:
     link: Link | None
     classes: tuple[str, ...]
     cut: float  # the norm that longer rows are cut to
+    turn: Matrix | None = None  # rows are then multiplied by it, and cut again; a row for each feature
+    again: float = 0.0  # the norm of that second cut
+    threshold: float | None = None  # the probability above which the second of two classes is predicted
+    kind: Kind = "scores"
+    rate: float = 0.0  # of a model of counts: what it predicts where the score is 0, as a share of ``top``
+    top: float = 0.0  # likewise, the largest count
 
     @property
     def binary(self) -> "Linear":
@@ -39,6 +54,8 @@ class Linear:
             link="logistic",
             classes=self.classes,
             cut=self.cut,
+            turn=self.turn,
+            again=self.again,
         )
 
 
@@ -49,21 +66,43 @@ def linear_of(bundle: Bundle, to: str) -> Linear:
         raise BadValue(f"The model must be linear to be exported to {to}, and it is a torch module.")
     if known is None:
         raise BadValue(f"The model must say how records become rows to be exported to {to}, and they came prepared.")
+    if known.feature_map is not None:
+        raise BadValue(f"The model must be linear in its columns to be exported to {to}, and it has a feature map.")
+    moved = 0.0 if bundle.personal is None else bundle.personal.threshold
+    hint = "Personalise without the threshold, or predict with fedveil."
+    require(moved == 0.0, f"A model to be exported to {to}", "decide where scores are equal", moved, hint)
     whole = bundle.parameters.reshape(len(known.features), -1)
     weights, constants = whole, np.zeros(whole.shape[1])
     if known.intercept:
         weights, constants = whole[:-1], whole[-1] * known.intercept
-    if known.labels.span is not None:
+    loss, rate, top = plan.model.loss, 0.0, 0.0
+    if isinstance(loss, Poisson):
+        low, top = known.labels.span or (0.0, 1.0)
+        hint = "Predict with fedveil."
+        require(low == 0, f"A model of counts to be exported to {to}", "have counts that begin at 0", low, hint)
+        rate = loss.rate
+    elif known.labels.span is not None:
         low, high = known.labels.span
         half = high / 2 - low / 2
         weights, constants = weights * half, low / 2 + high / 2 + half * constants
-    room = slack(weights.shape[0], known.bound, known.intercept)
-    weights = weights[list(known.places)]
+    room = slack(known.length, known.bound, known.intercept)
+    turn, again = None, 0.0
+    if known.components:
+        turn = (np.array(known.components) * known.stretch)[:, list(known.places)].T
+        again = known.bound * (1 - 2 * slack(weights.shape[0], known.bound, known.intercept))
+    else:
+        weights = weights[list(known.places)]
     return Linear(
         preparation=known,
         weights=weights,
         constants=constants,
-        link=link_of(plan.model.loss),
+        link=link_of(loss),
         classes=known.labels.classes,
         cut=known.bound * (1 - 2 * room),
+        turn=turn,
+        again=again,
+        threshold=plan.model.decision_threshold,
+        kind=_KINDS.get(plan.model.kind, "scores"),
+        rate=rate,
+        top=top,
     )

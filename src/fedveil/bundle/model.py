@@ -17,15 +17,17 @@ from numpy.typing import NDArray
 from fedveil.bundle.bundle import Bundle
 from fedveil.bundle.given import columns_given
 from fedveil.bundle.page import card, summary
+from fedveil.bundle.personal import decided
 from fedveil.checks import require
 from fedveil.data.column import Cells, Mask, Place
 from fedveil.data.preparation import Absent, Preparation
 from fedveil.errors import BadValue
 from fedveil.model.loss import Loss
 from fedveil.model.probabilities import likeliest, probabilities
+from fedveil.model.survival import risks, survivals
 from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan
-from fedveil.values import Matrix
+from fedveil.values import Indices, Matrix, Vector
 
 Array = NDArray[Any]
 
@@ -40,10 +42,12 @@ class ReleasedModel:
     fills are applied as in training. A record with a missing value that nothing stands for is refused.
 
     ``module``: what may be imported and run for a torch model, which names it: a file from others must not choose.
+    ``feature_map``: likewise, of a model whose records go through a map first.
     """
 
     bundle: Bundle
     module: str | None = None
+    feature_map: str | None = None
 
     @property
     def plan(self) -> Plan:
@@ -95,15 +99,17 @@ class ReleasedModel:
         return replace(self, bundle=other)
 
     def predict(self, X: Any) -> Array:
-        """Return the class of each record, or the number, in the target's own unit."""
+        """Return the class of each record, the number in the target's own unit, or a person's risk of the event."""
         scores = self._scored(X)
+        if self.survival:
+            return risks(scores)
         if self.plan.data.classes:
-            return np.asarray(self.classes_[likeliest(scores)])
+            return np.asarray(self.classes_[self.decided(scores)])
         return self.numbers(scores)
 
     def predict_proba(self, X: Any) -> Matrix:
         """Return the probability of each class, one column a class, in the order of ``classes_``."""
-        found = probabilities(self._loss, self._scored(X))
+        found = probabilities(self.loss, self._scored(X))
         if found is None:
             kind = self.plan.model.kind
             raise BadValue(f"predict_proba must be asked of a model of probabilities, and this is a {kind} model.")
@@ -113,6 +119,24 @@ class ReleasedModel:
         """Return the score of the second of two classes, or one score a class."""
         scores = self._scored(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    @property
+    def survival(self) -> bool:
+        """True if it predicts when something happens to a person; then a prediction is the risk that it does."""
+        return self.plan.model.kind == "survival"
+
+    def predict_survival(self, X: Any) -> Matrix:
+        """Return the chance to be without the event after each interval, one column an interval."""
+        kind = self.plan.model.kind
+        require(self.survival, "predict_survival", "be asked of a survival model", kind)
+        return survivals(self._scored(X))
+
+    def decided(self, scores: Matrix) -> Indices:
+        """Return the class number of each record; a party's own model may have a threshold of its own."""
+        own = self.bundle.personal
+        if own is None:
+            return likeliest(scores, self.plan.model.decision_threshold)
+        return decided(scores, own.threshold)
 
     def numbers(self, scores: Matrix) -> Array:
         """Scores of a model of numbers in the target's own unit."""
@@ -124,13 +148,24 @@ class ReleasedModel:
 
         ``names``: other columns that the data have, for a hint.
         """
+        rows, dropped = self.rows(cells, place, names)
+        return self._raw(rows), dropped
+
+    def rows(self, cells: Mapping[str, Cells], place: Place, names: tuple[str, ...] = ()) -> tuple[Matrix, Mask]:
+        """Rows of records, likewise; a feature map is run only where it is allowed."""
         if self.preparation is None:
             raise BadValue(
                 "The model must say how records become rows, and it does not, since they came to it prepared: "
                 "call predict in Python with an array of prepared rows."
             )
-        rows, dropped = self.preparation.rows(cells, place, names)
-        return self._raw(rows), dropped
+        wanted = self.preparation.feature_map
+        if wanted is not None and wanted != self.feature_map:
+            raise BadValue(
+                f"The records of this model go through the feature map {wanted!r}, and predicting runs the code of "
+                f"that name: if it is yours, allow it with load_model(..., feature_map={wanted!r}) or "
+                f"--feature-map {wanted}."
+            )
+        return self.preparation.rows(cells, place, names)
 
     def _scored(self, X: Any) -> Matrix:
         known = self.preparation
@@ -146,13 +181,18 @@ class ReleasedModel:
 
     def _raw(self, rows: Matrix) -> Matrix:
         """The scores of prepared rows; a torch module may begin elsewhere now than it did in training."""
-        loss, parameters = self._loss, self.bundle.parameters
+        return self.loss.scores(self.parameters_now(rows.shape[1]), rows)
+
+    def parameters_now(self, width: int) -> Vector:
+        """Return the parameters as the loss takes them here, for rows of so many features."""
+        loss, parameters = self.loss, self.bundle.parameters
         if isinstance(loss, TorchLoss) and self.bundle.start is not None:
-            parameters = parameters + (self.bundle.start - loss.start(rows.shape[1]))
-        return loss.scores(parameters, rows)
+            parameters = parameters + (self.bundle.start - loss.start(width))
+        return parameters
 
     @property
-    def _loss(self) -> Loss:
+    def loss(self) -> Loss:
+        """The loss that it was trained with; of a torch model, only where its module is allowed."""
         named = self.plan.model.module
         if named is not None and named != self.module:
             raise BadValue(
@@ -168,12 +208,13 @@ class ReleasedModel:
         return card(self.bundle)
 
 
-def load_model(path: str | Path, *, module: str | None = None) -> ReleasedModel:
+def load_model(path: str | Path, *, module: str | None = None, feature_map: str | None = None) -> ReleasedModel:
     """Return the model that a run released: from the run's folder, or from its ``bundle.zip`` alone.
 
     ``module``: of a torch model, the function that makes it; predicting imports and calls it, so it has to be allowed.
+    ``feature_map``: likewise the function that records go through first.
     """
-    return ReleasedModel(Bundle.read(Path(path)), module)
+    return ReleasedModel(Bundle.read(Path(path)), module, feature_map)
 
 
 def _prepared(X: Any, width: int) -> Matrix:

@@ -50,6 +50,8 @@ def _listed(words: tuple[str, ...], most: int = 12) -> str:
 
 def _promise(bundle: Bundle) -> str:
     """Epsilon rounded up, against the observer that the plan was made for."""
+    if bundle.personal is not None and bundle.personal.own:
+        return f"the own model of {bundle.personal.client}: NOT PRIVATE if it is shown to others"
     target = bundle.plan.target
     rows = bundle.certificate.get("guarantees") or []
     found: dict[str, Any] = next((row for row in rows if row.get("adversary") == target.adversary), {})

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -23,7 +23,8 @@ from fedveil.data.streams import Chunk, chunks
 from fedveil.data.tables import nearest
 from fedveil.errors import BadValue
 from fedveil.files import PART, PUBLIC, CannotWrite, why_not
-from fedveil.model.probabilities import likeliest, probabilities
+from fedveil.model.probabilities import probabilities
+from fedveil.model.survival import risks
 
 PREDICTION = "prediction"  # the last column
 
@@ -51,11 +52,18 @@ class Predicted:
 
 
 def predict_file(
-    model: ReleasedModel, data: str, out: Path, *, with_probabilities: bool = False, keep: Sequence[str] = ()
+    model: ReleasedModel,
+    data: str,
+    out: Path,
+    *,
+    with_probabilities: bool = False,
+    keep: Sequence[str] = (),
+    query: str | None = None,
 ) -> Predicted:
-    """Predict every record of ``data`` (a path, or sklearn:NAME) in order; ``keep`` names columns to copy over.
+    """Predict every record of ``data`` in order: a path, sklearn:NAME, or a database and a ``query``.
 
-    ``out`` ends in .csv or .parquet. A record with a missing value whose rule is "drop-row" gets empty cells.
+    ``keep`` names columns to copy over. ``out`` ends in .csv or .parquet. A record with a missing value whose rule is
+    "drop-row" gets empty cells.
     """
     known = model.preparation
     if known is None:
@@ -74,21 +82,33 @@ def predict_file(
     wanted = {column.name: not column.categories for column in known.columns} | dict.fromkeys(keep, False)
     rows, without, counts = 0, 0, Counter[str]()
     names = (*keep, *titles, PREDICTION)
-    source = _source(known.source(data))
-    with closing(chunks(source, Path(), wanted)) as parts, _writing(out, names) as write:
+    source = _source(replace(known.source(data), query=query))
+    with one_thread(), closing(chunks(source, Path(), wanted)) as parts, _writing(out, names) as write:
         for chunk in parts:
             found, dropped = _predicted(model, chunk, with_probabilities)
             write([*(_kept(chunk, name) for name in keep), *found])
             rows, without = rows + len(chunk), without + int(dropped.sum())
-            if known.labels.classes:
+            if known.labels.classes and not model.survival:
                 counts.update(Counter(word for word in found[-1].tolist() if word != ""))
         require(rows > 0, data, "hold at least one record", "none")
-    tally = {word: counts[word] for word in known.labels.classes} if known.labels.classes else None
+    tally = (
+        {word: counts[word] for word in known.labels.classes} if known.labels.classes and not model.survival else None
+    )
     return Predicted(out=out, rows=rows, without=without, columns=names, counts=tally)
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Have products of matrices done by one thread: those of some records are small, and threads that wait for each
+    other took a third of all the time. Reading the next records goes on beside it.
+    """
+    found: AbstractContextManager[Any] = importlib.import_module("threadpoolctl").threadpool_limits(1, user_api="blas")
+    return found
 
 
 def _source(source: Source) -> Source:
     """New data may come in another format than the training data, if its name tells which."""
+    if source.database:
+        return replace(source, format=None)
     there = source.shipped is not None or Path(source.source).exists()
     require(there, "The data", "be a file or folder, or sklearn:NAME", source.source)
     told = Path(source.source.removesuffix(".gz")).suffix in SUFFIXES
@@ -110,9 +130,11 @@ def _predicted(model: ReleasedModel, chunk: Chunk, with_probabilities: bool) -> 
     """Return the columns to write, numbers as floats (NaN: none) and classes as texts (empty: none)."""
     scores, dropped = model.scores(chunk.cells, chunk.place, chunk.names)
     known = model.preparation
+    if model.survival:
+        return [np.where(dropped, np.nan, risks(scores))], dropped
     if known is None or not known.labels.classes:
         return [np.where(dropped, np.nan, model.numbers(scores))], dropped
-    labels = np.array(known.labels.classes)[likeliest(scores)]
+    labels = np.array(known.labels.classes)[model.decided(scores)]
     columns: list[Any] = [np.where(dropped, "", labels)]
     if with_probabilities:
         found = probabilities(model.plan.model.loss, scores)

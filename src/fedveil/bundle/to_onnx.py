@@ -11,9 +11,12 @@ import numpy as np
 
 from fedveil.bundle.bundle import Bundle
 from fedveil.bundle.linear import Linear, linear_of
+from fedveil.bundle.model import ReleasedModel
+from fedveil.bundle.to_onnx_torch import outline_of, torch_scores
 from fedveil.data.cells import canonical
 from fedveil.data.column import ZERO, Column, number_marks
 from fedveil.errors import BadValue
+from fedveil.model.adjusted import score_at
 from fedveil.version import __version__
 
 OPSET: Final = 18
@@ -21,21 +24,29 @@ ML_OPSET: Final = 3
 IR: Final = 8  # read by every runtime of the last years
 
 
-def to_onnx(bundle: Bundle) -> bytes:
-    """Return the file.
+def to_onnx(bundle: Bundle, module: str | None = None) -> bytes:
+    """Return the file; of a torch model where its ``module`` is allowed by name, and is a plain stack of layers.
 
-    Outputs ``label`` and ``probabilities`` (or ``scores``) for classes, ``prediction`` for a number.
+    Outputs ``label`` and ``probabilities`` (or ``scores``) for classes, ``prediction`` for a number; for survival the
+    risk as ``prediction``, and as ``survival`` the chance to be without the event after each interval.
     """
     try:
         onnx = importlib.import_module("onnx")
     except ImportError as error:
         raise BadValue("An ONNX file needs the package onnx: install the extra fedveil[onnx].") from error
-    found = linear_of(bundle, "onnx")
+    deep = ReleasedModel(bundle, module) if bundle.plan.model.kind == "torch" else None
+    found = linear_of(bundle, "onnx") if deep is None else outline_of(deep)
     graph = _Graph(onnx)
     parts = [_column(graph, column, found.preparation.missing) for column in found.preparation.columns]
     rows = graph.add("Concat", parts, axis=1)
-    product = graph.add("MatMul", [_cut(graph, rows, found.cut), graph.constant(found.weights)])
-    scores = graph.add("Add", [product, graph.constant(found.constants[None, :])])
+    rows = _cut(graph, rows, found.cut)
+    if found.turn is not None:
+        rows = _cut(graph, graph.add("MatMul", [rows, graph.constant(found.turn)]), found.again)
+    if deep is None:
+        product = graph.add("MatMul", [rows, graph.constant(found.weights)])
+        scores = graph.add("Add", [product, graph.constant(found.constants[None, :])])
+    else:
+        scores = torch_scores(graph, rows, deep)
     outputs = _outputs(graph, found, scores)
     made = onnx.helper.make_graph(graph.nodes, "fedveil", graph.inputs, outputs, graph.constants)
     opsets = [onnx.helper.make_opsetid("", OPSET), onnx.helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
@@ -136,12 +147,20 @@ def _cut(graph: _Graph, rows: str, bound: float) -> str:
 
 def _outputs(graph: _Graph, found: Linear, scores: str) -> list[Any]:
     width, double = len(found.classes), graph.kinds.DOUBLE
+    if found.kind == "survival":
+        return _survival(graph, found, scores)
+    if found.kind == "counts":
+        expected = graph.add("Mul", [graph.add("Exp", [scores]), graph.constant(found.rate * found.top)])
+        scores = graph.add("Min", [expected, graph.constant(found.top)])
     if not found.classes:
         graph.add("Identity", [scores], "prediction")
         return [graph.helper.make_tensor_value_info("prediction", double, [None, 1])]
     if found.weights.shape[1] == 1:
         scores = graph.add("Concat", [graph.add("Neg", [scores]), scores], axis=1)
-    best = graph.add("ArgMax", [scores], axis=1, keepdims=0)
+    decided = scores
+    if found.threshold is not None:  # the second class has to come so much further
+        decided = graph.add("Sub", [scores, graph.constant(np.array([[0.0, 2 * score_at(found.threshold)]]))])
+    best = graph.add("ArgMax", [decided], axis=1, keepdims=0)
     graph.add("Gather", [graph.constant(np.array(found.classes, dtype=object)), best], "label")
     if found.link == "softmax":
         graph.add("Softmax", [scores], "probabilities", axis=1)
@@ -151,4 +170,18 @@ def _outputs(graph: _Graph, found: Linear, scores: str) -> list[Any]:
     return [
         graph.helper.make_tensor_value_info("label", graph.kinds.STRING, [None]),
         graph.helper.make_tensor_value_info(name, double, [None, width]),
+    ]
+
+
+def _survival(graph: _Graph, found: Linear, scores: str) -> list[Any]:
+    """The chances to be without the event, as exponentials of sums of logarithms, and one minus the last of them."""
+    alive = graph.add("Log", [graph.add("Sigmoid", [graph.add("Neg", [scores])])])
+    together = graph.add("CumSum", [alive, graph.constant(np.array(1, dtype=np.int64))])
+    graph.add("Exp", [together], "survival")
+    last = graph.add("Gather", ["survival", graph.constant(np.array([-1], dtype=np.int64))], axis=1)
+    graph.add("Sub", [graph.constant(1.0), last], "prediction")
+    double, width = graph.kinds.DOUBLE, found.weights.shape[1]
+    return [
+        graph.helper.make_tensor_value_info("prediction", double, [None, 1]),
+        graph.helper.make_tensor_value_info("survival", double, [None, width]),
     ]

@@ -5,13 +5,16 @@ row over b, its norm and a one stand side by side, and dividing all of them by t
 """
 
 import io
+import math
 from typing import Any
 
 import joblib
 import numpy as np
-from sklearn.compose import ColumnTransformer
+from scipy.special import log_expit
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
+from sklearn.model_selection import FixedThresholdClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
@@ -22,7 +25,7 @@ from fedveil.checks import require
 from fedveil.data.cells import canonical
 from fedveil.data.column import ZERO, Column, number_marks
 from fedveil.data.preparation import Preparation
-from fedveil.values import Matrix
+from fedveil.values import Matrix, Vector
 
 
 def to_sklearn(bundle: Bundle) -> bytes:
@@ -39,22 +42,63 @@ def pipeline_of(bundle: Bundle) -> Any:
     """
     found = linear_of(bundle, "sklearn").binary
     columns, order = _columns(found.preparation)
-    width = len(order)
+    steps = [("columns", columns), *_cut(len(order), found.cut)]
+    rows, cut = found.weights, found.cut
+    if found.turn is None:
+        rows = rows[order]
+    else:
+        turn = np.concatenate([found.turn[order] * cut, np.zeros((2, found.turn.shape[1]))])
+        steps.append(("turn", FunctionTransformer(np.dot, kw_args={"b": turn})))
+        cut = found.again
+        steps += [(f"{name} again", step) for name, step in _cut(found.turn.shape[1], cut)]
+    weights = np.concatenate([rows * cut, np.zeros((2, found.weights.shape[1]))])
+    if found.kind == "survival":
+        return Pipeline([*steps, *_survival(weights, found.constants), ("model", _risk(found.constants.size))])
+    return Pipeline([*steps, ("model", _estimator(found, weights))])
+
+
+def _survival(weights: Matrix, constants: Vector) -> list[tuple[str, Any]]:
+    """The steps that make the chances to be without the event after each interval: all of the pipeline but the last."""
+    moved = StandardScaler().fit(np.ones((2, constants.size)))
+    moved.mean_, moved.scale_, moved.var_ = constants.copy(), np.ones(constants.size), np.ones(constants.size)
+    return [
+        ("scores", FunctionTransformer(np.dot, kw_args={"b": -weights})),  # of no event
+        ("constants", moved),
+        ("logarithms", FunctionTransformer(log_expit)),
+        ("together", FunctionTransformer(np.cumsum, kw_args={"axis": 1})),
+        ("survival", FunctionTransformer(np.exp)),
+    ]
+
+
+def _risk(intervals: int) -> Any:
+    """Return the last step: one minus the last of the chances."""
+    model = LinearRegression()
+    model.coef_, model.intercept_ = np.append(np.zeros(intervals - 1), -1.0), 1.0
+    model.n_features_in_ = intervals
+    return model
+
+
+def _counts(found: Linear, weights: Matrix) -> Any:
+    """Return the last step of a model of counts: exponentials of scores, cut to the range."""
+    model = PoissonRegressor()
+    model.coef_, model.intercept_ = weights[:, 0], float(found.constants[0]) + math.log(found.rate * found.top)
+    model.n_features_in_ = weights.shape[0]
+    model._base_loss = model._get_loss()  # as fitting sets it
+    cut = FunctionTransformer(inverse_func=np.clip, inv_kw_args={"a_min": 0.0, "a_max": found.top})
+    whole = TransformedTargetRegressor(model, transformer=cut, check_inverse=False)
+    whole.regressor_, whole.transformer_ = model, cut.fit(np.ones((2, 1)))
+    whole._training_dim = 1  # likewise
+    return whole
+
+
+def _cut(width: int, bound: float) -> list[tuple[str, Any]]:
+    """The steps that cut rows; what comes out is over the bound, with two more columns."""
     unit = StandardScaler(with_mean=False).fit(np.ones((2, width)))
-    unit.scale_ = np.full(width, found.cut)
+    unit.scale_ = np.full(width, bound)
     norm = FunctionTransformer(np.linalg.norm, kw_args={"axis": 1, "keepdims": True})
     one = Pipeline([("norm", norm), ("one", FunctionTransformer(np.ones_like))])
     beside = FeatureUnion([("row", "passthrough"), ("norm", norm), ("one", one)]).fit(np.ones((2, width)))
-    weights = np.concatenate([found.weights[order] * found.cut, np.zeros((2, found.weights.shape[1]))])
-    return Pipeline(
-        [
-            ("columns", columns),
-            ("unit", unit),
-            ("beside", beside),
-            ("cut", Normalizer(norm="max").fit(np.ones((2, width + 2)))),
-            ("model", _estimator(found, weights)),
-        ]
-    )
+    return [("unit", unit), ("beside", beside), ("cut", Normalizer(norm="max").fit(np.ones((2, width + 2))))]
 
 
 def _columns(prepared: Preparation) -> tuple[Any, list[int]]:
@@ -151,6 +195,8 @@ def _example(column: Column) -> Any:
 
 def _estimator(found: Linear, weights: Matrix) -> Any:
     """Return the last step, as if it had been fitted."""
+    if found.kind == "counts":
+        return _counts(found, weights)
     if not found.classes:
         model = LinearRegression()
         model.coef_, model.intercept_ = weights[:, 0], float(found.constants[0])
@@ -160,4 +206,10 @@ def _estimator(found: Linear, weights: Matrix) -> Any:
         labels = found.preparation.labels
         model.classes_ = np.arange(len(found.classes)) if labels.numbered else np.array(found.classes)
     model.n_features_in_ = weights.shape[0]
-    return model
+    if found.threshold is None:
+        return model
+    decided = FixedThresholdClassifier(
+        model, threshold=found.threshold, pos_label=model.classes_[1], response_method="predict_proba"
+    )
+    decided.estimator_ = model
+    return decided

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from fedveil.evaluate.words import assumption_rows as evaluation_rows
 from fedveil.guarantee import Adversary
 from fedveil.plan import Plan
 from fedveil.prepare.words import assumption_rows
+from fedveil.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Assumption:
 
 def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
     """Return everything that the guarantee against this observer assumes."""
-    stated = plan.method.assumptions(adversary, plan.data, plan.model, plan.target, plan.trust)
+    stated = plan.method.assumptions(adversary, plan.setup)
     return (*_common(plan), *(Assumption(*row) for row in stated))
 
 
@@ -35,17 +37,51 @@ def _common(plan: Plan) -> list[Assumption]:
     return [
         Assumption("the data's shape is public", shape, "declared: counts and sizes are in the plan"),
         *_placed(plan),
+        *_mapped(plan),
         Assumption("feature bound", f"{data.bound:.12g}", "every row is cut to it when the data are read"),
         Assumption("randomness", "256-bit key", source),
         Assumption(
             "noise grid", f"2^{plan.grid}", "state and noise are whole multiples; its share is in epsilon and delta"
         ),
+        *([] if plan.selection is None else map(_assumed, _selected(plan.selection))),
         *([] if plan.preparation is None else map(_assumed, assumption_rows(plan.preparation, plan.target))),
+        *(
+            []
+            if plan.evaluation is None
+            else map(_assumed, evaluation_rows(plan.evaluation, plan.target, data.classes))
+        ),
     ]
 
 
 def _assumed(row: tuple[str, str, str]) -> Assumption:
     return Assumption(*row)
+
+
+def _selected(selection: Selection) -> list[tuple[str, str, str]]:
+    """What a guarantee for the best of several trials assumes."""
+    law = selection.law
+    trials = f"{law.mean:.6g} expected, at most {selection.most}; eta {law.eta:g}, gamma {law.gamma:.6g}"
+    score = ("public records", "declared: the held-out records are public, or no number of this run holds for them")
+    if selection.score == "private":
+        noise = f"noise of deviation {selection.score_noise:.6g}, where one unit adds at most 1"
+        score = (noise, "part of every trial: a unit is trained on or held out, never both")
+    kept = "declared: the operator publishes neither these nor when the files were written"
+    return [
+        ("number of trials", trials, "drawn once, by secret randomness, before the first trial"),
+        ("candidates", f"{len(selection.candidates)}", "each trial draws one uniformly, whatever the data are"),
+        ("score of a trial", *score),
+        ("what is seen of the other trials", "nothing: no model, no score, not their number, not their time", kept),
+        ("the assumptions below", "hold for every candidate", "each is carried out as a run of its own plan would be"),
+    ]
+
+
+def _mapped(plan: Plan) -> list[Assumption]:
+    """Return what is assumed about the map that records went through first, if there was one."""
+    if plan.feature_map is None:
+        return []
+    how = "each record goes through it alone, before its row is cut; declared: it is public, made without the private "
+    how += "records, and keeps no memory of earlier calls"
+    return [Assumption("feature map", plan.feature_map, how)]
 
 
 def _placed(plan: Plan) -> list[Assumption]:

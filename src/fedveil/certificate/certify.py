@@ -16,17 +16,28 @@ import numpy as np
 from fedveil.account.grid import on_grid
 from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.checks import require
-from fedveil.errors import BadValue
+from fedveil.errors import BadValue, why
+from fedveil.evaluate.plan import EvaluationPlan
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.ledger import Cost, Entry, read_export
 from fedveil.ledger.budget import total
-from fedveil.ledger.costs import cost_of, covered
+from fedveil.ledger.costs import Chargeable, cost_of, covered, rounds_of
 from fedveil.plan import Plan, read_plan
+from fedveil.prepare.profile.plan import ProfilePlan
 from fedveil.prepare.statement import FILE as PREPARATION
-from fedveil.promises import ADVERSARIES, grid_of, promise
+from fedveil.prepare.synthesis.plan import SynthesisPlan
+from fedveil.promises import ADVERSARIES, grid_of, held_out, promise
 from fedveil.strict_json import read_object
 from fedveil.target import Target
 
+_DIGITS = 1e-7  # by which accounts of the same run may differ from version to version
+_PERSONAL = {
+    "what": "parties make models of their own from the final model and their own records, each at that party",
+    "if_they_stay": "free: nothing leaves the party, and no guarantee above changes",
+    "if_shown": "a party's own model has no guarantee for that party's records (epsilon infinite): it is fitted "
+    "without noise; the records of all other parties stay covered as stated above",
+    "epsilon_if_shown": None,
+}
 SEES: dict[Adversary, str] = {
     "final-model": "the released model",
     "curious-client": "the models it was sent, its own noise, and the released model",
@@ -43,6 +54,13 @@ class Guarantee:
     adversary: Adversary
     answer: Answer
     assumptions: tuple[Assumption, ...]
+
+
+class Written(Protocol):
+    """A certificate that can be written down."""
+
+    def text(self) -> str:
+        """Return it as JSON."""
 
 
 class PerClient(Protocol):
@@ -83,6 +101,14 @@ class Certificate:
         return json.dumps(_as_json(self), indent=1, allow_nan=False) + "\n"
 
 
+# jobs that leave a plan of another kind
+_OTHERS = {
+    "a profile": ProfilePlan.describes,
+    "a generator": SynthesisPlan.describes,
+    "an evaluation of a model": EvaluationPlan.describes,
+}
+
+
 def certify(folder: Path, version: str) -> Certificate:
     """Return the certificate that the records in ``folder`` support; refuse if a record is missing or was altered."""
     plan, entries = read_records(folder)
@@ -90,7 +116,7 @@ def certify(folder: Path, version: str) -> Certificate:
     require(charge.kind == "charge", "The ledger", "begin with a charge", charge.kind)
     named = charge.payload.get("plan")
     require(named == plan.hash, "plan.toml", f"be the plan that was charged, {named}", plan.hash)
-    more = _check_charge(plan, charge)
+    more = check_charge(plan, charge)
     hint = "The run did not finish; go on with: fedveil run --resume."
     require(release.kind == "release", "The ledger", "end with a release", release.kind, hint)
     model, stated = _digest(folder / "model.npz"), release.payload.get("model")
@@ -109,11 +135,12 @@ def certify(folder: Path, version: str) -> Certificate:
     )
 
 
-def _check_charge(plan: Plan, charge: Entry) -> tuple[str, ...]:
+def check_charge(plan: Chargeable, charge: Entry) -> tuple[str, ...]:
     """Refuse a charge below what the plan costs; return sentences that say where more was charged.
 
     Charging more is safe: all sums in the books are then larger than necessary. It happens if a later version proves a
-    smaller cost than the version that charged.
+    smaller cost than the version that charged. Another version may also round the last digits otherwise; so little is
+    not refused, and the certificate states what this version proves.
     """
     try:
         stated = [Cost.read(cost) for cost in charge.payload["costs"]]
@@ -123,23 +150,27 @@ def _check_charge(plan: Plan, charge: Entry) -> tuple[str, ...]:
     for adversary in ADVERSARIES:
         owed = cost_of(plan, adversary)
         booked = total([stated], adversary, owed.unit, owed.neighbours)  # in the form that the books use
-        enough = booked.epsilon >= owed.epsilon and booked.delta >= owed.delta
+        enough = booked.epsilon * (1 + _DIGITS) >= owed.epsilon and booked.delta >= owed.delta
         rule = f"be at least what the plan costs, epsilon {owed.epsilon} and delta {owed.delta}"
         require(enough, f"The charge for {adversary}", rule, (booked.epsilon, booked.delta))
-        if booked != owed:
+        if booked != owed and booked.epsilon >= owed.epsilon:
             more.append(
                 f"The books charged more than the plan costs against {adversary}: epsilon {booked.epsilon:.6g}, delta "
                 f"{booked.delta:.6g}, and epsilon {owed.epsilon:.6g}, delta {owed.delta:.6g} is proved. The charge "
                 "stands, and the certificate states what is proved."
             )
-    rounds = charge.payload.get("rounds")
-    require(rounds == plan.method.total, "The charge", f"be for {plan.method.total} rounds", rounds)
+    rounds, owed_rounds = charge.payload.get("rounds"), rounds_of(plan)
+    require(rounds == owed_rounds, "The charge", f"be for {owed_rounds} rounds", rounds)
     return tuple(more)
 
 
 def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
     """Return the plan, and the run's own entries of the ledger with their hash chain checked."""
-    plan = read_plan(_read(folder / "plan.toml"))
+    text = _read(folder / "plan.toml")
+    other = next((what for what, is_it in _OTHERS.items() if is_it(text)), None)
+    hint = "It trained nothing: all there is of it is its certificate, fedveil certify."
+    require(other is None, str(folder), "be the folder of a run", other, hint)
+    plan = read_plan(text)
     entries = read_export(folder / "ledger.jsonl")
     require(len(entries) >= 1, "ledger.jsonl", "hold the run's entries", 0)
     return plan, entries
@@ -152,13 +183,13 @@ def certify_written(folder: Path, version: str, earlier: Sequence[str] = ()) -> 
     wrote it; stating any other version is a difference.
     """
     _read(folder / "plan.toml")  # first, so that a folder without a run is reported as such
-    stated = _bytes(folder / "certificate.json")
+    stated = read_bytes(folder / "certificate.json")
     made_by = _stated_version(stated)
     found = certify(folder, made_by if made_by is not None and made_by in earlier else version)
     return found, differences(found, stated)
 
 
-def differences(found: Certificate, stated: str | bytes) -> list[str]:
+def differences(found: Written, stated: str | bytes) -> list[str]:
     """List how a recomputed certificate and a written one differ; an empty list means that they are the same bytes."""
     data = stated.encode("utf-8", "surrogatepass") if isinstance(stated, str) else stated
     own = found.text()
@@ -222,7 +253,8 @@ def client_epsilons(plan: Plan) -> tuple[tuple[int, float], ...]:
     client gets a larger epsilon than all clients together.
     """
     method: object = plan.method
-    if not _per_client(method) or plan.preparation is not None:  # the preparation costs all alike: one row for all
+    # Preparation, evaluation and selection cost all clients alike: one row for all.
+    if not _per_client(method) or plan.measured or held_out(plan) is not None or plan.selection is not None:
         return ()
     target = plan.target
     grid, together = grid_of(plan, target.adversary), promise(plan, target.adversary).epsilon
@@ -254,20 +286,27 @@ def _learned_digest(folder: Path) -> str:
         with np.load(folder / "model.npz", allow_pickle=False) as model:
             named = str(model["preparation"])
     except (OSError, ValueError, KeyError) as error:
-        raise BadValue(f"model.npz must name the preparation that it was trained with: {error}.") from error
+        raise BadValue(f"model.npz must name the preparation that it was trained with: {why(error)}.") from error
     require(found == named, PREPARATION, f"be the preparation that the model names, {named}", found)
     return found
 
 
 def _released(plan: Plan, model: str, learned: str | None = None) -> tuple[dict[str, Any], ...]:
     """Return everything that leaves the run, each with what is promised for it."""
-    rows: list[dict[str, Any]] = [
-        {"what": "the final model", "file": "model.npz", "sha256": model, "covered": covered(plan)}
-    ]
+    rows: list[dict[str, Any]] = [{"what": _what(plan), "file": "model.npz", "sha256": model, "covered": covered(plan)}]
     if learned is not None:
         what = "the learned preparation, which is part of the model"
         rows.append({"what": what, "file": PREPARATION, "sha256": learned, "covered": covered(plan)})
-    if plan.test_records and not plan.test_public:
+    if plan.evaluation is not None:
+        count = plan.evaluation.shape(plan.data).records
+        what = f"a private evaluation: noisy counts of {count} {plan.evaluation.records} records by their scores"
+        if not plan.data.classes:
+            what = f"a private evaluation: noisy sums of the errors on {count} {plan.evaluation.records} records"
+        rows.append({"what": what, "file": "metrics.json", "covered": covered(plan)})
+    if plan.selection is not None and plan.selection.score == "private":
+        what = "the noisy score of the selected trial"
+        rows.append({"what": what, "file": "metrics.json", "covered": covered(plan)})
+    elif plan.test_records and not plan.test_public and (plan.evaluation is None or plan.evaluation.trains):
         rows.append(
             {
                 "what": f"metrics on {plan.test_records} held-out records that were not declared public",
@@ -289,6 +328,12 @@ def _released(plan: Plan, model: str, learned: str | None = None) -> tuple[dict[
     return tuple(rows)
 
 
+def _what(plan: Plan) -> str:
+    if plan.selection is None:
+        return "the final model"
+    return "the final model of the best trial, and which of the candidates it was"
+
+
 def _as_json(certificate: Certificate) -> dict[str, Any]:
     plan = certificate.plan
     own = [
@@ -303,13 +348,17 @@ def _as_json(certificate: Certificate) -> dict[str, Any]:
         "run": certificate.run,
         **({"ledger": certificate.ledger} if certificate.ledger is not None else {}),
         "private": certificate.private,
-        "guarantees": [_guarantee_json(plan, guarantee) for guarantee in certificate.guarantees],
+        "guarantees": [
+            guarantee_row(plan.target, one, SEES[one.adversary], voided=plan.voided) for one in certificate.guarantees
+        ],
         **({"clients": own} if own else {}),
         "released": list(certificate.released),
+        **({} if plan.personal is None else {"personal": _PERSONAL}),
     }
 
 
-def _guarantee_json(plan: Plan, guarantee: Guarantee) -> dict[str, Any]:
+def guarantee_row(target: Target, guarantee: Guarantee, sees: str, *, voided: bool) -> dict[str, Any]:
+    """Return a guarantee as plain values; ``voided``: its number does not hold for what ran."""
     answer = guarantee.answer
     bounds = [
         {"name": b.name, "epsilon": finite_or_none(b.epsilon), "status": b.status, "reason": b.reason}
@@ -317,12 +366,12 @@ def _guarantee_json(plan: Plan, guarantee: Guarantee) -> dict[str, Any]:
     ]
     return {
         "adversary": guarantee.adversary,
-        "sees": SEES[guarantee.adversary],
-        "unit": plan.target.unit,
-        "neighbours": plan.target.neighbours,
-        "epsilon": None if plan.voided else finite_or_none(answer.epsilon),
+        "sees": sees,
+        "unit": target.unit,
+        "neighbours": target.neighbours,
+        "epsilon": None if voided else finite_or_none(answer.epsilon),
         "delta": answer.delta,
-        "certified_by": None if plan.voided else answer.certified_by,
+        "certified_by": None if voided else answer.certified_by,
         "bounds": bounds,
         "assumptions": [
             {"name": a.name, "value": a.value, "enforced_by": a.enforced_by} for a in guarantee.assumptions
@@ -334,15 +383,16 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
+        raise BadValue(f"The run's record {path.name} must be readable: {why(error)}.") from error
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(_bytes(path)).hexdigest()
+    return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
-def _bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """Return the content of one of a run's records."""
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
+        raise BadValue(f"The run's record {path.name} must be readable: {why(error)}.") from error

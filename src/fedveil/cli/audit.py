@@ -15,7 +15,7 @@ from fedveil.audit.finding import Finding, Verdict
 from fedveil.audit.record import FILE, write_audit
 from fedveil.checks import require
 from fedveil.cli.show import Json, out, rounded_up, show
-from fedveil.errors import BadValue
+from fedveil.errors import BadValue, why
 from fedveil.noise.entropy import Entropy
 from fedveil.run.files import PRIVATE, PUBLIC, private_folder, write_atomically
 
@@ -54,7 +54,10 @@ def audit(
 def _audit_run(
     folder: Path, study: Path | None, effort: tuple[int, int, float, float], quiet: bool, as_json: bool
 ) -> int:
-    from fedveil.attack.audit import Effort, audit_run  # imported here because drawing and training are slow to import
+    from fedveil.jobs.attack.audit import (  # imported here because drawing and training are slow to import
+        Effort,
+        audit_run,
+    )
     from fedveil.report.page import write_report
 
     wanted = Effort(runs=effort[0], shadows=effort[1], alarm=effort[2], canary_alarm=effort[3])
@@ -105,7 +108,9 @@ def _audit_mechanism(path: Path, delta: float, as_json: bool) -> int:
     try:
         mechanism = parse_mechanism(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadValue(f"The file to audit must be readable, a run's folder or a mechanism file: {error}.") from error
+        raise BadValue(
+            f"The file to audit must be readable, a run's folder or a mechanism file: {why(error)}."
+        ) from error
     right = isinstance(mechanism, LastIterate)
     require(right, "mechanism.kind", "be last-iterate: the oracle follows hidden runs", type(mechanism).__name__)
     found = check(mechanism, delta)  # type: ignore[arg-type]

@@ -8,11 +8,19 @@ import typer
 from rich.console import Console
 
 from fedveil.cli.show import Json, out, plain_table, rounded_up, show
-from fedveil.compare import Comparison, View
-from fedveil.compare import compare as carry_out
-from fedveil.errors import BadValue
+from fedveil.errors import BadValue, why
 from fedveil.files import public_folder
-from fedveil.report.compare_page import NOISE, compare_page, noise_text, score_text, spread_text, useless_text
+from fedveil.jobs.compare import Comparison, View
+from fedveil.jobs.compare import compare as carry_out
+from fedveil.report.compare_page import (
+    NOISE,
+    compare_page,
+    noise_text,
+    score_text,
+    spread_text,
+    useless_text,
+    work_text,
+)
 from fedveil.report.words import bytes_text
 from fedveil.run.files import PUBLIC, write_atomically
 
@@ -22,9 +30,9 @@ def compare(
     algorithms: Annotated[
         str, typer.Option("--algorithms", help="Names, with commas; settings as hidden:order=public. None: all.")
     ] = "",
-    view: Annotated[str, typer.Option("--view", help="algorithms, or trust: one algorithm, several observers.")] = (
-        "algorithms"
-    ),
+    view: Annotated[
+        str, typer.Option("--view", help="algorithms; trust: several observers; noise: which kind, for each.")
+    ] = ("algorithms"),
     runs: Annotated[int, typer.Option("--runs", help="Models to train for each; every one is a release.")] = 3,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for compare.json and compare.html.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")] = False,
@@ -51,7 +59,7 @@ def _written(found: Comparison, folder: Path) -> list[str]:
     try:
         public_folder(folder)
     except OSError as error:
-        raise BadValue(f"--out must name a folder that can be made: {error}.") from error
+        raise BadValue(f"--out must name a folder that can be made: {why(error)}.") from error
     contents = {"compare.json": found.text(), "compare.html": compare_page(found.as_json())}
     for name, content in contents.items():
         write_atomically(folder / name, content.encode(), mode=PUBLIC)
@@ -59,7 +67,7 @@ def _written(found: Comparison, folder: Path) -> list[str]:
 
 
 def _tell(result: Mapping[str, Any], written: list[str]) -> None:
-    target, trust = result["target"], result["view"] == "trust"
+    target, trust = result["target"], result["view"] != "algorithms"
     aim = f"epsilon {target['epsilon']:g}, delta {target['delta']:g}, one {target['unit']} ({target['neighbours']})"
     out().print(
         f"{result['study']}: every row with an epsilon meets {aim}"
@@ -68,6 +76,7 @@ def _tell(result: Mapping[str, Any], written: list[str]) -> None:
     ran = [e for e in result["entries"] if e["refused"] is None]
     if ran:
         plain_table([_row(entry, result["metric"], trust) for entry in ran])
+        plain_table([_work(entry) for entry in ran])
         out().print(NOISE)
     for entry in ran:
         if entry["explained"]:
@@ -93,8 +102,16 @@ def _row(entry: Mapping[str, Any], metric: str, trust: bool) -> dict[str, str]:
         metric: score_text(entry),
         **({} if trust else {"epsilon": promised}),
         "weights ±": spread_text(entry),
-        "rounds": str(entry["rounds"]),
         "noise": noise_text(entry),
+    }
+
+
+def _work(entry: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "": entry["label"],
+        "rounds": str(entry["rounds"]),
+        "gradients": work_text(entry)[0],
+        "delay": work_text(entry)[1],
         "sent": bytes_text(entry["bytes_up"]),
         "received": bytes_text(entry["bytes_down"]),
         "seconds": f"{entry['seconds']:.2g}",

@@ -6,18 +6,18 @@ from typing import Annotated
 
 import typer
 
+from fedveil.cli.parsing import App
+from fedveil.cli.progress import progress
 from fedveil.cli.show import Json, out, show
-from fedveil.cli.studies import Quiet, StudyFile, progress, show_result, told
+from fedveil.cli.studies import Quiet, StudyFile, show_result, told
 from fedveil.errors import BadValue
 from fedveil.federation.deploy.check import check_place
 from fedveil.federation.deploy.files import Wanted, rekey, write_deployment
+from fedveil.files import PUBLIC, write_atomically
 from fedveil.jobs.remote import run_local
+from fedveil.report.prose import prose_page
 
-deploy = typer.Typer(
-    help="Many machines: write a deployment, check it, try it on this machine.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+deploy = App(help="Many machines: write a deployment, check it, try it on this machine.")
 
 
 @deploy.command(epilog="Example: fedveil deploy init consortium --sites north,south,east --host link.example.org")
@@ -37,8 +37,11 @@ def init(
     names = tuple(name.strip() for name in sites.split(","))
     wanted = Wanted(sites=names, host=host, port=port, inside=inside, days=days, holder=holder)
     write_deployment(folder, wanted, datetime.now(UTC))
+    page = folder / "README.html"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    write_atomically(page, prose_page(text, "Deployment").encode(), mode=PUBLIC)
     result = {"folder": str(folder), "sites": list(names), "key_holder": holder, "page": str(folder / "README.md")}
-    show(result, as_json, lambda: out().print(f"written: {folder}; read {folder / 'README.md'} next"))
+    show(result, as_json, lambda: out().print(f"written: {folder}; read {folder / 'README.md'} next (or open {page})"))
 
 
 @deploy.command(epilog="Example: fedveil deploy check consortium/aggregator")

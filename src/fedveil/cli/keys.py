@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from fedveil.cli.parsing import App
 from fedveil.cli.show import Json, out, show
 from fedveil.signing_keys import SigningKey, public_path, write_key
 
-keys = typer.Typer(help="Keys that sign certificates.", no_args_is_help=True, rich_markup_mode=None)
+keys = App(help="Keys that sign certificates.")
 
 
 @keys.callback()

@@ -8,18 +8,26 @@ import typer
 from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.bundle.export import FORMATS, exported
 from fedveil.bundle.model import load_model
+from fedveil.bundle.personal import STAYS
 from fedveil.bundle.predicting import predict_file
 from fedveil.checks import require
 from fedveil.cli.show import Json, out, show
 from fedveil.data.tables import nearest
+from fedveil.jobs.personal import personalise
+from fedveil.model.personal_request import PersonalRequest
 from fedveil.run.files import PUBLIC, write_atomically
 
 Model = Annotated[Path, typer.Argument(metavar="DIR|MODEL", help=f"The folder a run left, or its {BUNDLE} alone.")]
+Module = Annotated[
+    str | None, typer.Option("--module", help="Of a torch model: the function that makes it, which is run.")
+]
 
 
 def predict(
     model: Model,
-    data: Annotated[str, typer.Argument(help="Records in a file or folder, labelled or not; or sklearn:NAME.")],
+    data: Annotated[
+        str, typer.Argument(help="Records, labelled or not: a file, a folder, a database's address, or sklearn:NAME.")
+    ],
     file: Annotated[Path, typer.Option("--out", help="File for the predictions: .csv or .parquet.")],
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Also the probability of each class, a column each.")
@@ -31,17 +39,21 @@ def predict(
     unknown: Annotated[
         str, typer.Option("--unknown", help="A category that the model does not know: refuse, or zero (none of them).")
     ] = "refuse",
-    module: Annotated[
-        str | None, typer.Option("--module", help="Of a torch model: the function that makes it, which is run.")
+    query: Annotated[
+        str | None, typer.Option("--query", help="The SELECT that gives the records of a database.")
+    ] = None,
+    module: Module = None,
+    feature_map: Annotated[
+        str | None, typer.Option("--feature-map", help="The function that records go through first, which is run.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Predict with a released model; the records need no labels, and theirs are not looked at."""
     require(absent in ("refuse", "fill"), "--absent", "be refuse or fill", absent)
     require(unknown in ("refuse", "zero"), "--unknown", "be refuse or zero", unknown)
-    loaded = load_model(model, module=module)
+    loaded = load_model(model, module=module, feature_map=feature_map)
     loaded = loaded.lenient(absent=absent, unknown=unknown)  # type: ignore[arg-type]  # checked above
-    found = predict_file(loaded, data, file, with_probabilities=probabilities, keep=keep or ())
+    found = predict_file(loaded, data, file, with_probabilities=probabilities, keep=keep or (), query=query)
 
     def text() -> None:
         out().print(repr(loaded), soft_wrap=True)
@@ -62,18 +74,61 @@ def export(
     model: Model,
     to: Annotated[str, typer.Option("--to", help=f"One of {', '.join(FORMATS)}.")],
     file: Annotated[Path | None, typer.Option("--out", help="File to write; without: beside the model.")] = None,
+    module: Module = None,
     as_json: Json = False,
 ) -> None:
     """Write a released model in a format of others: scikit-learn (joblib), ONNX, or plain JSON."""
     require(to in FORMATS, "--to", f"be one of {', '.join(FORMATS)}", to, nearest(to, FORMATS))
     loaded = load_model(model)
     path = file or (model if model.is_dir() else model.parent) / f"model{FORMATS[to]}"
-    write_atomically(path, exported(loaded.bundle, to), mode=PUBLIC)
+    write_atomically(path, exported(loaded.bundle, to, module), mode=PUBLIC)
     result: dict[str, Any] = {"written": str(path), "to": to, "plan": loaded.plan.hash}
     show(result, as_json, lambda: out().print(f"written: {path}", soft_wrap=True))
+
+
+def personalise_model(
+    model: Model,
+    client: Annotated[str, typer.Option("--client", help="The party whose model it is.")],
+    data: Annotated[str, typer.Option("--data", help="Its labelled records, or a site's data file (TOML).")],
+    folder: Annotated[Path, typer.Option("--out", help="A new folder at that party; only its owner can read it.")],
+    column: Annotated[
+        str | None, typer.Option("--client-column", help="Take only the records that name the client here.")
+    ] = None,
+    way: Annotated[
+        list[str] | None, typer.Option("--way", help="proximal, mixture or threshold; may be repeated.")
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option("--margin", help="A gain that is not larger changes nothing; 0.01.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a party's own model from the shared one and its own records; nothing leaves the party."""
+    given: Any = {"ways": None if way is None else tuple(way), "margin": margin}
+    given = {key: value for key, value in given.items() if value is not None}
+    asked = PersonalRequest(**given) if given else None  # as the study says, unless something is said here
+    found = personalise(model, client, data, folder, client_column=column, request=asked)
+    one = found.chosen
+
+    def text() -> None:
+        if one.gain is None:
+            told = f"the shared model is kept: {one.records} records are too few to choose by"
+        elif not one.own:
+            told = f"the shared model is kept: the best gain, {one.gain:.3f}, is not above the margin, {one.margin:.3f}"
+        else:
+            kind = one.kind if one.strength is None else f"{one.kind} ({one.strength:.3g})"
+            moved = f", threshold {one.threshold:.3g}" if one.threshold else ""
+            told = f"{kind}{moved}: cross-validated gain {one.gain:.3f}, above the margin {one.margin:.3f}"
+        out().print(f"{one.client}, {one.records} records: {told}.", soft_wrap=True)
+        out().print(f"if it stays: {STAYS}. if it is shown: {one.shown}", soft_wrap=True)
+        out().print(f"written: {found.folder} (use it: fedveil predict {found.folder} NEW.csv --out predictions.csv)")
+
+    show(found.as_json(), as_json, text)
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the application."""
     app.command(epilog="Example: fedveil predict results new.csv --out predictions.csv --probabilities")(predict)
+    app.command("personalise", epilog="Example: fedveil personalise results --client A --data a.csv --out mine")(
+        personalise_model
+    )
     app.command(epilog="Example: fedveil export results --to onnx --out model.onnx")(export)

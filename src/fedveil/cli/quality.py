@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedveil.cli.show import out, plain_table
+from fedveil.evaluate.words import told
 from fedveil.model.evaluation import no_better
 
 _SHOWN = {
@@ -14,6 +15,8 @@ _SHOWN = {
     "r2": "R2",
     "mae": "mean absolute error",
     "rmse": "root mean squared error",
+    "deviance": "Poisson deviance",
+    "concordance": "concordance",
 }
 _WITH_INTERVAL = ("accuracy", "auc", "mae")  # what fits on a line; the report has all of them
 _MOST = 10  # classes that are listed
@@ -40,7 +43,34 @@ def tell_quality(metrics: Mapping[str, Any]) -> None:
         out().print(f"WARNING: {useless}", soft_wrap=True)
 
 
+def tell_evaluation(metrics: Mapping[str, Any]) -> None:
+    """What noisy counts say, each number with an interval that holds the noise too; nothing where there are none."""
+    found = metrics.get("evaluation")
+    if not found:
+        return
+    counted = "clients, each as one" if found["unit"] == "client" else f"{found['on']} records"
+    out().print(f"privately, on {found['units']:,} {counted} (95% intervals hold the noise and the choice of records):")
+    ends = found["intervals"]
+    rows = []
+    for key, title in _SHOWN.items():
+        if found.get(key) is not None and ends.get(key) is not None:
+            rows.append(
+                {"": title, "estimate": f"{found[key]:.3g}", "from": f"{ends[key][0]:.3g}", "to": f"{ends[key][1]:.3g}"}
+            )
+    for key in ("recall", "precision"):
+        for name, value in list((found.get(key) or {}).items())[:_MOST]:
+            low, high = ends[key][name]
+            shown = "-" if value is None else f"{value:.3g}"
+            rows.append({"": f"{key} of {name}", "estimate": shown, "from": f"{low:.3g}", "to": f"{high:.3g}"})
+    plain_table(rows)
+    unclear = told(found)
+    if unclear is not None:
+        out().print(f"WARNING: {unclear}", soft_wrap=True)
+
+
 def _answer(constant: Mapping[str, Any]) -> str:
+    if constant["kind"] == "life table":
+        return "the same chances for everybody"
     return "always the median" if constant.get("kind") == "median" else f"always {constant.get('class')!r}"
 
 

@@ -16,11 +16,24 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to; made if it does not exist.")]
 
 
+_printed: list[bool] = []  # one entry once a result is on standard output
+
+
+def begin() -> None:
+    """A new command: nothing is on standard output yet."""
+    _printed.clear()
+
+
+def printed() -> bool:
+    """Return whether the command has printed a result as JSON."""
+    return bool(_printed)
+
+
 def plain_table(rows: list[dict[str, Any]], count: int = 6) -> None:
     """Rows of equal keys as a table, numbers to so many digits."""
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
-        table.add_column(column)
+        table.add_column(column, no_wrap=not column)  # the names of rows stay whole
     for row in rows:
         cells = (digits(v, count) if isinstance(v, float) else "-" if v is None else str(v) for v in row.values())
         table.add_row(*cells)
@@ -50,5 +63,6 @@ def show(result: dict[str, Any], as_json: bool, otherwise: Callable[[], None]) -
     """Print the result as JSON, or in words."""
     if as_json:
         sys.stdout.write(json.dumps(result, allow_nan=False) + "\n")
+        _printed.append(True)
     else:
         otherwise()

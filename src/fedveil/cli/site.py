@@ -12,6 +12,7 @@ import typer
 from fedveil.certificate.certify import certify
 from fedveil.checks import require
 from fedveil.cli.show import Json, rounded_up, show
+from fedveil.evaluate.words import fact_rows as evaluation_facts
 from fedveil.federation.deploy.files import read_holder, read_peers, read_site
 from fedveil.federation.flower.network import Link
 from fedveil.federation.flower.node import run_node
@@ -25,6 +26,8 @@ from fedveil.guarantee import Neighbours, Unit, finite_or_none
 from fedveil.ledger import Ledger
 from fedveil.ledger.costs import cost_of
 from fedveil.plan import Plan
+from fedveil.prepare.notes import notes_for_rows
+from fedveil.prepare.words import fact_rows
 from fedveil.promises import ADVERSARIES
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.version import __version__
@@ -75,7 +78,11 @@ def site(
         world=World(os.urandom, lambda: datetime.now(UTC)),
         show=lambda plan: say(page(plan)),
         finished=_certified,
+        note=lambda text: say(f"for you alone: {text}"),
     )
+    if own.cells is None:
+        for text in notes_for_rows(own.records, own.rule):
+            guard.note(text)
     stopped = until_signalled()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
         clear_records(records)
@@ -121,7 +128,7 @@ def say(text: str) -> None:
 def page(plan: Plan) -> str:
     """Return the page that the operator sees before the first update: what will run, what it promises and costs."""
     data, target = plan.data, plan.target
-    facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(data, target))
+    facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(plan.setup))
     trust = plan.trust
     apart = ", a third party holds the key" if trust.key_holder == "third-party" else ""
     lines = [
@@ -129,9 +136,10 @@ def page(plan: Plan) -> str:
         f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
         f"  its model is made here by {plan.model.module}" if plan.model.module else "",
         f"  {data.records} records of {data.clients} clients",
+        *_measured(plan),
         f"  {plan.method.kind}: {facts}",
         f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders{apart}"
-        if trust.shared
+        if plan.method.served
         else "",
         f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:",
     ]
@@ -144,6 +152,13 @@ def page(plan: Plan) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def _measured(plan: Plan) -> list[str]:
+    """What the plan measures of the site's columns before training, and of its records after it, if it does."""
+    rows = [] if plan.preparation is None else [fact_rows(plan.preparation, plan.target)]
+    rows += [] if plan.evaluation is None else [evaluation_facts(plan.evaluation, plan.target)]
+    return [f"  {'; '.join(f'{name} {value}' for name, value in facts)}" for facts in rows]
+
+
 def _certified(folder: Path) -> None:
     """Write the certificate from the site's own record."""
     write_atomically(folder / "certificate.json", certify(folder, __version__).text().encode(), mode=PUBLIC)
@@ -153,7 +168,7 @@ def _certified(folder: Path) -> None:
 def _check_data(books: Path, own: SiteData) -> None:
     """Refuse data that do not belong to the books here, before anybody asks for anything."""
     if books.exists():
-        Ledger.open(books, own.fingerprint, older=own.records.fingerprint).close()
+        Ledger.open(books, own.fingerprint, older=own.records_fingerprint).close()
 
 
 def _one_of(option: str, given: str, words: Any) -> Any:

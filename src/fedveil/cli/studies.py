@@ -1,27 +1,32 @@
 """Commands about studies: plan one, run it, certify what it left, and draw its report again."""
 
 import json
-import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedveil.account.sampling_alone import seen_by_all
 from fedveil.bundle.bundle import FILE as BUNDLE
-from fedveil.certificate.certify import SEES, Certificate, certify_written
+from fedveil.certificate.alone import AloneCertificate
+from fedveil.certificate.certify import SEES, Certificate, certify_written, differences, read_bytes
+from fedveil.certificate.evaluation import certify_evaluation, holds_evaluation
+from fedveil.certificate.profile import certify_profile, holds_profile
+from fedveil.certificate.synthesis import certify_synthesis, holds_generator
 from fedveil.checks import require
-from fedveil.cli.quality import tell_quality
+from fedveil.cli.card import regulators_answers, tell_answers
+from fedveil.cli.progress import progress
+from fedveil.cli.quality import tell_evaluation, tell_quality
 from fedveil.cli.show import Json, Out, out, plain_table, rounded_up, show
+from fedveil.cli.synthesis import promised_rows
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
+from fedveil.evaluate.words import fact_rows as evaluation_facts
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.jobs.local import Result, plan_study, run_study
 from fedveil.jobs.remote import run_on
@@ -30,7 +35,7 @@ from fedveil.plan import Plan, read_plan
 from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.prepare.words import fact_rows as preparation_facts
 from fedveil.promises import ADVERSARIES, promise
-from fedveil.run.conduct import Progress as Step
+from fedveil.run.system import System
 from fedveil.signature import FILE as SIGNATURE
 from fedveil.signature import Signature, check_signature
 from fedveil.signing_keys import read_signer
@@ -40,7 +45,9 @@ from fedveil.version import EARLIER, __version__
 StudyFile = Annotated[Path, typer.Argument(help="A study file (TOML); see docs/study-file.md.")]
 Folder = Annotated[Path, typer.Argument(help="The folder a run left.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")]
+Sign = Annotated[Path | None, typer.Option("--sign", help="A key that signs the certificate; from: fedveil keys new.")]
 
+_MOST_NOTES = 12  # sentences for the data holder on the screen
 DEMO_NAME = "Breast cancer, 4 hospitals"
 DEMO = f"""
 [study]
@@ -48,7 +55,6 @@ name = "{DEMO_NAME}"
 
 [data]
 source = "sklearn:breast_cancer"
-feature_bound = 2.0
 public = true
 
 [data.held_out]
@@ -67,6 +73,9 @@ radius = 10.0
 epsilon = 1.0
 delta = 1e-4
 neighbours = "zero-out"
+
+[prepare]
+kind = "private"
 
 [report]
 baselines = true
@@ -100,16 +109,14 @@ def run(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     on: Annotated[Path | None, typer.Option("--on", help="A deployment's folder: its sites have the data.")] = None,
-    sign: Annotated[
-        Path | None, typer.Option("--sign", help="A key that signs the certificate; from: fedveil keys new.")
-    ] = None,
+    sign: Sign = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train, certify, report."""
     with progress(quiet) as watch:
         if on is None:
-            result = run_study(study, folder, resume=resume, watch=watch, sign=sign)
+            result = run_study(study, folder, resume=resume, watch=watch, sign=sign, system=telling(quiet, watch.stage))
         else:
             result = run_on(study, folder, on, resume=resume, watch=watch, tell=told(quiet), sign=sign)
     show_result(result, quiet, as_json)
@@ -119,7 +126,7 @@ def demo(folder: Out = Path("fedveil-demo"), quiet: Quiet = False, as_json: Json
     """The main job on built-in data: train across four hospitals, release only the last model, certify it."""
     study: Study = parse_study(DEMO, base=Path(), name="demo")
     with progress(quiet) as watch:
-        result = run_study(study, _fresh(folder), watch=watch)
+        result = run_study(study, _fresh(folder), watch=watch, system=telling(quiet, watch.stage))
     show_result(result, quiet, as_json)
 
 
@@ -128,13 +135,22 @@ def certify_run(
     signer: Annotated[
         Path | None, typer.Option("--signer", help="The public key of who must have signed the certificate.")
     ] = None,
+    answers: Annotated[
+        bool, typer.Option("--answers", help="Also a regulator's questions, point by point, and what is unprotected.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Recompute the certificate from the run's records alone, and say whether it matches."""
+    if holds_profile(folder) or holds_evaluation(folder) or holds_generator(folder):
+        require(signer is None, "--signer", "be left out: only runs are signed", str(signer))
+        require(not answers, "--answers", "be left out: they are about a run", answers)
+        _certify_alone(folder, as_json)
+        return
     wanted = None if signer is None else read_signer(signer)
     found, changes = certify_written(folder, __version__, EARLIER)
     signature = None if changes else check_signature(folder, found.text().encode(), wanted)
     signed = None if signature is None else {"signer": signature.signer.fingerprint, "checked": wanted is not None}
+    more = regulators_answers(folder) if answers and not changes else None
 
     def text() -> None:
         _certificate_table(found)
@@ -148,12 +164,37 @@ def certify_run(
             out().print(f"It was made by version {found.version} and recomputed by {__version__}.")
         if signature is not None:
             out().print(_signed(signature, checked=wanted is not None), highlight=False)
+        if more is not None:
+            tell_answers(more)
 
     told = {"matches": not changes, "differences": changes, "charged_more": list(found.charged_more)}
-    result = {**told, **json.loads(found.text()), "signature": signed}
+    result = {**told, **json.loads(found.text()), "signature": signed, **(more or {})}
     show(result, as_json, text)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
+
+
+def _certify_alone(folder: Path, as_json: bool) -> None:
+    """The same for what trains nothing: a profile, a generator, or the evaluation of a model on other records."""
+    found: AloneCertificate
+    if holds_profile(folder):
+        what, found = "a profile", certify_profile(folder, __version__)
+    elif holds_generator(folder):
+        what, found = "a generator", certify_synthesis(folder, __version__)
+    else:
+        what, found = "an evaluation", certify_evaluation(folder, __version__)
+    changes = differences(found, read_bytes(folder / "certificate.json"))
+
+    def text() -> None:
+        target = found.plan.target
+        out().print(f"certificate of {what}: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
+        plain_table(promised_rows(found.guarantees, found.sees))
+        told = "The certificate matches the records."
+        out().print(f"It does NOT match: {'; '.join(changes)}." if changes else told)
+
+    show({"matches": not changes, "differences": changes, **found.as_json()}, as_json, text)
+    if changes:
+        raise CannotCertify(f"The certificate in {folder} does not match the records: {'; '.join(changes)}.")
 
 
 def _signed(signature: Signature, *, checked: bool) -> str:
@@ -178,36 +219,6 @@ def report(folder: Folder, as_json: Json = False) -> None:
     show({"written": [str(path)]}, as_json, lambda: out().print(f"written: {path}"))
 
 
-@contextmanager
-def progress(quiet: bool) -> Iterator[Any]:
-    """Show a bar on standard error with rate, time left and what the run is charged."""
-    if quiet:
-        yield None
-        return
-    columns = (
-        TextColumn("round {task.completed} of {task.total}"),
-        BarColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[budget]}"),
-    )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("training", total=1, rate="", budget="")
-
-    def watch(now: Step) -> None:
-        if not bar.live.is_started:  # shown from the first round, so that an earlier refusal stays one sentence
-            bar.start()
-        rate = f"{now.rate:.0f}/s" if now.rate else ""
-        budget = f"charged: epsilon {rounded_up(now.epsilon)}" if now.epsilon < math.inf else "not private"
-        bar.update(task, completed=now.round, total=now.total, rate=rate, budget=budget)
-
-    try:
-        yield watch
-    finally:
-        if bar.live.is_started:
-            bar.stop()
-
-
 def _fresh(folder: Path) -> Path:
     """Prepare the folder of the demo, which may be repeated: remove only what an earlier demo left."""
     path = folder / "plan.toml"
@@ -221,6 +232,26 @@ def _fresh(folder: Path) -> Path:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "private", ignore_errors=True)
     return folder
+
+
+def telling(quiet: bool, stage: Callable[[str], None]) -> System:
+    """Return a system that tells the data holder on standard error what nobody else may know, unless it is to be quiet.
+
+    What it says is computed from the records without noise, so it goes into no file that is published.
+    """
+    console = Console(stderr=True)
+    if quiet:
+        return System(tell=stage)
+    told: list[str] = []
+
+    def note(text: str) -> None:
+        told.append(text)
+        if len(told) <= _MOST_NOTES:
+            console.print(f"for the data holder alone: {text}", highlight=False, markup=False)
+        elif len(told) == _MOST_NOTES + 1:
+            console.print("for the data holder alone: and more of that kind", highlight=False)
+
+    return System(tell=stage, note=note)
 
 
 def told(quiet: bool) -> Callable[[str, str], None]:
@@ -252,7 +283,10 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
         plan = certificate.plan
         _plan_text(plan)
         _certificate_table(certificate)
+        if plan.selection is not None:
+            out().print(f"tuning: candidate {plan.selection.chosen + 1} of {len(plan.candidates)} was the best.")
         tell_quality(result.metrics)
+        tell_evaluation(result.metrics)
         if signer is not None:
             out().print(f"signed by {signer}", highlight=False, soft_wrap=True)
         out().print(f"written: {result.folder} (open {result.folder / 'report.html'})")
@@ -263,7 +297,7 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
 
 def _plan_text(plan: Plan) -> None:
     data, target = plan.data, plan.target
-    facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(data, target))
+    facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(plan.setup))
     out().print(
         f"{plan.name}: {plan.model.kind}, {plan.dimension} parameters; {data.records} records of "
         f"{data.clients} clients; {plan.method.kind}: {facts}."
@@ -271,6 +305,8 @@ def _plan_text(plan: Plan) -> None:
     if plan.preparation is not None:
         cost = "; ".join(f"{name}: {value}" for name, value in preparation_facts(plan.preparation, target))
         out().print(f"preparation: {cost}.")
+    if plan.evaluation is not None:
+        out().print(f"{'; '.join(f'{name}: {value}' for name, value in evaluation_facts(plan.evaluation, target))}.")
 
 
 def _certificate_table(certificate: Certificate) -> None:
@@ -316,6 +352,7 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "reason": planned.draft.reason,
         "method": plan.method.table(),
         **({} if plan.preparation is None else {"preparation": plan.preparation.table()}),
+        **({} if plan.evaluation is None else {"evaluation": plan.evaluation.table()}),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
         "every_model_seen": _every_model_seen(plan),
@@ -324,7 +361,7 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
 
 def _every_model_seen(plan: Plan) -> dict[str, float | None] | None:
     """Return epsilon at a hidden run's noise if every model were seen, by how the records are sampled."""
-    if not plan.method.hides:
+    if not plan.hides:
         return None
     found = seen_by_all(plan.hidden.run, plan.target.delta)
     return {"as dealt": found.known, "Poisson draws": found.poisson, "independent draws": found.independent}

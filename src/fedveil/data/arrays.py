@@ -1,13 +1,13 @@
 """Make records from arrays that a Python program already has, by the same rule as for files."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.features import features_of
-from fedveil.data.fingerprint import rows_read
+from fedveil.data.fingerprint import rows_of, rows_read
 from fedveil.data.labels import class_indices, scaled
 from fedveil.data.missing import settle_missing
 from fedveil.data.preparation import Preparation
@@ -15,7 +15,8 @@ from fedveil.data.records import Records
 from fedveil.data.rows import total_bound
 from fedveil.data.spec import Source, Span
 from fedveil.data.split import natural_owners
-from fedveil.data.table import Array, from_block
+from fedveil.data.table import Array, Table, from_block
+from fedveil.importing import give
 
 
 def records_from_arrays(
@@ -28,12 +29,15 @@ def records_from_arrays(
     target_scale: Span | None = None,
     scale: Span | None = None,
     intercept: float = 1.0,
+    feature_map: Callable[..., Any] | str | None = None,
 ) -> Records:
     """Return records from rows ``X``, labels ``y`` and the client of each row (without clients, each record is its
     own).
 
-    Rows are cut to norm ``bound``. ``classes``: how many if labels are 0, 1, ..., or the labels in order; or give
-    ``target_scale`` for a number to predict. ``scale``: one public range for all columns, mapped to [-1, 1].
+    A frame of pandas or polars keeps the names of its columns. Rows are cut to norm ``bound``. ``classes``: how many if
+    labels are 0, 1, ..., or the labels in order; or give ``target_scale`` for a number to predict. ``scale``: one
+    public range for all columns, mapped to [-1, 1]. ``feature_map``: a public function of rows (or its name) that every
+    scaled row goes through before it is cut.
 
     >>> records = records_from_arrays([[3.0, 4.0], [0.0, 0.5]], [0, 1], ["a", "b"], bound=1.0, classes=2)
     >>> records.features.round(6).tolist(), records.names
@@ -47,6 +51,7 @@ def records_from_arrays(
         classes=declared,
         target_scale=target_scale,
         default_scale=scale,
+        feature_map=None if feature_map is None else give(feature_map),
     )
     block = _array("X", X, 2)
     require(block.dtype.kind in "biuf", "X", "hold numbers", str(block.dtype))
@@ -54,17 +59,14 @@ def records_from_arrays(
     require(target.dtype.kind in "biufU", "y", "hold numbers or texts", str(target.dtype))
     numeric = target_scale is None or target.dtype.kind in "biuf"
     require(numeric, "y", "hold numbers when target_scale is given", str(target.dtype))
-    table = from_block(source, "X", block, target, tuple(str(j) for j in range(block.shape[1])), "row")
-    # hashed now, because the caller may change the arrays later
-    raw = None if table.raw is None else rows_read([table.raw.digests()])
+    table = from_block(source, "X", block, target, _names(X, block.shape[1]), "row")
+    # hashed now, because the caller may change the arrays later; names do not enter, so an array of the same numbers
+    # has the same books
+    numbered = {str(place): column for place, column in enumerate(block.T)}
+    raw = rows_read([rows_of(numbered | {"label": target}).digests()])
     table, _ = settle_missing(table, source)
-    features, _ = features_of(table, source)
-    if target_scale is not None:
-        targets, count = scaled(table.target, source.target_scale or target_scale), 0
-    else:
-        known = source.classes if source.classes is not None else 0
-        targets = class_indices(table.target, known, "label", table.place)
-        count = known if isinstance(known, int) else len(known)
+    features, entries = features_of(table, source)
+    targets, count = _targets(source, table)
     owner, names = _owners(clients, len(table))
     return Records(
         features=features,
@@ -75,8 +77,24 @@ def records_from_arrays(
         classes=count,
         names=names,
         raw=raw,
-        preparation=Preparation.of(source, table.choice),
+        preparation=Preparation.of(source, table.choice, len(entries)),
     )
+
+
+def _targets(source: Source, table: Table) -> tuple[Array, int]:
+    """Return what is to be predicted, as the model takes it, and the number of classes (0 for a number)."""
+    if source.target_scale is not None:
+        return scaled(table.target, source.target_scale), 0
+    known = source.classes if source.classes is not None else 0
+    found = class_indices(table.target, known, "label", table.place)
+    return found, known if isinstance(known, int) else len(known)
+
+
+def _names(X: Any, count: int) -> tuple[str, ...]:
+    """The names of a frame's columns; an array's are numbered."""
+    given = getattr(X, "columns", None)
+    names = tuple(str(place) for place in range(count)) if given is None else tuple(map(str, given))
+    return names if len(names) == count else tuple(str(place) for place in range(count))
 
 
 def _owners(clients: Any, rows: int) -> tuple[Any, tuple[str, ...]]:

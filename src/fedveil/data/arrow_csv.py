@@ -6,7 +6,8 @@ the first record that was not handed out.
 """
 
 import importlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedveil.data.column import Cells
 from fedveil.data.read_csv import delimiter_of
 from fedveil.data.spec import Source
 
-_BLOCK = 2**22  # bytes read at a time
+_BLOCK = 2**21  # bytes read at a time: about what a processor keeps close
 
 
 class NotPlain(Exception):
@@ -27,7 +28,8 @@ def arrow_chunks(
     source: Source, path: Path, names: tuple[str, ...], wanted: Mapping[str, bool], rows: int
 ) -> Generator[dict[str, Cells]]:
     """Named columns of some records at a time."""
-    if path.suffix == ".gz" or not source.header or len(names) == 1:
+    usual = source.decimal == "." and source.thousands is None
+    if path.suffix == ".gz" or not source.header or len(names) == 1 or not usual:
         raise NotPlain
     try:
         arrow, reader = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.csv")
@@ -54,7 +56,7 @@ def arrow_chunks(
                 ),
             }
             with reader.open_csv(stream, **options) as opened:  # closed, or its threads would outlive us
-                for batch in opened:
+                for batch in _ahead(opened):
                     for start in range(0, batch.num_rows, rows):
                         part = batch.slice(start, rows)
                         yield {name: _cells(part.column(name), wanted[name]) for name in here}
@@ -62,10 +64,20 @@ def arrow_chunks(
         raise NotPlain from error
 
 
+def _ahead(batches: Iterator[Any]) -> Generator[Any]:
+    """Return the same batches; while one is worked on, another thread reads the next."""
+    with ThreadPoolExecutor(1) as other:
+        coming = other.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = other.submit(next, batches, None)
+            yield batch
+
+
 def _cells(column: Any, numbers: bool) -> Cells:
     if numbers:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
-    texts = [text.strip() for text in column.to_pylist()]
-    if any('"' in text for text in texts):
+    coded = column.dictionary_encode()  # categories repeat: look at every word once
+    words = [text.strip() for text in coded.dictionary.to_pylist()]
+    if any('"' in word for word in words):
         raise NotPlain
-    return np.array(texts, dtype=np.str_)
+    return np.asarray(np.array(words, dtype=np.str_)[coded.indices.to_numpy(zero_copy_only=False)])

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,8 @@ from fedveil.checks import require
 from fedveil.limits import TEXT, check_cells
 
 WHOLE = re.compile("[+-]?[0-9]+")
+# Ways to write a number, tried in this order: 1,234 is a thousand before it is a decimal, since groups are of three.
+WRITINGS = ((".", None), (".", ","), (",", None), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
 Numbers = NDArray[np.float64]
 Place = Callable[[int], str]  # describes the place of a row in messages: "heart.csv, line 7"
 
@@ -33,6 +36,42 @@ def canonical(value: object) -> str:
     return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
 
 
+def usual_writing(texts: Sequence[str], decimal: str, thousands: str | None) -> Sequence[str]:
+    """Return numbers that are written with these signs as they are usually written; other texts stay as they are.
+
+    >>> usual_writing(["1.234,5", "7", "A,B"], ",", ".")
+    ['1234.5', '7', 'A,B']
+    """
+    if decimal == "." and thousands is None:
+        return texts
+    pattern = _pattern(decimal, thousands)
+
+    def usual(text: str) -> str:
+        joined = text if thousands is None else text.replace(thousands, "")
+        return joined.replace(decimal, ".")
+
+    return [usual(text) if pattern.fullmatch(text) else text for text in texts]
+
+
+@cache
+def _pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
+    grouped = "" if thousands is None else rf"[0-9]{{1,3}}(?:{re.escape(thousands)}[0-9]{{3}})+|"
+    point = re.escape(decimal)
+    return re.compile(rf"[+-]?(?:(?:{grouped}[0-9]+)(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def writing_of(texts: Collection[str]) -> tuple[str, str | None] | None:
+    """Return the signs (decimal, thousands) with which all these texts are numbers, the usual ones first; else None.
+
+    >>> writing_of(["1,5", "2"]), writing_of(["1,234", "7"]), writing_of(["1.234,5"]), writing_of(["A"])
+    ((',', None), ('.', ','), (',', '.'), None)
+    """
+    for decimal, thousands in WRITINGS:
+        if texts and all(_pattern(decimal, thousands).fullmatch(text) for text in texts):
+            return decimal, thousands
+    return None
+
+
 def numbers_of(texts: Sequence[str], missing: Collection[str], column: str, place: Place) -> Numbers:
     """Return the texts of a column as numbers, with NaN for each of ``missing``.
 
@@ -50,10 +89,24 @@ def numbers_of(texts: Sequence[str], missing: Collection[str], column: str, plac
         if text in missing:
             continue
         name = f"{place(row)}, column {column!r}"
-        hint = "List it under data.missing, or declare the column under data.categories, or leave it out (data.ignore)."
+        hint = written_otherwise(text) or (
+            "List it under data.missing, or declare the column under data.categories, or leave it out (data.ignore)."
+        )
         require("_" not in text and not math.isnan(_number_or_nan(text)), name, "be a number", text, hint)
         require(math.isfinite(_number_or_nan(text)), name, "be a finite number", text)
     return found
+
+
+def written_otherwise(text: str) -> str:
+    """Return a hint for a number that is written with other signs; empty for any other text."""
+    found = writing_of([text])
+    if found is None or found == WRITINGS[0]:
+        return ""
+    if text.count(",") == 1 and "." not in text and " " not in text:  # 1,234 may be either
+        whole = ' or, if it separates thousands, data.thousands = ","' if found == (".", ",") else ""
+        return f'Is it a decimal comma? State data.decimal = ","{whole}.'
+    decimal = "" if found[0] == "." else f'data.decimal = "{found[0]}" and '
+    return f'Are thousands set apart? State {decimal}data.thousands = "{found[1]}".'
 
 
 def texts_of(texts: Sequence[str], column: str, file: str) -> NDArray[np.str_]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fedveil.checks import require
 from fedveil.data.cells import canonical, numbers_of
 from fedveil.data.missing import NUMBER
-from fedveil.data.spec import RULES, Fill, Span
+from fedveil.data.spec import Fill, Span
+from fedveil.data.spec_rules import RULES
 from fedveil.data.tables import label, nearest, number, sequence, span
 from fedveil.values import Indices, Matrix, Vector
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
+from fedveil.data.feature_map import map_names, mapped_rows
 from fedveil.data.rows import cut_rows
 from fedveil.data.spec import Source
 from fedveil.data.table import Table
@@ -28,6 +29,7 @@ class Layout:
     limit: Vector  # 1 for a column with a public range, otherwise infinite
     middle: Vector
     half: Vector
+    bent: tuple[tuple[int, float], ...] = ()  # numeric columns measured by arcsinh(x / unit), with their units
 
 
 def layout_of(table: Table, source: Source) -> Layout:
@@ -45,10 +47,22 @@ def layout_of(table: Table, source: Source) -> Layout:
     if source.intercept:
         names.append("intercept")
     spans = [source.scale.get(column, source.default_scale) for column in table.choice.numbers]
+    bent = [(place, source.bend[name]) for place, name in enumerate(table.choice.numbers) if name in source.bend]
+    for place, unit in bent:
+        low, high = np.arcsinh(np.array(spans[place]) / unit).tolist()
+        spans[place] = (low, high)
     limit = np.array([np.inf if span is None else 1.0 for span in spans])
     middle = np.array([0.0 if span is None else span[0] / 2 + span[1] / 2 for span in spans])
     half = np.array([1.0 if span is None else span[1] / 2 - span[0] / 2 for span in spans])
-    return Layout(names=tuple(names), slots=tuple(slots), starts=starts, limit=limit, middle=middle, half=half)
+    return Layout(
+        names=tuple(names),
+        slots=tuple(slots),
+        starts=starts,
+        limit=limit,
+        middle=middle,
+        half=half,
+        bent=tuple(bent),
+    )
 
 
 def features_of(table: Table, source: Source) -> tuple[Matrix, tuple[str, ...]]:
@@ -63,6 +77,8 @@ def features_of(table: Table, source: Source) -> tuple[Matrix, tuple[str, ...]]:
     for start in range(0, len(table), step):
         part = slice(start, min(start + step, len(table)))
         scaled = table.numbers[part].astype(np.float64)
+        for place, unit in layout.bent:
+            scaled[:, place] = np.arcsinh(np.clip(scaled[:, place] / unit, -1e300, 1e300))
         scaled -= layout.middle
         with np.errstate(over="ignore"):  # overflow far outside a narrow range is cut in the next line
             scaled /= layout.half
@@ -71,7 +87,11 @@ def features_of(table: Table, source: Source) -> tuple[Matrix, tuple[str, ...]]:
         rows[part, where] = scaled
         for column, code in codes.items():
             rows[np.arange(part.start, part.stop), layout.starts[column] + code[part]] = 1.0
-        cut_rows(rows[part, :width], source.feature_bound, source.intercept)
+        if source.feature_map is None:
+            cut_rows(rows[part, :width], source.feature_bound, source.intercept)
+    if source.feature_map is not None:
+        rows = mapped_rows(source.feature_map, rows[:, :width], source.feature_bound, source.intercept)
+        return rows, (*map_names(rows.shape[1] - (source.intercept > 0)), *(["intercept"] if source.intercept else []))
     if source.intercept:
         rows[:, -1] = source.intercept
     return rows, layout.names

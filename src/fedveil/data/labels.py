@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.cells import canonical
@@ -11,6 +12,14 @@ from fedveil.data.table import Array
 from fedveil.values import Vector
 
 Classes = tuple[str, ...] | int
+
+
+def unlisted(target: Array, classes: Classes) -> NDArray[np.bool_]:
+    """Return which rows have a label that is not among the classes."""
+    words, inverse = np.unique(target, return_inverse=True)
+    allowed = {str(k) for k in range(classes)} if isinstance(classes, int) else set(classes)
+    strange = np.array([canonical(word) not in allowed for word in words.tolist()], dtype=np.bool_)
+    return np.asarray(strange[inverse.reshape(-1)])
 
 
 def class_indices(target: Array, classes: Classes, name: str, place: Callable[[int], str]) -> Vector:
@@ -24,7 +33,8 @@ def class_indices(target: Array, classes: Classes, name: str, place: Callable[[i
         row = int(unknown[0])
         shown = ", ".join(allowed[:12]) + (", ..." if len(allowed) > 12 else "")
         got = canonical(target[row])
-        require(False, f"{place(row)}, {name}", f"be one of data.classes: {shown}", got, "Declare every label.")
+        hint = 'Declare every label, or leave out such records: data.unlisted = "drop-row".'
+        require(False, f"{place(row)}, {name}", f"be one of data.classes: {shown}", got, hint)
     return np.asarray(codes)
 
 

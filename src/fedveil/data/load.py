@@ -140,7 +140,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         bound=total_bound(source.feature_bound, source.intercept),
         dropped_rows=int(dropped.sum()),
         feature_names=names,
-        preparation=Preparation.of(source, whole.choice),
+        preparation=Preparation.of(source, whole.choice, len(names)),
         raw=raw,
     )
 
@@ -194,7 +194,7 @@ def targets_of(table: Table, source: Source) -> tuple[Vector, int]:
 def client_of(table: Table, source: Source, split: Split, base: Path) -> Array | None:
     """What the data says about owners, when the split asks it."""
     if split.kind == "file":
-        folder = source.shipped is None and (base / source.source).is_dir()
+        folder = source.shipped is None and not source.database and (base / source.source).is_dir()
         require(folder, "data.source", 'be a folder when clients.kind is "file"', source.source)
         return np.array(client_names(table))[table.file_of]
     if split.kind == "column":

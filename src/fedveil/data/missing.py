@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.cells import canonical
-from fedveil.data.spec import Fill, Source
+from fedveil.data.labels import unlisted
+from fedveil.data.spec import OTHER, Fill, Source
 from fedveil.data.table import Array, Table
 
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")  # numbers as canonical() spells them
@@ -78,6 +79,8 @@ def _settle_text(table: Table, source: Source, column: str, dropped: Mask) -> Ar
     marks = {canonical(word) for word in source.missing} | {"nan"}
     absent = [word not in allowed and word in marks for word in spelt]
     gone = np.array(absent, dtype=np.bool_)[inverse]
+    if OTHER in allowed:
+        spelt = [word if word in allowed or away else OTHER for word, away in zip(spelt, absent, strict=True)]
     width = max(len(word) for word in (*spelt, *allowed)) or 1
     found = np.array(spelt, dtype=f"U{width}")[inverse]
     if gone.any():
@@ -100,6 +103,8 @@ def settle_labels(table: Table, source: Source, dropped: Mask) -> None:
         given = source.fill.get(name, source.default_fill)
         if gone.any():
             rule_for(table, given if given == "drop-row" else "refuse", gone, name, dropped)
+    if source.unlisted == "drop-row" and source.classes is not None:
+        dropped |= unlisted(table.target, source.classes)
 
 
 def _absent(values: Array, source: Source, declared: tuple[str, ...]) -> Mask:

@@ -5,6 +5,7 @@ columns. Nothing in it is read from single records: classes and categories are d
 """
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -14,15 +15,17 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.data.cells import canonical
 from fedveil.data.column import Cells, Column, Mask, Place
+from fedveil.data.feature_map import check_name, map_names, mapped_rows
 from fedveil.data.rows import cut_rows, total_bound
-from fedveil.data.spec import MISSING, Source, Span
+from fedveil.data.spec import MISSING, OTHER, Source, Span
 from fedveil.data.table import Choice
 from fedveil.data.tables import known_keys, number, sequence, span, stated, whole
 from fedveil.tables import filled, table
 from fedveil.values import Matrix, Vector
 
 Absent = Literal["refuse", "fill"]
-READING = ("format", "files", "header", "names", "delimiter", "features")  # of a Source: how its files are read
+# of a Source: how its files are read
+READING = ("format", "files", "header", "names", "delimiter", "features", "decimal", "thousands")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class Labels:
     """What is predicted: one of ``classes``, or a number in the public range ``span``.
 
     ``numbered``: the classes are 0, 1, ..., and are given as whole numbers. ``above``: class 1 is a target above this.
+    ``event`` and ``ends``: the classes are what was seen of a person by the ends of these intervals; ``name`` is then
+    the column of times, and ``event`` that of events.
     """
 
     name: str | None = None
@@ -37,6 +42,8 @@ class Labels:
     numbered: bool = False
     above: float | None = None
     span: Span | None = None
+    event: str | None = None
+    ends: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         words = sequence("The classes of a model", self.classes)
@@ -49,6 +56,10 @@ class Labels:
             object.__setattr__(self, "span", span("The range of a target", self.span))
         if self.above is not None:
             object.__setattr__(self, "above", number("The threshold of a target", self.above))
+        ends = tuple(number("The end of an interval", end) for end in sequence("The ends of intervals", self.ends))
+        object.__setattr__(self, "ends", ends)
+        paired = len(words) == 2 * len(ends) if ends else self.event is None
+        require(paired, "The classes of a model", "be two for each interval, with a column of events", words[:6])
         require(bool(words) != (self.span is not None), "A model", "have either classes or a range to predict", words)
 
     @classmethod
@@ -61,7 +72,7 @@ class Labels:
         given = source.classes if source.classes is not None else 0
         counted = isinstance(given, int)
         words = tuple(str(k) for k in range(given)) if isinstance(given, int) else given
-        return cls(name=name, classes=words, numbered=counted)
+        return cls(name=name, classes=words, numbered=counted, event=source.event, ends=source.intervals)
 
     def own_unit(self, scores: Vector) -> Vector:
         """Numbers from [-1, 1] back to the target's own unit; not cut to its range."""
@@ -76,7 +87,9 @@ class Preparation:
     ``reading``: how files of such records are read, as the study states it. ``absent``: whether a column that the data
     do not have at all is refused, or counts as missing in every record ("fill"), where there is a value to fill in.
     ``slots``: the place in a row of each feature, columns one after another (none: in that order); ``width``: how many
-    entries there are but for the constant one, if some are unused and always 0.
+    entries there are but for the constant one, if some are unused and always 0. ``components``: directions among these
+    entries onto which a row is projected after its cut; what comes out is multiplied by ``stretch`` and cut again.
+    ``feature_map``: a public function that a row goes through before its cut; ``map_width``: how many numbers it gives.
     """
 
     columns: tuple[Column, ...]
@@ -88,6 +101,10 @@ class Preparation:
     absent: Absent = "refuse"
     slots: tuple[int, ...] = ()
     width: int | None = None
+    components: tuple[tuple[float, ...], ...] = ()
+    stretch: float = 1.0
+    feature_map: str | None = None
+    map_width: int = 0
 
     def __post_init__(self) -> None:
         require(len(self.columns) >= 1, "A model", "have at least one column", self.columns)
@@ -100,13 +117,19 @@ class Preparation:
         require(all(isinstance(m, str) for m in marks), "The marks of a missing value", "be texts", marks)
         object.__setattr__(self, "missing", marks)
         _check_slots(self)
+        _check_components(self)
+        _check_map(self)
         require(self.absent in get_args(Absent), "absent", 'be "refuse" or "fill"', self.absent)
         object.__setattr__(self, "reading", known_keys(self.reading, READING, "reading"))
         _ = self.source("new.csv")  # refuses a way of reading that no study could state
 
     @classmethod
-    def of(cls, source: Source, choice: Choice) -> "Preparation":
-        """Of a study's source, completed by what is published about it, and the columns that were chosen."""
+    def of(cls, source: Source, choice: Choice, width: int) -> "Preparation":
+        """Of a study's source, completed by what is published about it, and the columns that were chosen.
+
+        ``width``: how many entries a row has, with the constant one.
+        """
+        mapped = source.feature_map is not None
         columns = tuple(_column(source, name) for name in choice.features)
         shown = {key: value for key, value in stated(source).items() if key in READING}
         return cls(
@@ -116,6 +139,8 @@ class Preparation:
             intercept=source.intercept,
             missing=source.missing,
             reading=shown,
+            feature_map=source.feature_map,
+            map_width=width - (source.intercept > 0) if mapped else 0,
         )
 
     @property
@@ -127,7 +152,11 @@ class Preparation:
     def features(self) -> tuple[str, ...]:
         """The entries of a row."""
         inner = self.entries
-        if self.slots or self.width is not None:
+        if self.feature_map is not None:
+            inner = map_names(self.map_width)
+        elif self.components:
+            inner = tuple(f"component {place + 1}" for place in range(len(self.components)))
+        elif self.slots or self.width is not None:
             placed = dict(zip(self.places, inner, strict=True))
             inner = tuple(placed.get(place, f"(unused {place})") for place in range(self.length))
         return (*inner, "intercept") if self.intercept else inner
@@ -144,7 +173,7 @@ class Preparation:
 
     @property
     def length(self) -> int:
-        """The entries of a row but for the constant one."""
+        """The entries of a row but for the constant one, before it is projected."""
         return len(self.entries) if self.width is None else self.width
 
     @property
@@ -172,10 +201,35 @@ class Preparation:
             else:
                 rows[:, places[start]] = column.numbers(given, self.missing, place, dropped)
             start += column.width
+        if self.feature_map is not None:
+            return self._mapped(self.feature_map, rows[:, :width]), dropped
         cut_rows(rows[:, :width], self.bound, self.intercept)
+        if self.components:
+            rows = self._projected(rows[:, :width])
         if self.intercept:
             rows[:, -1] = self.intercept
         return rows, dropped
+
+    def _projected(self, rows: Matrix) -> Matrix:
+        """Rows along the components, row by row, since a product of matrices may round a row beside others differently.
+
+        The last entry is left for the constant one.
+        """
+        count = len(self.components)
+        found = np.zeros((len(rows), count + (self.intercept > 0)))
+        found[:, :count] = np.einsum("ij,kj->ik", rows, np.array(self.components)) * self.stretch
+        cut_rows(found[:, :count], self.bound, self.intercept)
+        return found
+
+    def _mapped(self, name: str, rows: Matrix) -> Matrix:
+        """Rows through the feature map; it must make as many numbers as in training."""
+        if not len(rows):
+            return np.zeros((0, self.map_width + (self.intercept > 0)))
+        found = mapped_rows(name, rows, self.bound, self.intercept)
+        width = found.shape[1] - (self.intercept > 0)
+        hint = "It is not the map that the model was trained with."
+        require(width == self.map_width, "data.feature_map", f"give {self.map_width} numbers", width, hint)
+        return found
 
     def _cells(self, column: Column, cells: Mapping[str, Cells], count: int, names: tuple[str, ...]) -> Cells:
         found = cells.get(column.name)
@@ -221,6 +275,26 @@ class Preparation:
         return cls(**values)
 
 
+def _check_components(preparation: Preparation) -> None:
+    rows = [sequence("A component of a model", one) for one in sequence("Components", preparation.components)]
+    right = all(len(one) == preparation.length for one in rows)
+    right = right and all(isinstance(x, int | float) and math.isfinite(x) for one in rows for x in one)
+    require(right, "The components of a model", f"be rows of {preparation.length} finite numbers", len(rows))
+    object.__setattr__(preparation, "components", tuple(tuple(float(x) for x in one) for one in rows))
+    object.__setattr__(preparation, "stretch", number("The model's stretch", preparation.stretch))
+    require(preparation.stretch > 0, "The model's stretch", "be positive", preparation.stretch)
+
+
+def _check_map(preparation: Preparation) -> None:
+    name, width = preparation.feature_map, whole("The numbers of a feature map", preparation.map_width, 0)
+    fits = (width >= 1) == (name is not None)
+    require(fits, "map_width", "be given with a feature map, and only then", (name, width))
+    if name is not None:
+        check_name(name)
+        plain = not preparation.components and not preparation.slots and preparation.width is None
+        require(plain, "A feature map", "go with columns as the study states them", "learned ones")
+
+
 def _check_slots(preparation: Preparation) -> None:
     width, count = preparation.width, len(preparation.entries)
     slots = sequence("The places of features", preparation.slots)
@@ -234,7 +308,9 @@ def _check_slots(preparation: Preparation) -> None:
 def _column(source: Source, name: str) -> Column:
     fill = source.fill.get(name, source.default_fill)
     if name not in source.categories:
-        return Column(name=name, range=source.scale.get(name, source.default_scale), fill=fill)
+        span, unit = source.scale.get(name, source.default_scale), source.bend.get(name, 0.0)
+        return Column(name=name, range=span, unit=unit, fill=fill)
     words = source.categories[name]
     fitting = fill in ("refuse", "drop-row") or canonical(fill) in words
-    return Column(name=name, categories=words, fill=canonical(fill) if fitting else "refuse")
+    unknown = OTHER if OTHER in words else "refuse"
+    return Column(name=name, categories=words, fill=canonical(fill) if fitting else "refuse", unknown=unknown)

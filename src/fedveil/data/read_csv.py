@@ -1,6 +1,7 @@
 """Read comma-separated text, with or without a header; a wrong cell is reported by line and column."""
 
 import csv
+import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import IO
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.data.cells import numbers_of, texts_of
+from fedveil.data.cells import numbers_of, texts_of, usual_writing
 from fedveil.data.fingerprint import digested, rows_read
 from fedveil.data.opening import lines_of, text_of
 from fedveil.data.spec import Source
@@ -20,6 +21,7 @@ from fedveil.limits import check_cells, check_columns
 CHUNK = 2_000_000  # cells converted to arrays at a time, because Python texts are large
 MOST_ROWS = 20_000  # largest number of rows in a chunk
 Row = tuple[int, list[str]]
+DELIMITERS = (";", "\t", "|")  # that are looked for where a comma separates nothing
 
 
 def read_csv(source: Source, path: Path) -> Table:
@@ -61,6 +63,10 @@ def csv_rows(source: Source, path: Path, text: IO[str]) -> tuple[tuple[str, ...]
     first = next(rows, None)
     require(first is not None, path.name, "hold at least one row", "an empty file")
     names, ahead = _names(source, first or (0, []), path.name)
+    if len(names) == 1 and source.delimiter is None:
+        other = next((sign for sign in DELIMITERS if sign in (first or (0, [""]))[1][0]), None)
+        hint = f"Its columns seem to be separated by {other!r}: state data.delimiter = {json.dumps(other)}."
+        require(other is None, path.name, f"have its columns separated by {delimiter!r}", names[0], hint)
     return names, ahead, rows
 
 
@@ -101,6 +107,10 @@ def _chunk(
         require(right, f"{file}, line {line},", f"have {len(names)} cells", len(cells), "Is data.delimiter right?")
     lines = np.array([line for line, _ in rows], dtype=np.int64)
     columns = dict(zip(names, zip(*(cells for _, cells in rows), strict=True), strict=True)) if rows else {}
+    # without a header the names come from the study
+    held = columns if source.header else dict(enumerate(columns.values()))
+    raw = digested({str(name): cells for name, cells in held.items()}) if rows else b""  # as the file has them
+    columns = {name: tuple(usual_writing(cells, source.decimal, source.thousands)) for name, cells in columns.items()}
     missing = frozenset(source.missing)
 
     def number(name: str) -> Array:
@@ -115,7 +125,4 @@ def _chunk(
     label = str(choice.target)
     target = text(label) if choice.target_is_text else number(label)
     client = text(choice.client) if choice.client is not None else lines
-    # without a header the names come from the study
-    held = columns if source.header else dict(enumerate(columns.values()))
-    raw = digested({str(name): cells for name, cells in held.items()}) if rows else b""
     return lines, numbers, {name: text(name) for name in choice.texts}, target, client, raw

@@ -137,6 +137,12 @@ class Records:
         return digest.hexdigest()
 
 
+def may_share_clients(train: Records, held: Records) -> bool:
+    """Return whether a client may own records of both kinds: yes, unless all are named and no name is on both sides."""
+    named = bool(train.names) and bool(held.names)
+    return not named or bool(set(train.names) & set(held.names))
+
+
 def _check_arrays(records: Records) -> None:
     features, rows = records.features, len(records.targets)
     fine = isinstance(features, np.ndarray) and features.dtype == np.float64 and features.flags.c_contiguous

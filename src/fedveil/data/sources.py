@@ -5,14 +5,17 @@ from pathlib import Path
 
 from fedveil.checks import require
 from fedveil.data.opening import failing_clearly
+from fedveil.data.read_columns import from_columns
 from fedveil.data.read_csv import read_csv
 from fedveil.data.read_idx import read_idx
 from fedveil.data.read_libsvm import read_libsvm
 from fedveil.data.read_npz import read_npz
 from fedveil.data.read_parquet import read_parquet
 from fedveil.data.read_sklearn import read_shipped
+from fedveil.data.read_sql import read_sql
 from fedveil.data.spec import Source
 from fedveil.data.table import Table, joined
+from fedveil.data.watched import read_watched
 from fedveil.errors import BadValue
 
 SUFFIXES = {
@@ -39,8 +42,14 @@ def read(source: Source, base: Path) -> tuple[Table, Source]:
 
     Relative paths start from ``base``.
     """
+    if source.event is not None:
+        return read_watched(source, lambda inner: read(inner, base))
     if source.shipped is not None:
         return read_shipped(source, source.shipped)
+    if source.frame is not None:
+        return from_columns(source, source.source, source.frame), source
+    if source.database:
+        return read_sql(source, base), source
     path = base / source.source
     with failing_clearly(source.source):
         if path.is_dir():

@@ -1,11 +1,15 @@
 """What a study states about its data: where they are, the public rule for features, and who owns which record."""
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 from fedveil.checks import require
+from fedveil.data.address import is_database, without_secret
 from fedveil.data.cells import canonical
+from fedveil.data.feature_map import check_stated
+from fedveil.data.spec_rules import RULES, check_writing, interval_classes
 from fedveil.data.tables import (
     by_column,
     field_names,
@@ -29,7 +33,10 @@ Fill = float | str
 Learned = Literal["nothing", "unstated", "all"]
 SHIPPED = ("breast_cancer", "digits", "wine", "diabetes")  # with scikit-learn
 MISSING = ("", "?", "NA", "nan", "NaN")
-RULES = ("refuse", "drop-row")
+OTHER = "(other)"  # a category of this name stands for every word that data.categories does not list
+APART = ("learned", "secret", "frame")  # fields that no study states as keys
+# keys that studies of the first version did not have
+LATER = ("bend", "decimal", "event", "feature_map", "intervals", "query", "thousands", "unlisted")
 PLACES: dict[str, Places] = {"column": "client column", "file": "file names", "dirichlet": "labels"}
 
 
@@ -37,13 +44,19 @@ PLACES: dict[str, Places] = {"column": "client column", "file": "file names", "d
 class Source:
     """Where records are, and the fixed public rule that turns them into bounded rows; nothing is learned from the data.
 
-    ``source``: a path, or ``sklearn:NAME``. ``scale``: public ranges, mapped to [-1, 1] after cutting what lies
-    outside. Labels: ``classes`` (in order, or how many when they are 0, 1, ...), or ``label_above`` (1 where the target
-    is larger), or ``target_scale`` for regression. Rows are cut to norm ``feature_bound``, then ``intercept`` is
-    appended as a constant column (0: none). ``public`` declares that these records are known to everybody: the one
-    place where a study says so. ``learned``: what of the rule is left to a private preparation, which is no key of
-    [data] (the [prepare] table decides it): nothing, what the study and published descriptions leave open, or all that
-    the study itself leaves open.
+    ``source``: a path, ``sklearn:NAME``, or the address of a database, whose password is kept apart as ``secret``
+    and shown nowhere; ``query`` selects its rows. ``frame``: columns that a program brings, in place of a source.
+    ``scale``: public ranges, mapped to [-1, 1] after cutting what lies outside. Labels: ``classes`` (in order, or
+    how many when they are 0, 1, ...), or ``label_above`` (1 where the target is larger), or ``target_scale`` for
+    regression, or ``intervals`` (where each ends) for persons who were watched for the time in the target, with
+    ``event``, the column that says whether something was seen to happen then. Rows are cut to norm
+    ``feature_bound``, then ``intercept`` is appended as a constant column (0: none). ``bend``: a column with a
+    range is measured by arcsinh(x / bend), nearly a logarithm. ``decimal`` and ``thousands``: how numbers are
+    written in a CSV file. ``unlisted``: what becomes of a record whose label is not among ``classes``.
+    ``feature_map``: a public function that every scaled row goes through before it is cut. ``public`` declares that
+    these records are known to everybody: the one place where a study says so. ``learned``: what of the rule is left
+    to a private preparation, which is no key of [data] (the [prepare] table decides it): nothing, what the study and
+    published descriptions leave open, or all that the study itself leaves open.
     """
 
     source: str
@@ -71,6 +84,16 @@ class Source:
     client_column: str | None = None
     public: bool = False
     learned: Learned = field(default="nothing", repr=False)
+    bend: Mapping[str, float] = field(default_factory=dict, repr=False)
+    decimal: str = field(default=".", repr=False)
+    thousands: str | None = field(default=None, repr=False)
+    unlisted: str = field(default="refuse", repr=False)
+    query: str | None = field(default=None, repr=False)
+    event: str | None = field(default=None, repr=False)
+    intervals: tuple[float, ...] = field(default=(), repr=False)
+    feature_map: str | None = field(default=None, repr=False)
+    secret: str | None = field(default=None, repr=False, compare=False)
+    frame: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _settle_source(self)
@@ -83,21 +106,31 @@ class Source:
         return self.source.removeprefix("sklearn:") if self.source.startswith("sklearn:") else None
 
     @property
+    def database(self) -> bool:
+        """Whether the rows come from a query."""
+        return is_database(self.source)
+
+    @property
     def drops_rows(self) -> bool:
         """True if a row with a missing value may be dropped."""
-        return "drop-row" in (self.default_fill, *self.fill.values())
+        return "drop-row" in (self.default_fill, self.unlisted, *self.fill.values())
+
+    @property
+    def later(self) -> dict[str, Any]:
+        """What is stated under keys that studies of the first version did not have."""
+        return {key: value for key, value in stated(self).items() if key in LATER}
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str = "[data]") -> Self:
         """Return the source of a TOML table."""
-        values = known_keys(table, [key for key in field_names(cls) if key != "learned"], where)
+        values = known_keys(table, [key for key in field_names(cls) if key not in APART], where)
         for key in ("source", "feature_bound"):
             require(key in values, f"{where}: {key}", "be given", None)
         return cls(**values)
 
     def table(self) -> dict[str, Any]:
         """Return the TOML table that parses to this."""
-        return {key: value for key, value in stated(self).items() if key != "learned"}
+        return {key: value for key, value in stated(self).items() if key not in APART}
 
 
 def _settle_source(source: Source) -> None:
@@ -108,9 +141,15 @@ def _settle_source(source: Source) -> None:
 
     for key in ("source", "files"):
         text(f"data.{key}", getattr(source, key))
-    for key in ("labels", "client_column", "delimiter"):
+    shown, secret = without_secret(source.source)
+    if secret is not None:
+        settle("source", shown)
+        settle("secret", secret)
+    for key in ("labels", "client_column", "delimiter", "query", "event"):
         if getattr(source, key) is not None:
-            settle(key, (label if key == "client_column" else text)(f"data.{key}", getattr(source, key)))
+            named = key in ("client_column", "event")
+            settle(key, (label if named else text)(f"data.{key}", getattr(source, key)))
+    settle("intervals", tuple(number("data.intervals", end) for end in sequence("data.intervals", source.intervals)))
     for key in ("feature_bound", "intercept", "label_above"):
         if getattr(source, key) is not None or key != "label_above":
             settle(key, number(f"data.{key}", getattr(source, key)))
@@ -120,6 +159,7 @@ def _settle_source(source: Source) -> None:
         if getattr(source, key) is not None:
             settle(key, span(f"data.{key}", getattr(source, key)))
     settle("scale", {k: span(f"data.scale.{k}", v) for k, v in by_column("data.scale", source.scale).items()})
+    settle("bend", {k: number(f"data.bend.{k}", v) for k, v in by_column("data.bend", source.bend).items()})
     fills = by_column("data.fill", source.fill).items()
     settle("fill", {k: v if isinstance(v, str) else number(f"data.fill.{k}", v) for k, v in fills})
     if not isinstance(source.default_fill, str):
@@ -143,7 +183,8 @@ def _distinct(name: str, values: tuple[Any, ...], least: int) -> tuple[str, ...]
     require(right, name, "list texts or numbers", values)
     words = tuple(canonical(value) for value in values)
     require(len(words) >= least, name, f"list at least {least}", values)
-    twice = next((word for word in words if words.count(word) > 1), None)
+    counted = Counter(words)
+    twice = next((word for word in words if counted[word] > 1), None)
     require(twice is None, name, "name each once (numbers that are equal are the same)", twice)
     return words
 
@@ -177,6 +218,8 @@ def _check_source(source: Source) -> None:
     if source.features is not None:
         require(whole("data.features", source.features, 1) <= 10**6, "data.features", "be at most 1e6", source.features)
     _check_fill(source)
+    check_writing(source)
+    check_stated(source.feature_map, source.learned)
 
 
 def _check_fill(source: Source) -> None:
@@ -203,10 +246,15 @@ def _check_labels(source: Source) -> None:
         object.__setattr__(source, "classes", _distinct("data.classes", tuple(source.classes), least=2))
     elif source.classes is not None:
         require(whole("data.classes", source.classes, 2) <= 10**5, "data.classes", "be at most 1e5", source.classes)
+    if source.event is not None or source.intervals:
+        object.__setattr__(source, "classes", interval_classes(source))
+        object.__setattr__(source, "unlisted", "drop-row")  # a person who was hardly seen has none of the classes
+        return
     given = [key for key in ("classes", "label_above", "target_scale") if getattr(source, key) is not None]
     hint = (
         "Labels are declared, never learned: classes = 2 for labels 0 and 1, classes = ['no', 'yes'] for others, "
-        "label_above = 0 for a threshold, target_scale = [low, high] for a number to predict."
+        "label_above = 0 for a threshold, target_scale = [low, high] for a number to predict, intervals = [1, 2, 5] "
+        "with event for a survival model."
     )
     least = 0 if source.shipped else 1
     require(
@@ -304,12 +352,15 @@ class HeldOut:
         A source there states only how it differs from the training source.
         """
         own = ["fraction", "public", "seed"]
-        theirs = [key for key in field_names(Source) if key not in ("feature_bound", "intercept", "public", "learned")]
+        shared = ("feature_bound", "feature_map", "intercept", "public", *APART)
+        theirs = [key for key in field_names(Source) if key not in shared]
         values = known_keys(table, own + theirs, where)
         differing = {key: value for key, value in values.items() if key not in own}
         stray = sorted(set(differing) - {"source"})
         require("source" in values or not stray, where, "name a source when it says how to read one", stray)
         source = Source.parse({**_read_alike(train), **differing}, where) if differing else None
+        if source is not None and source.source == train.source:  # the same database, under the same password
+            source = replace(source, secret=train.secret)
         return cls(source=source, **{key: values[key] for key in own if key in values})
 
     def table(self, train: Source) -> dict[str, Any]:

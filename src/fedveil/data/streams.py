@@ -12,6 +12,7 @@ from typing import Final
 
 from fedveil.checks import require
 from fedveil.data.arrow_csv import NotPlain, arrow_chunks
+from fedveil.data.cells import usual_writing
 from fedveil.data.column import Cells, Place
 from fedveil.data.opening import bytes_of, damage_told, failing_clearly, text_of
 from fedveil.data.read_csv import Row, csv_rows
@@ -20,6 +21,7 @@ from fedveil.data.read_libsvm import read_libsvm
 from fedveil.data.read_npz import npz_columns
 from fedveil.data.read_parquet import arrow_array, pyarrow
 from fedveil.data.read_sklearn import read_shipped
+from fedveil.data.read_sql import columns_of, sql_rows
 from fedveil.data.sources import files_of, format_of
 from fedveil.data.spec import Source
 from fedveil.limits import check_columns
@@ -48,10 +50,20 @@ def chunks(source: Source, base: Path, wanted: Mapping[str, bool]) -> Generator[
         table, _ = read_shipped(source, source.shipped)
         yield from _sliced(dict(zip(table.choice.numbers, table.numbers.T, strict=True)), source.source, "row")
         return
+    if source.database:
+        yield from _query(source, base)
+        return
     path = base / source.source
     with failing_clearly(source.source):
         for file in files_of(source, path) if path.is_dir() else [path]:
             yield from _file(source, file, wanted)
+
+
+def _query(source: Source, base: Path) -> Iterator[Chunk]:
+    done = 0
+    for names, rows in sql_rows(source, base):
+        yield Chunk(columns_of(names, rows, source.source), numbered(source.source, "row", done), names)
+        done += len(rows)
 
 
 def _file(source: Source, path: Path, wanted: Mapping[str, bool]) -> Iterator[Chunk]:
@@ -120,10 +132,12 @@ def _csv(source: Source, path: Path, wanted: Mapping[str, bool]) -> Iterator[Chu
         left = islice(chain(ahead, rows), done, None)
         here = [(index, name) for index, name in enumerate(names) if name in wanted]
         while part := list(islice(left, ROWS)):
-            yield Chunk(_cells(part, here, len(names), path.name), _lines(path.name, part), names)
+            read = _cells(part, here, len(names), path.name)
+            spelt = {name: usual_writing(column, source.decimal, source.thousands) for name, column in read.items()}
+            yield Chunk(spelt, _lines(path.name, part), names)
 
 
-def _cells(part: list[Row], here: list[tuple[int, str]], width: int, file: str) -> dict[str, Cells]:
+def _cells(part: list[Row], here: list[tuple[int, str]], width: int, file: str) -> dict[str, list[str]]:
     for line, cells in part:
         right = len(cells) == width
         require(right, f"{file}, line {line},", f"have {width} cells", len(cells), "Is the delimiter right?")

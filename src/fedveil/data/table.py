@@ -130,7 +130,7 @@ def _target(source: Source, names: tuple[str, ...], file: str, own_target: bool)
 def _present(source: Source, names: tuple[str, ...], file: str) -> None:
     known = set(names)
     stated = {"columns": source.columns, "ignore": source.ignore, "categories": tuple(source.categories)}
-    stated |= {"scale": tuple(source.scale), "fill": tuple(source.fill)}
+    stated |= {"scale": tuple(source.scale), "fill": tuple(source.fill), "bend": tuple(source.bend)}
     if source.client_column is not None:
         stated["client_column"] = (source.client_column,)
     for key, columns in stated.items():

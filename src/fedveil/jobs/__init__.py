@@ -1,1 +1,1 @@
-"""The main job as one function: train, certify, report; in this process or across machines."""
+"""A whole job as one function: train, certify, report, here or across machines; compare several algorithms."""

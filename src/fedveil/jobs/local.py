@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +15,49 @@ import numpy as np
 
 from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.bundle.bundle import Bundle
+from fedveil.bundle.given import columns_given
 from fedveil.bundle.model import ReleasedModel
 from fedveil.certificate.certify import Certificate, certify
 from fedveil.checks import require
 from fedveil.data.load import Loaded, load
 from fedveil.data.preparation import Preparation
-from fedveil.data.records import Records
+from fedveil.data.records import Records, may_share_clients
+from fedveil.data.spec import HeldOut
 from fedveil.design import Planned
 from fedveil.errors import BadValue
+from fedveil.importing import give
+from fedveil.jobs.datasets import LABEL, dataset_columns, is_dataset
+from fedveil.jobs.generated import with_drawn_rows
+from fedveil.jobs.personal import personal_models
 from fedveil.prepare.learned import LearnedPreparation
 from fedveil.prepare.loading import Unprepared, open_columns
 from fedveil.prepare.statement import FILE as LEARNED
-from fedveil.run.conduct import Progress, System, conduct
+from fedveil.run.conduct import conduct
 from fedveil.run.files import PUBLIC, write_atomically
 from fedveil.run.preparing import planned_columns
+from fedveil.run.system import Progress, System
 from fedveil.signature import FILE as SIGNATURE
 from fedveil.signature import Signature, check_signature, signature_in
 from fedveil.signing_keys import SigningKey, read_key
-from fedveil.study import Study, read_study, study_of
+from fedveil.study import Study, read_study, study_of, tables_of
+from fedveil.tables import table
 from fedveil.version import __version__
 
-Wanted = Study | str | Path | Mapping[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class ReadTables:
+    """The tables of a study, the folder that its relative paths start from, and its name."""
+
+    tables: Mapping[str, Any]
+    base: Path
+    name: str
+
+
+Wanted = Study | str | Path | Mapping[str, Any] | ReadTables
 Sign = SigningKey | str | Path | None
-Given = Records | tuple[Records, Records] | None
+FRAME = "frame"  # what the rows of a frame are called in messages
+Function = Callable[..., Any] | None
+Given = Records | tuple[Records, Records] | Any  # Any: a frame of pandas or polars, a table of Arrow, named columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +72,8 @@ class Result:
     @property
     def model(self) -> ReleasedModel:
         """The released model, ready to predict."""
-        return ReleasedModel(Bundle.read(self.folder), self.certificate.plan.model.module)
+        plan = self.certificate.plan
+        return ReleasedModel(Bundle.read(self.folder), plan.model.module, plan.feature_map)
 
 
 def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
@@ -66,20 +87,30 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
             "The study must state here how its columns become rows (data.feature_bound, and ranges and categories), "
             "since this cannot learn it: its preparation is private."
         )
+    hint = "It trains models that are measured without noise, or not at all."
+    require(found.evaluation is None, "[evaluation]", "be left out here", "a private evaluation", hint)
     return found, loaded
 
 
 def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | Unprepared]:
     """The same, with columns in place of records where the preparation is to be learned."""
+    if data is not None and not isinstance(data, Records) and not _records_pair(data):
+        study, data = _framed(study, data), None
     if isinstance(study, Study):
         found = study
     elif isinstance(study, str | Path):
         found = read_study(Path(study))
     else:
-        found = study_of(study, base=Path(), data_given=data is not None)
+        read = _read(study)
+        found = study_of(read.tables, base=read.base, name=read.name, data_given=data is not None)
     if data is not None:
+        hint = 'Programs that bring records of their own state their rule: prepare.kind = "stated".'
+        free = found.prepare is None or found.prepare.kind == "stated"
+        require(free, "[prepare]", "be left out where the study names no data", found.prepare, hint)
         train, test = data if isinstance(data, tuple) else (data, None)
         known = train.preparation
+        if known is not None:
+            found = replace(found, feature_map=known.feature_map)
         return found, Loaded(
             train=train,
             test=test,
@@ -89,6 +120,7 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
             raw=train.raw,
             preparation=known,
         )
+    found = with_drawn_rows(found)
     require(found.source is not None, "data", "be given when the study names no source", None)
     assert found.source is not None  # noqa: S101  for the type checker
     whole = found.target.unit == "client"
@@ -106,14 +138,77 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
     return found, load(found.source, found.split, found.held_out, base=found.base, generator=draw, whole_clients=whole)
 
 
-def plan_study(study: Wanted, data: Given = None) -> Planned:
-    """Return the plan of a study, without training."""
-    found, loaded = open_any_study(study, data)
+def _records_pair(data: Any) -> bool:
+    """Whether these are records to train on and records to measure on."""
+    return isinstance(data, tuple) and not all(is_dataset(part) for part in data)
+
+
+def _framed(study: Wanted, data: Any) -> Study:
+    """A study whose rows are those of a frame, which its [data] table describes as it would describe a file.
+
+    A data set of PyTorch is such a frame; of a pair of them, the second is held out, and counts as not public.
+    """
+    data, test = data if isinstance(data, tuple) else (data, None)
+    hint = "Give the study as tables or as a file; its [data] names no source."
+    if isinstance(study, Study):
+        raise BadValue(f"A frame must come with a study that is still to be read. {hint}")
+    read = _read(study)
+    tables = dict(read.tables)
+    stated = dict(table(tables.get("data", {}), "data"))
+    require("source" not in stated, "data.source", "be left out when a frame is given", stated.get("source"))
+    if is_dataset(data):
+        columns = dataset_columns(data)
+        stated.setdefault("target", LABEL)
+    else:
+        columns = {key: np.asarray(cells) for key, cells in columns_given(data, ()).items()}
+    require(len(columns) >= 2, "The frame", "have at least two columns, one of them to predict", list(columns))
+    found = study_of({**tables, "data": {**stated, "source": FRAME}}, base=read.base, name=read.name)
+    assert found.source is not None  # noqa: S101  for the type checker
+    source = replace(found.source, frame=columns)
+    if test is None:
+        return replace(found, source=source)
+    free = found.held_out is None
+    require(free, "[data.held_out]", "be left out when a second data set is given", "both", "It is held out.")
+    held_out = HeldOut(source=replace(source, frame=dataset_columns(test)))
+    return replace(found, source=source, held_out=held_out)
+
+
+def with_functions(study: Wanted, module: Function = None, feature_map: Function = None) -> Wanted:
+    """A study with what a program gives as functions: the maker of its torch module, and its feature map."""
+    given = {("model", "module"): module, ("data", "feature_map"): feature_map}
+    if all(function is None for function in given.values()):
+        return study
+    if isinstance(study, Study):
+        raise BadValue("A function must come with a study that is still to be read: give its tables or its file.")
+    read = _read(study)
+    tables = dict(read.tables)
+    for (name, key), function in given.items():
+        if function is not None:
+            own = dict(table(tables.get(name, {}), name))
+            require(key not in own, f"{name}.{key}", "be left out when the function itself is given", own.get(key))
+            tables[name] = {**own, key: give(function)}
+    return replace(read, tables=tables)
+
+
+def _read(study: "str | Path | Mapping[str, Any] | ReadTables") -> "ReadTables":
+    """The tables of a study that is not checked yet."""
+    if isinstance(study, ReadTables):
+        return study
+    if isinstance(study, str | Path):
+        return ReadTables(tables_of(Path(study)), Path(study).parent, Path(study).stem)
+    return ReadTables(study, Path(), "study")
+
+
+def plan_study(study: Wanted, data: Given = None, *, module: Function = None, feature_map: Function = None) -> Planned:
+    """Return the plan of a study, without training; functions are given as to :func:`run_study`."""
+    found, loaded = open_any_study(with_functions(study, module, feature_map), data)
     held = 0 if loaded.test is None else loaded.test.targets.size
     if isinstance(loaded, Unprepared):
         return planned_columns(found, loaded)
     train = loaded.train if found.slots is None else found.slots.blank(loaded.train)
-    return found.planned(train.shape, held, loaded.test_public if held else True)
+    shape = None if loaded.test is None else loaded.test.shape
+    joint = loaded.test is not None and may_share_clients(loaded.train, loaded.test)
+    return found.planned(train.shape, held, loaded.test_public if held else True, held=shape, joint=joint)
 
 
 def run_study(
@@ -125,19 +220,78 @@ def run_study(
     watch: Callable[[Progress], None] | None = None,
     system: System | None = None,
     sign: Sign = None,
+    module: Function = None,
+    feature_map: Function = None,
 ) -> Result:
     """Train, certify and report into the folder ``out``; ``resume`` continues a run that was interrupted there.
 
-    ``study``: the path of a study file, or its tables as a dictionary. ``data``: records made from arrays, or a pair of
-    training and test records (the test records then count as not public). ``sign``: a key, or the path of its file,
-    that signs the certificate.
+    ``study``: the path of a study file, or its tables as a dictionary. ``data``: a frame of pandas or polars (the
+    study's [data] then names no source), records made from arrays, or a pair of training and test records (the test
+    records then count as not public), or data sets of PyTorch likewise. ``sign``: a key, or the path of its file, that
+    signs the certificate. ``module`` and ``feature_map``: functions in place of the names that [model] and [data] would
+    state for them (:func:`fedveil.give` makes names of them).
     """
+    study = with_functions(study, module, feature_map)
+    return _carried_out(study, Path(out), data, resume, watch, system or System(), sign, _check_run)
+
+
+def tune_study(
+    study: Wanted,
+    out: str | Path,
+    *,
+    data: Given = None,
+    resume: bool = False,
+    watch: Callable[[Progress], None] | None = None,
+    system: System | None = None,
+    sign: Sign = None,
+) -> Result:
+    """Search over the study's [tune] table and release the best model only, into the folder ``out``.
+
+    As :func:`run_study`; ``watch`` is told of trials in place of rounds. The whole search is one plan, charged once
+    before the first trial, and has one certificate.
+    """
+    return _carried_out(study, Path(out), data, resume, watch, system or System(), sign, _check_tuned)
+
+
+def _check_run(study: Study) -> None:
+    hint = "Tune it with: fedveil tune, or tune_study."
+    require(study.tune is None, "The study", "have no [tune] table to be run", study.name, hint)
+
+
+def _check_tuned(study: Study) -> None:
+    hint = 'For example [tune.space] with "model.l2" = [0.0, 0.01]; see docs/tuning.md.'
+    require(study.tune is not None, "The study", "have a [tune] table to be tuned", study.name, hint)
+
+
+def _carried_out(
+    study: Wanted,
+    folder: Path,
+    data: Given,
+    resume: bool,
+    watch: Callable[[Progress], None] | None,
+    system: System,
+    sign: Sign,
+    check: Callable[[Study], None],
+) -> Result:
+    """Do the whole job for a study that ``check`` accepts: read, train, certify and report."""
     key = signing_key(sign)  # first: a key that cannot be used is found before anything is charged
+    system.tell("reading the data")
     found, loaded = open_any_study(study, data)
-    folder = Path(out)
-    metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system or System())
+    check(found)
+    metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system)
+    system.tell("certifying, and writing the report")
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
-    return concluded(folder, metrics, key, rule)
+    result = concluded(folder, metrics, key, rule)
+    if found.personal is not None:
+        personal_models(folder, _records_of(folder, loaded))
+    return result
+
+
+def _records_of(folder: Path, loaded: Loaded | Unprepared) -> Loaded:
+    """The records as rows, also where the rule for them was learned by the run."""
+    if isinstance(loaded, Loaded):
+        return loaded
+    return loaded.loaded(LearnedPreparation.read((folder / LEARNED).read_bytes()))
 
 
 def _learned_rule(folder: Path, found: Unprepared) -> Preparation | None:

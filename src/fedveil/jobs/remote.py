@@ -10,7 +10,10 @@ from pathlib import Path
 
 from fedveil.data.load import Loaded
 from fedveil.data.preparation import Preparation
-from fedveil.federation.aggregator.federate import Federation, Held, begin, check_carried, check_folder
+from fedveil.data.records import Records
+from fedveil.federation.aggregator.evaluating import check_evaluated
+from fedveil.federation.aggregator.federate import Federation, begin, check_carried, check_folder
+from fedveil.federation.aggregator.held import Held, kept_rule
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.deploy.files import Deployment, read_deployment
@@ -18,10 +21,14 @@ from fedveil.federation.deploy.units import INSIDE
 from fedveil.federation.flower.app_folder import write_app
 from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_network, site_names
 from fedveil.federation.flower.network import Link, submit, write_connection
+from fedveil.federation.site.data import same_clients
 from fedveil.files import owners_folder, public_folder
-from fedveil.jobs.local import Result, Sign, Wanted, concluded, open_study, signing_key
-from fedveil.run.conduct import Progress, System
+from fedveil.jobs.local import Result, Sign, Wanted, concluded, open_any_study, signing_key
+from fedveil.prepare.loading import Unprepared
+from fedveil.run.conduct import planned_rows
 from fedveil.run.files import private_folder
+from fedveil.run.preparing import planned_columns
+from fedveil.run.system import Progress, System
 from fedveil.signing_keys import SigningKey
 from fedveil.study import Study, read_study_without_data
 
@@ -49,7 +56,7 @@ def federated(
 ) -> Result:
     """Train across the sites that the carrier reaches; certify and report.
 
-    ``preparation``: how records became rows, where this process knows it.
+    ``preparation``: how records became rows, where this process knows it; otherwise as the sites say.
     """
     system = system or System()
     begun = begin(folder, resume, system.random)
@@ -74,7 +81,7 @@ def federated(
         watch=watch,
         holder=deployment.holder,
     ).conduct()
-    return concluded(folder, metrics, key, preparation)
+    return concluded(folder, metrics, key, preparation or kept_rule(folder))
 
 
 def run_on(
@@ -97,6 +104,16 @@ def run_on(
     public_folder(folder)
     with _deployed(deployment, folder) as carrier:
         return federated(wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell, key=key)
+
+
+def _held_at_sites(study: Study, loaded: Loaded | Unprepared) -> Records | None:
+    """Return the held-out records that the sites of a trial get, to be counted there; None if they get none."""
+    asked = study.evaluation
+    if asked is None or loaded.test is None or loaded.test_public or asked.records == "training":
+        return None
+    if asked.records is None and asked.share is not None:
+        return None
+    return same_clients(loaded.train, loaded.test)
 
 
 @contextmanager
@@ -129,19 +146,25 @@ def run_local(
     system: System | None = None,
 ) -> Result:
     """Run the study on real processes of this machine; the records of its sites are left in ``out``/sites."""
-    found, loaded = open_study(study)
+    found, loaded = open_any_study(study)
     found, folder, system = replace(found, baselines=False), Path(out), system or System()
-    held = Held(
-        records=loaded.test,
-        public=loaded.test_public if loaded.test is not None else True,
-        preparation=loaded.preparation,
-    )
+    public = loaded.test_public if loaded.test is not None else True
+    theirs = _held_at_sites(found, loaded)
+    rule = None if isinstance(loaded, Unprepared) else loaded.preparation
+    if theirs is not None:
+        held = Held(preparation=rule)
+    elif isinstance(loaded, Unprepared):
+        held = Held(cells=loaded, public=public)
+    else:
+        held = Held(records=loaded.test, public=public, preparation=rule)
+    plan = planned_columns(found, loaded).plan if isinstance(loaded, Unprepared) else planned_rows(found, loaded)
     # Refuse what can be refused before any process starts, so that nothing is left behind.
     check_folder(folder, resume)
-    check_carried(found.planned(loaded.train.shape, held.count, held.public).plan)
+    check_carried(plan)
+    check_evaluated(plan)
     deal_clients(loaded.train.clients, site_names(sites))
     apart = found.trust.key_holder == "third-party"
-    with trial(loaded, folder, sites, system, apart) as network, network.carrier() as carrier:
+    with trial(loaded, folder, sites, system, apart, theirs) as network, network.carrier() as carrier:
         return federated(
             found,
             folder,
@@ -152,13 +175,20 @@ def run_local(
             watch=watch,
             tell=tell,
             system=system,
-            preparation=loaded.preparation,
+            preparation=rule,
         )
 
 
 @contextmanager
-def trial(loaded: Loaded, folder: Path, sites: int, system: System, holder: bool = False) -> Iterator[LocalNetwork]:
-    """Start the processes of a trial; ``holder``: with a key holder.
+def trial(
+    loaded: Loaded | Unprepared,
+    folder: Path,
+    sites: int,
+    system: System,
+    holder: bool = False,
+    held: Records | None = None,
+) -> Iterator[LocalNetwork]:
+    """Start the processes of a trial; ``holder``: with a key holder. ``held``: what the sites keep from training.
 
     The guards accept any plan, since one person plays all operators. The keys and data of the sites lie in the private
     folder until the run has ended.
@@ -167,7 +197,8 @@ def trial(loaded: Loaded, folder: Path, sites: int, system: System, holder: bool
     owners_folder(records)
     files = private_folder(folder / "private") / "deployment"
     options = ["--accept", "any", "--trials"]
-    with local_network(loaded.train, sites, files, records, system.now(), options, holder) as network:
+    given = loaded if isinstance(loaded, Unprepared) else loaded.train
+    with local_network(given, sites, files, records, system.now(), options, holder, held) as network:
         yield network
     if (folder / "model.npz").exists() and not (folder / "private" / "released").exists():
         shutil.rmtree(files)

@@ -22,10 +22,10 @@ from fedveil.account.loss_distribution import LossDistributionAccountant
 from fedveil.errors import CannotCertify, FedveilError
 from fedveil.guarantee import Adversary, Neighbours, Unit
 from fedveil.ledger.budget import Cost, total
-from fedveil.ledger.costs import covered
+from fedveil.ledger.costs import Chargeable, covered, promised, read_charged
 from fedveil.ledger.entry import Entry
 from fedveil.mechanism import ApproximateDP
-from fedveil.plan import Plan, read_plan
+from fedveil.plan import Plan
 from fedveil.promises import promise, promise_at
 from fedveil.theory.composition import worst_upper
 from fedveil.theory.loss import LossLaw, law_of_profile
@@ -102,7 +102,7 @@ def _plans_of(payload: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 def _exposed(text: str) -> bool:
     """Return whether this is a plan whose promises do not hold, for example because its noise is known."""
     try:
-        return not covered(read_plan(text))
+        return not covered(read_charged(text))
     except (ValueError, FedveilError):  # a plan of another version, whose charge states its cost
         return False
 
@@ -146,7 +146,7 @@ def _law(text: str, question: Question) -> LossLaw | None:
     """Return the law of a plan's certified curve; None if this version cannot read the plan or answer the question."""
     adversary, unit, neighbours = question
     try:
-        plan = read_plan(text)
+        plan = read_charged(text)
         target = plan.target
         cost = Cost(adversary=adversary, unit=target.unit, neighbours=target.neighbours, epsilon=0.0, delta=0.0)
         return _certified(plan, adversary) if cost.covers(unit, neighbours) else None
@@ -154,7 +154,7 @@ def _law(text: str, question: Question) -> LossLaw | None:
         return None
 
 
-def _certified(plan: Plan, adversary: Adversary) -> LossLaw | None:
+def _certified(plan: Chargeable, adversary: Adversary) -> LossLaw | None:
     """Build a law from certified epsilons at many deltas; the start of the curve follows from its first points."""
     if not covered(plan):
         return None
@@ -174,15 +174,15 @@ def _certified(plan: Plan, adversary: Adversary) -> LossLaw | None:
     return law_of_profile(epsilons, bounds)
 
 
-def _points(plan: Plan, adversary: Adversary) -> list[tuple[float, float]]:
+def _points(plan: Chargeable, adversary: Adversary) -> list[tuple[float, float]]:
     """Return certified (epsilon, delta) pairs, with falling delta.
 
     For hidden runs delta at an epsilon is several times cheaper to compute than the inverse.
     """
-    own = promise(plan, adversary)
-    if not plan.method.hides:
+    own = promised(plan, adversary)
+    if not isinstance(plan, Plan) or not plan.hides:
         deltas = sorted({*_DELTAS, own.delta}, reverse=True)
-        return [(promise(plan, adversary, delta).epsilon, delta) for delta in deltas]
+        return [(promised(plan, adversary, delta).epsilon, delta) for delta in deltas]
     far = promise(plan, adversary, min(_LAST, own.delta))
     if not 0 < far.epsilon < _WIDEST:
         return [(own.epsilon, own.delta)]

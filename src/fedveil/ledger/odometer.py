@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fedveil.errors import FedveilError
 from fedveil.ledger.budget import Cap, Cost, total
 from fedveil.ledger.composition import Charged, Question, together
+from fedveil.ledger.costs import read_charged
 from fedveil.ledger.entry import Entry
 from fedveil.ledger.filter import budget_of, epsilon_of, question_of, spent_by, total_spent
-from fedveil.plan import read_plan
 from fedveil.promises import ADVERSARIES
 
 
@@ -136,7 +136,7 @@ def _times(rest: float, once: float) -> int:
 def _study(run: Charged) -> str | None:
     """Return the study's name from the plan, if there is one."""
     try:
-        names = {read_plan(text).name for text, _ in run.plans}
+        names = {read_charged(text).name for text, _ in run.plans}
     except (ValueError, FedveilError):
         return None
     return ", ".join(sorted(names)) or None

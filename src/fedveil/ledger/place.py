@@ -12,17 +12,32 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 
 from fedveil.checks import require
+from fedveil.data.address import DUCKDB, bare
+from fedveil.data.spec import Source
 from fedveil.errors import BadValue
 from fedveil.ledger.books import Fingerprint, Ledger
 from fedveil.ledger.head import head_file
 from fedveil.ledger.store import FIRST, connect, identity, plainly
-from fedveil.study import Study
+from fedveil.study import Books
 
 FOLDER = ".fedveil"
 POINTER = "books"  # in a run's private folder: the path of the books that were charged
+
+
+class Sited(Protocol):
+    """Whoever is charged for looking at a source: a study, or a profile."""
+
+    @property
+    def source(self) -> Source | None: ...  # noqa: D102
+    @property
+    def base(self) -> Path: ...  # noqa: D102
+    @property
+    def books(self) -> Books: ...  # noqa: D102
 
 
 def beside(source: Path) -> Path:
@@ -31,14 +46,24 @@ def beside(source: Path) -> Path:
     return real.parent / FOLDER / f"{real.name}.sqlite"
 
 
-def default_place(study: Study) -> Path | None:
-    """Return the place beside the study's source; None for data without a place."""
-    if study.source is None or study.source.shipped is not None:
+def default_place(study: Sited) -> Path | None:
+    """Return the place beside the study's source; None for data without a place.
+
+    A database is no place for a file: its books lie beside the study, under a name that follows from its address and
+    the query.
+    """
+    source = study.source
+    if source is None or source.shipped is not None or source.frame is not None:
         return None
-    return beside(study.base / study.source.source)
+    if source.source.startswith(DUCKDB):
+        return beside(study.base / source.source.removeprefix(DUCKDB))
+    if source.database:
+        name = sha256(f"{bare(source.source)} {source.query}".encode()).hexdigest()[:16]
+        return study.base.resolve() / FOLDER / f"query-{name}.sqlite"
+    return beside(study.base / source.source)
 
 
-def books_of(study: Study, own: Path | None, *, begun: bool = False) -> Path | None:
+def books_of(study: Sited, own: Path | None, *, begun: bool = False) -> Path | None:
     """Return the books in which a run of this study is charged; ``own``: the run's own books, if there are no others.
 
     ``begun``: the run is resumed, so if it has books of its own it continues in them.
@@ -57,7 +82,7 @@ def books_of(study: Study, own: Path | None, *, begun: bool = False) -> Path | N
 
 
 def settled_place(
-    study: Study,
+    study: Sited,
     own: Path | None,
     fingerprint: Fingerprint,
     older: Fingerprint,

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fedveil.model.counts import deviance
 from fedveil.model.intervals import Interval, area, around, wilson
 from fedveil.model.loss import Loss
-from fedveil.model.probabilities import likeliest, probabilities
+from fedveil.model.probabilities import likeliest, probabilities, threshold_of
 from fedveil.values import Indices, Matrix, Vector
 
 BINS = 10  # of the calibration curve, of equal width
@@ -26,10 +27,10 @@ def evaluate_classes(loss: Loss, w: Vector, X: Matrix, y: Vector, names: Sequenc
     classes the likeliest is taken.
     """
     scores, truth = loss.scores(w, X), y.astype(np.int64)
-    found, count = likeliest(scores), truth.size
+    found, count = likeliest(scores, threshold_of(loss)), truth.size
     shares = probabilities(loss, scores)
     right = float(np.mean(found == truth))
-    result: dict[str, Any] = {"threshold": _threshold(len(names), shares is not None)}
+    result: dict[str, Any] = {"threshold": threshold_of(loss) or _threshold(len(names), shares is not None)}
     intervals: dict[str, Any] = {"accuracy": wilson(right, count)}
     result["auc"], intervals["auc"] = _areas(scores if shares is None else shares, truth)
     if shares is not None:
@@ -68,6 +69,12 @@ def evaluate_numbers(predicted: Vector, truth: Vector) -> dict[str, Any]:
     baseline = {"kind": "median", "mae": float(np.abs(constant).mean())}
     result["baseline"] = {**baseline, "rmse": float(np.mean(constant**2) ** 0.5), "r2": r2}
     return {**result, "intervals": intervals}
+
+
+def counted(told: dict[str, Any], predicted: Vector, truth: Vector) -> dict[str, Any]:
+    """Add what is said of counts: the mean Poisson deviance, of the model and of the mean count of these records."""
+    own, constant = deviance(truth, predicted), deviance(truth, np.full(truth.size, truth.mean()))
+    return {**told, "deviance": own, "baseline": {**told["baseline"], "deviance": constant}}
 
 
 def no_better(test: dict[str, Any]) -> str | None:

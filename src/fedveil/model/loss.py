@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
@@ -92,6 +92,12 @@ class Loss(Protocol):
         of it and the sum is exact: what a record adds is the same to the bit, whoever else is in the batch.
         """
 
+    def lengths(self, w: Vector, X: Vector, y: Vector, norms: Vector) -> Vector:
+        """Return for each record the norm that clipping compares with the clip; NaN if the record is left out.
+
+        A record's number is the same to the bit, whoever else is in the batch.
+        """
+
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
         """Return the mean loss, not clipped."""
 
@@ -100,6 +106,26 @@ class Loss(Protocol):
 
     def scores(self, w: Vector, X: Vector) -> Matrix:
         """What a prediction is made from: a row of numbers for each row, one or one per class."""
+
+
+@runtime_checkable
+class StackedLoss(Protocol):
+    """A loss that works on many batches of one size at once, each with parameters of its own."""
+
+    def gradients(self, w: Matrix, X: Vector, y: Matrix, *, clip: float, norms: Matrix) -> Matrix:
+        """Return the sum of the clipped gradients of each batch, a row for each.
+
+        A row has the same bits as :meth:`Loss.gradient` of that batch alone, whatever the other batches are. ``w``: a
+        row of parameters for each batch; ``X``: batches by rows by features; ``y``, ``norms``: batches by rows.
+        """
+
+
+@runtime_checkable
+class PlainLoss(Protocol):
+    """A loss whose gradients can also be had as they are, for units that are clipped as a whole."""
+
+    def total(self, w: Vector, X: Vector, y: Vector, weights: Vector | None = None) -> Vector:
+        """Return the weighted sum of the records' gradients, not clipped; it may be no finite number."""
 
 
 def with_l2(constants: Constants, l2: float) -> Constants:
@@ -147,3 +173,10 @@ def check_batch(size: int, w: Vector, X: Vector, y: Vector, weights: Vector | No
             require(given.shape == rows, name, f"have one entry per row, {rows[0]}", given.shape)
     if weights is not None:
         require(math.isfinite(weights.sum()), "weights", "be finite", "a weight that is not")
+
+
+def check_stack(size: int, w: Matrix, X: Vector, y: Matrix, norms: Matrix) -> None:
+    """Refuse stacks of batches whose shapes do not fit."""
+    require(w.shape == (X.shape[0], size), "w", f"have a row of {size} parameters for each batch", w.shape)
+    for name, given in (("y", y), ("norms", norms)):
+        require(given.shape == X.shape[:2], name, f"have one entry per row, {X.shape[:2]}", given.shape)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from fedveil.checks import require
-from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
-from fedveil.model.rows import row_norms, scores, weighted_sum
+from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, check_stack, clipped_lipschitz
+from fedveil.model.rows import row_norms, rows_apart, scores, stacked_sum, weighted_sum
 from fedveil.values import Matrix, Vector, number
 
 
@@ -70,12 +71,32 @@ class MarginLoss(ABC):
         check_batch(X.shape[1], w, X, y, weights, norms)
         norms = row_norms(X) if norms is None else norms
         with np.errstate(all="ignore"):
-            limits = clip / norms  # infinite for a row of zeros, which needs no clipping
-            slopes = self._slope(scores(X, w, grain), y)
-            np.minimum(slopes, limits, out=slopes)
-            np.maximum(slopes, np.negative(limits, out=limits), out=slopes)
-            usable = np.isfinite(slopes) & np.isfinite(norms) & np.isfinite(y)
+            slopes, usable = self._clipped(scores(X, w, grain), y, norms, clip)
             return weighted_sum(X, slopes, usable, weights, grain), X.shape[0] - int(np.count_nonzero(usable))
+
+    def gradients(self, w: Matrix, X: Vector, y: Matrix, *, clip: float, norms: Matrix) -> Matrix:
+        """Return the sum of the clipped gradients of each batch, to the same bits as if it were computed alone."""
+        check_clip(clip)
+        check_stack(X.shape[2], w, X, y, norms)
+        with np.errstate(all="ignore"):
+            z = np.matmul(X, w[:, :, None])[:, :, 0]
+            slopes, usable = self._clipped(z.ravel(), y.ravel(), norms.ravel(), clip)
+            return stacked_sum(X, slopes.reshape(y.shape), usable.reshape(y.shape))
+
+    def _clipped(self, z: Vector, y: Vector, norms: Vector, clip: float) -> tuple[Vector, NDArray[np.bool_]]:
+        """Return the clipped slope of each record by its score, and which records have one; each by itself."""
+        limits = clip / norms  # infinite for a row of zeros, which needs no clipping
+        slopes = self._slope(z, y)
+        np.minimum(slopes, limits, out=slopes)
+        np.maximum(slopes, np.negative(limits, out=limits), out=slopes)
+        return slopes, np.isfinite(slopes) & np.isfinite(norms) & np.isfinite(y)
+
+    def lengths(self, w: Vector, X: Vector, y: Vector, norms: Vector) -> Vector:
+        """Return the norm of each record's gradient before clipping, each computed on its own; NaN if left out."""
+        check_batch(X.shape[1], w, X, y, None, norms)
+        with np.errstate(all="ignore"):
+            found: Vector = np.abs(self._slope(rows_apart(X, w), y)) * norms
+            return np.where(np.isfinite(y), found, np.nan)
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
         """Return the mean loss, not clipped."""

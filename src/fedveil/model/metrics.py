@@ -4,6 +4,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.model.loss import Loss
+from fedveil.model.survival import concordance
 from fedveil.values import Vector
 
 
@@ -29,6 +30,9 @@ def r2(loss: Loss, w: Vector, X: Vector, y: Vector) -> float:
 def scores(loss: Loss, w: Vector, X: Vector, y: Vector) -> dict[str, float]:
     """Return all measures that apply to this loss, by name."""
     found = {"loss": loss.value(w, X, y)}
+    if loss.kind == "survival":
+        ranked = concordance(loss.predict(w, X), y.astype(np.int64))
+        return found if ranked is None else found | {"concordance": ranked}
     if loss.classes:
         return found | {"accuracy": accuracy(loss, w, X, y)}
     return found | {"r2": r2(loss, w, X, y), "mean_absolute_error": mean_absolute_error(loss, w, X, y)}

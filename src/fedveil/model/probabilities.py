@@ -1,13 +1,14 @@
-"""From scores to probabilities of classes, for the losses whose scores mean that."""
+"""From scores to classes: the likeliest, the margin between two, and probabilities where a loss's scores mean that."""
 
 from typing import Literal
 
 import numpy as np
 from scipy.special import expit, softmax
 
+from fedveil.model.adjusted import Adjusted, score_at
 from fedveil.model.loss import Loss
 from fedveil.model.torch import TorchLoss
-from fedveil.values import Indices, Matrix
+from fedveil.values import Indices, Matrix, Vector
 
 Link = Literal["logistic", "softmax"]
 
@@ -25,6 +26,11 @@ def link_of(loss: Loss) -> Link | None:
     return "softmax" if loss.kind == "softmax" else None
 
 
+def threshold_of(loss: Loss) -> float | None:
+    """Return the decision threshold that a study states; None where it states none."""
+    return loss.threshold if isinstance(loss, Adjusted) else None
+
+
 def probabilities(loss: Loss, scores: Matrix) -> Matrix | None:
     """One column a class, rows that add up to 1; None where the loss gives scores only."""
     match link_of(loss):
@@ -36,8 +42,20 @@ def probabilities(loss: Loss, scores: Matrix) -> Matrix | None:
             return None
 
 
-def likeliest(scores: Matrix) -> Indices:
-    """Return the class number that the scores speak for, as the losses' ``predict`` has it."""
+def likeliest(scores: Matrix, threshold: float | None = None) -> Indices:
+    """Return the class number that the scores speak for, as the losses' ``predict`` has it.
+
+    ``threshold``: the probability above which it is the second of two classes; None: one half.
+    """
     if scores.shape[1] == 1:
-        return (scores[:, 0] > 0).astype(np.int64)
+        return (scores[:, 0] > (0.0 if threshold is None else score_at(threshold))).astype(np.int64)
     return np.asarray(scores.argmax(axis=1), dtype=np.int64)
+
+
+def margins(scores: Matrix) -> Vector:
+    """Return one number for each record that ranks two classes: above 0 the second is the likelier one.
+
+    >>> margins(np.array([[1.0, 3.0], [2.0, 0.5]])).tolist(), margins(np.array([[0.5], [-1.0]])).tolist()
+    ([2.0, -1.5], [0.5, -1.0])
+    """
+    return np.ascontiguousarray(scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0])

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.values import Vector
+from fedveil.values import Matrix, Vector
 
 _FINE: Final = 46  # bits of a record's gradient, so that float64 holds the sum of 64 of them exactly
 _AT_ONCE: Final = 64
@@ -31,8 +31,11 @@ def grain_of(clip: float, rows: int) -> float:
 
 def scores(X: Vector, w: Vector, grain: float | None = None) -> Vector:
     """X @ w; with a grain each row's products are summed on their own, in an order that no other row can change."""
-    if grain is None:
-        return np.asarray(X @ w, dtype=np.float64)
+    return np.asarray(X @ w, dtype=np.float64) if grain is None else rows_apart(X, w)
+
+
+def rows_apart(X: Vector, w: Vector) -> Vector:
+    """Return X @ w, with each row's products summed on their own."""
     if w.ndim == 1:
         return np.asarray(np.vecdot(X, w), dtype=np.float64)
     found = np.empty((X.shape[0], w.shape[1]))
@@ -57,6 +60,25 @@ def weighted_sum(
         return _exact_sum(X, coefficients, grain)
     product = X.T @ coefficients if coefficients.ndim == 1 else (coefficients.T @ X).T  # faster with the long side last
     return np.asarray(product, dtype=np.float64).ravel()
+
+
+def stacked_sum(X: Vector, coefficients: Vector, usable: NDArray[np.bool_]) -> Matrix:
+    """Return :func:`weighted_sum` of each of many batches of one size, a row for each, to the same bits as alone.
+
+    ``X`` is batches by rows by features. A product of stacks is one product of matrices for each batch, of the very
+    shape that the batch has alone; what a batch gets does not depend on the others.
+    """
+    if coefficients.ndim == 2:
+        total = np.matmul(X.swapaxes(1, 2), coefficients[:, :, None])[:, :, 0]
+    else:
+        product = np.matmul(coefficients.swapaxes(1, 2), X)
+        turned = np.empty((X.shape[0], X.shape[2], coefficients.shape[2]))
+        for column in range(coefficients.shape[2]):  # several times faster than turning all at once
+            turned[:, :, column] = product[:, column]
+        total = turned.reshape(X.shape[0], -1)
+    for place in np.flatnonzero(~usable.all(axis=1)).tolist():
+        total[place] = weighted_sum(X[place], coefficients[place], usable[place], None)
+    return np.asarray(total, dtype=np.float64)
 
 
 def _exact_sum(X: Vector, coefficients: Vector, grain: float) -> Vector:

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
-from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, clipped_lipschitz
-from fedveil.model.rows import row_norms, scores, weighted_sum
+from fedveil.model.loss import Constants, check_batch, check_bound, check_clip, check_stack, clipped_lipschitz
+from fedveil.model.rows import row_norms, rows_apart, scores, stacked_sum, weighted_sum
 from fedveil.values import Matrix, Vector, whole
+
+_FEW = 64
 
 
 @final
@@ -65,17 +67,47 @@ class Softmax:
         check_batch(self.size(X.shape[1]), w, X, y, weights, norms)
         norms = row_norms(X) if norms is None else norms
         with np.errstate(all="ignore"):
+            powers, usable = self._clipped(self._powers(w, X, apart=grain is not None), y, norms, clip)
+            return weighted_sum(X, powers, usable, weights, grain), X.shape[0] - int(np.count_nonzero(usable))
+
+    def gradients(self, w: Matrix, X: Vector, y: Matrix, *, clip: float, norms: Matrix) -> Matrix:
+        """Return the sum of the clipped gradients of each batch, to the same bits as if it were computed alone."""
+        check_clip(clip)
+        check_stack(self.size(X.shape[2]), w, X, y, norms)
+        with np.errstate(all="ignore"):
+            z = np.matmul(X, w.reshape(w.shape[0], X.shape[2], self.classes)).reshape(-1, self.classes)
+            powers, usable = self._clipped(_scaled_powers(z), y.ravel(), norms.ravel(), clip)
+            return stacked_sum(X, powers.reshape(*y.shape, self.classes), usable.reshape(y.shape))
+
+    def _clipped(self, powers: Vector, y: Vector, norms: Vector, clip: float) -> tuple[Vector, NDArray[np.bool_]]:
+        """Return what multiplies each row in its clipped gradient, and which rows have one; each by itself.
+
+        Overwrites ``powers``.
+        """
+        target, known = self._targets(y)
+        here = np.arange(y.size)
+        right = powers[here, target]
+        powers[here, target] = 0.0
+        wrong = powers.sum(axis=1)  # not total - right, nor 1 - p, which both lose digits by cancellation
+        scale = 1.0 / np.maximum(wrong + right, wrong * (norms * (math.sqrt(2.0) / clip)))
+        powers *= scale[:, None]
+        powers[here, target] = -wrong * scale
+        return powers, known & np.isfinite(scale) & np.isfinite(norms)
+
+    def lengths(self, w: Vector, X: Vector, y: Vector, norms: Vector) -> Vector:
+        """Return what clipping compares for each record, sqrt(2) (1 - p[target]) |x|; NaN if it is left out.
+
+        Each is computed on its own.
+        """
+        check_batch(self.size(X.shape[1]), w, X, y, None, norms)
+        with np.errstate(all="ignore"):
             target, known = self._targets(y)
-            powers = self._powers(w, X, grain)
+            powers = self._powers(w, X, apart=True)
             here = np.arange(X.shape[0])
             right = powers[here, target]
             powers[here, target] = 0.0
-            wrong = powers.sum(axis=1)  # not total - right, nor 1 - p, which both lose digits by cancellation
-            scale = 1.0 / np.maximum(wrong + right, wrong * (norms * (math.sqrt(2.0) / clip)))
-            powers *= scale[:, None]
-            powers[here, target] = -wrong * scale
-            usable = known & np.isfinite(scale) & np.isfinite(norms)
-            return weighted_sum(X, powers, usable, weights, grain), X.shape[0] - int(np.count_nonzero(usable))
+            wrong = powers.sum(axis=1)
+            return np.where(known, wrong / (wrong + right) * (norms * math.sqrt(2.0)), np.nan)
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
         """Return the mean loss, not clipped; NaN if a target is not a class."""
@@ -102,9 +134,17 @@ class Softmax:
         known = (y >= 0) & (y < self.classes) & (y == np.floor(y))
         return np.where(known, y, 0.0).astype(np.intp), known
 
-    def _powers(self, w: Vector, X: Vector, grain: float | None) -> Vector:
+    def _powers(self, w: Vector, X: Vector, *, apart: bool) -> Vector:
         """Return exp(score), with each row scaled so that its largest entry is 1."""
-        z = scores(X, w.reshape(X.shape[1], self.classes), grain)
-        z -= z.max(axis=1, keepdims=True)
-        np.exp(z, out=z)
-        return z
+        table = w.reshape(X.shape[1], self.classes)
+        return _scaled_powers(rows_apart(X, table) if apart else scores(X, table))
+
+
+def _scaled_powers(z: Vector) -> Vector:
+    """Return exp(score), in the same place, with each row scaled so that its largest entry is 1."""
+    top = z.max(axis=1) if z.shape[1] > _FEW else z[:, 0].copy()
+    for column in range(1, z.shape[1] if z.shape[1] <= _FEW else 0):  # the same, several times faster for few classes
+        np.maximum(top, z[:, column], out=top)
+    z -= top[:, None]
+    np.exp(z, out=z)
+    return z

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from fedveil.checks import require
+from fedveil.model.adjusted import Adjusted, check_class_weights, check_threshold
 from fedveil.model.loss import Constants, Loss, with_l2
 from fedveil.model.named import KINDS as NAMED
 from fedveil.model.named import loss_named
@@ -19,6 +20,8 @@ class ModelPlan:
 
     ``classes`` is the number of classes in the data (0 for regression); None until the data are known. ``module``,
     ``criterion``, ``precision`` and ``parameters`` belong to a torch model: see :class:`fedveil.model.torch.TorchLoss`.
+    ``class_weights``: how much each class counts, relative to the most; ``decision_threshold``: the probability above
+    which the second of two classes is predicted (:mod:`fedveil.model.adjusted`).
     """
 
     kind: str
@@ -32,14 +35,21 @@ class ModelPlan:
     criterion: str | None = None
     precision: str | None = None
     parameters: int | None = None
+    rate: float | None = None
+    class_weights: tuple[float, ...] | None = None
+    decision_threshold: float | None = None
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, "model.kind", f"be one of {', '.join(KINDS)}", self.kind)
         self._check_torch()
+        if self.class_weights is not None:
+            object.__setattr__(self, "class_weights", check_class_weights(self.class_weights))
+        if self.decision_threshold is not None:
+            object.__setattr__(self, "decision_threshold", check_threshold(self.decision_threshold))
         if self.classes is not None:
             object.__setattr__(self, "classes", whole("model.classes", self.classes))
             _ = self.loss  # refuses a loss that does not fit the number of classes
-        for name in ("smoothing", "threshold", "clip", "radius"):
+        for name in ("smoothing", "threshold", "clip", "radius", "rate"):
             given = getattr(self, name)
             if given is not None:
                 object.__setattr__(self, name, number(f"model.{name}", given))
@@ -58,7 +68,12 @@ class ModelPlan:
                 precision=self.precision or "float64",
                 parameters=self.parameters,
             )
-        return loss_named(self.kind, classes=self.classes, smoothing=self.smoothing, threshold=self.threshold)
+        loss = loss_named(
+            self.kind, classes=self.classes, smoothing=self.smoothing, threshold=self.threshold, rate=self.rate
+        )
+        if self.class_weights is None and self.decision_threshold is None:
+            return loss
+        return Adjusted(loss, self.class_weights or (), self.decision_threshold)
 
     def _check_torch(self) -> None:
         torch = self.kind == "torch"
@@ -70,7 +85,7 @@ class ModelPlan:
             require(self.module is not None, "model.module", "be given for a torch model", None, hint)
             hint = "It bounds each record's gradient, and nothing else does."
             require(self.clip is not None, "model.clip", "be given for a torch model", None, hint)
-            for name in ("smoothing", "threshold"):
+            for name in ("smoothing", "threshold", "rate", "class_weights", "decision_threshold"):
                 require(getattr(self, name) is None, f"model.{name}", "be left out of a torch model", name)
 
     def settled(self, classes: int, features: int) -> "ModelPlan":

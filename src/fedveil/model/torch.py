@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from fedveil.checks import require
+from fedveil.errors import BadValue
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip
 from fedveil.values import Matrix, Vector, whole
 
@@ -66,6 +67,10 @@ class TorchLoss:
         """Return the torch module with the parameters that ``w`` stands for."""
         return self._engine(features).module_at(w)
 
+    def check_company(self, features: int) -> None:
+        """Refuse a module that gives a record other bits in other company: sampled batches would tell who was drawn."""
+        _ = self._engine(features).blocks
+
     def constants(self, bound: float, clip: float | None) -> Constants:
         """Return constants that hold the clip and nothing else."""
         check_bound(bound)
@@ -87,11 +92,21 @@ class TorchLoss:
     ) -> tuple[Vector, int]:
         """Return the weighted sum of the clipped gradients, and how many records were left out of it."""
         check_clip(clip)
-        hint = "Its last bits depend on the batch that a record is in (docs/torch.md)."
-        require(grain is None, "grain", "be left out for a torch model", grain, hint)
         engine = self._engine(X.shape[1])
         check_batch(engine.start.size, w, X, y, weights, norms)
-        return engine.gradient(w, X, y, clip, weights)
+        return engine.gradient(w, X, y, clip, weights, grain)
+
+    def total(self, w: Vector, X: Vector, y: Vector, weights: Vector | None = None) -> Vector:
+        """Return the weighted sum of the records' gradients, not clipped: for units that are clipped as a whole."""
+        from fedveil.model.torch_descent import plain_total  # imports PyTorch
+
+        engine = self._engine(X.shape[1])
+        check_batch(engine.start.size, w, X, y, weights, None)
+        return plain_total(engine, w, X, y, weights)
+
+    def lengths(self, w: Vector, X: Vector, y: Vector, norms: Vector) -> Vector:
+        """Refuse: the last bits of a record's gradient depend on the batch that it is in."""
+        raise BadValue('algorithm.clip must be a number for a torch model, got "adaptive". State the clip.')
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
         """Return the mean loss, not clipped; NaN if a target is not a class."""

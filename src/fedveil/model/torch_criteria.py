@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from fedveil.importing import named
 from fedveil.model.torch_library import torch
-from fedveil.model.torch_module import named
 
 
 def outputs_of(criterion: str, classes: int) -> int | None:

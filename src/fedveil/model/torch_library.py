@@ -1,9 +1,11 @@
 """Import PyTorch if it is installed, otherwise None. Only the torch_*.py files import this."""
 
+import os
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from fedveil.checks import require
 from fedveil.errors import BadValue
 
 torch: Any = import_module("torch") if find_spec("torch") else None
@@ -13,3 +15,18 @@ def need_torch() -> None:
     """Refuse, and say how to install it, if PyTorch is missing."""
     if torch is None:
         raise BadValue('model.kind = "torch" must find PyTorch installed, and it is not: install fedveil[torch].')
+
+
+def device() -> str:
+    """Return where modules run: the processor, or the CUDA device that FEDVEIL_TORCH_DEVICE names.
+
+    There kernels must be deterministic, and none may be chosen by how fast it was: torch refuses those that are not.
+    """
+    name = os.environ.get("FEDVEIL_TORCH_DEVICE", "cpu")
+    if name != "cpu":
+        there = name.split(":")[0] == "cuda" and torch.cuda.is_available()
+        require(there, "FEDVEIL_TORCH_DEVICE", "be cpu, or a CUDA device that torch finds", name)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True)
+    return name

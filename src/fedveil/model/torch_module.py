@@ -1,56 +1,23 @@
 """A torch module given by the name of a function; refused if per-record gradients would be meaningless for it.
 
-The module runs in evaluation mode, on the processor, in the stated precision, from starting parameters that are the
+The module runs in evaluation mode, in the stated precision, from starting parameters that are the
 same every time (torch's seed is 0 while it is made).
 """
 
 import math
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.model.torch_library import need_torch, torch
-
-_NAME = 'be "package.file:function", found on Python\'s path or in the current folder'
-
-
-@contextmanager
-def _current_folder() -> Iterator[None]:
-    """Add the current folder at the end of Python's path for a while, since a command does not start with it."""
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.append(here)
-    try:
-        yield
-    finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
-
-
-def named(text: str, what: str) -> Any:
-    """Return the object that ``package.file:name`` names, also looking in the current folder."""
-    file, _, name = text.partition(":")
-    require(file and name.isidentifier(), what, _NAME, text)
-    with _current_folder():
-        try:
-            found = getattr(import_module(file), name, None)
-        except Exception as error:  # a user's file may fail in any way
-            raise BadValue(f"{what} must {_NAME}, got {text!r}: {type(error).__name__}: {error}.") from error
-    require(callable(found), what, f"name a function in {file}", text)
-    return found
+from fedveil.importing import current_folder, named
+from fedveil.model.torch_library import device, need_torch, torch
 
 
 def make_module(text: str, precision: str) -> Any:
     """Return the checked module, in evaluation mode."""
     need_torch()
     make = named(text, "model.module")
-    with torch.random.fork_rng(devices=[]), _current_folder():
+    with torch.random.fork_rng(devices=[]), current_folder():
         torch.manual_seed(0)
         try:
             module = make()
@@ -64,7 +31,7 @@ def make_module(text: str, precision: str) -> Any:
     for part in module.modules():
         if getattr(part, "inplace", False) is True:
             part.inplace = False  # the same function, but gradients need the unchanged input
-    return module.to(device="cpu", dtype=getattr(torch, precision)).eval()
+    return module.to(device=device(), dtype=getattr(torch, precision)).eval()
 
 
 def _check_parts(module: Any) -> None:
@@ -107,7 +74,10 @@ def probe(module: Any, criterion: Any, rows: Any, targets: Any, outputs: int | N
     require(right, "model.module", rule, tuple(found.shape))
     steady = torch.equal(found, _outputs(module, rows))
     require(steady, "model.module", "be a function of its input", "two results for one input", "Is it random?")
-    alone = torch.cat([_outputs(module, rows[i : i + 1]) for i in range(count)])
+    each = [_outputs(module, rows[i : i + 1]) for i in range(count)]
+    shapes = sorted({tuple(one.shape) for one in each} - {(1, width)})
+    require(not shapes, "model.module", f"keep the shape (1, {width}) for one row", shapes)
+    alone = torch.cat(each)
     hint = "A record's result must not depend on the others in its batch: normalise by group or layer."
     require(_close(found, alone), "model.module", "treat each record by itself", "a result that mixes records", hint)
     losses = criterion(found, targets)

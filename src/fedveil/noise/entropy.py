@@ -102,14 +102,6 @@ class Entropy:
         """Return the first ``count`` words of an address."""
         return self.stream(label, index).words(count)
 
-    def export_key(self) -> bytes:
-        """Return the key, to be kept where only the data holder can read it.
-
-        :meth:`from_key` without a context restores it.
-        """
-        self._leave_parent()
-        return self._key
-
     def _leave_parent(self) -> None:
         if os.getpid() != self._process:
             self._key, self._process, self.private = self._system(KEY_BYTES), os.getpid(), True

@@ -19,6 +19,7 @@ from fedveil.prepare.categories import threshold_of
 from fedveil.prepare.columns import Outline
 from fedveil.prepare.contributions import root_up
 from fedveil.prepare.learn import USUAL_SPREAD
+from fedveil.prepare.levels import LEVELS
 from fedveil.prepare.magnitudes import BINS
 from fedveil.prepare.request import PrepareRequest
 from fedveil.prepare.statement import STEPS, Measurement, Preparation, variance_left
@@ -43,7 +44,7 @@ _COUNT_ERRORS: Final = (0.02, 0.002)
 _WORD_ERRORS: Final = (1 / 180, 1 / 600)
 _CLASS_ERRORS: Final = (0.05, 0.01)
 _MEAN_ERRORS: Final = (0.1, 0.02)  # of the usual spread
-_SPREAD_ERRORS: Final = (0.2, 0.05)  # of the usual variance; the first is the most that still pays
+_SPREAD_ERRORS: Final = (0.06, 0.01)  # of counts, as shares of all records; the first is the most that still pays
 _MOMENT_ERRORS: Final = (
     0.3,
     0.05,
@@ -93,9 +94,7 @@ def preparation_of(
     request: PrepareRequest, outline: Outline, data: DataShape, target: Target, trust: Trust
 ) -> Preparation | None:
     """Return what will be measured, and with which noise; None where everything is stated."""
-    hint = "State data.categories for these columns: words that nobody knows beforehand cannot be added up in parts."
-    central = not (trust.shared and outline.open_texts)
-    require(central, "[prepare]", "find every category stated with [trust]", outline.open_texts, hint)
+    check_words(outline, trust)
     units = data.clients if target.unit == "client" else data.records
     left = variance_left(target.adversary, data, target, trust)
     if not left > 0:
@@ -109,6 +108,13 @@ def preparation_of(
     scale = 1.0 if request.share is None else request.share / planned
     made = (_measured(rule, whole / math.sqrt(rule.share * scale), data, target) for rule in rules)
     return Preparation(measurements=tuple(made), share=planned * scale)
+
+
+def check_words(outline: Outline, trust: Trust) -> None:
+    """Refuse lists of words that are to be learned where clients add up in parts."""
+    hint = "State data.categories for these columns: words that nobody knows beforehand cannot be added up in parts."
+    central = not (trust.shared and outline.open_texts)
+    require(central, "[prepare]", "find every category stated with [trust]", outline.open_texts, hint)
 
 
 def _measured(rule: _Rule, noise: float, data: DataShape, target: Target) -> Measurement:
@@ -142,9 +148,9 @@ def _rules(request: PrepareRequest, outline: Outline, data: DataShape, units: in
     if outline.numbers:
         found.append(_means(len(outline.numbers), whole / units))
         # Components are those of the scaled columns: divided by their spreads, all columns would count alike.
-        spreads = None if outline.components is not None else _spreads(len(outline.numbers), whole / units)
+        spreads = None if outline.turned else _spreads(len(outline.numbers), whole / units)
         found += [] if spreads is None else [spreads]
-    if outline.components is not None:
+    if outline.turned:
         found.append(_moments(outline, whole / units))
     return found
 
@@ -159,31 +165,34 @@ def _rule(name: str, size: int, bound: float, noise: float, errors: tuple[float,
 
 
 def _means(count: int, noise: float) -> _Rule:
-    """Rows are as long as they can be where noise is small anyway, and cut shorter where it is not."""
+    """Rows are as long as they can be where the noise is then small enough, and cut shorter where it is not.
+
+    To cut rows moves the mean of columns whose numbers lie near one end of their range.
+    """
     longest, errors = root_up(count), (_MEAN_ERRORS[0] * USUAL_SPREAD, _MEAN_ERRORS[1] * USUAL_SPREAD)
     short = min(longest, max(1.0, _SHORT * longest))
-    affordable = (noise * longest / errors[1]) ** 2 <= _CAPS["means"][1]
+    affordable = (noise * longest / errors[0]) ** 2 <= _CAPS["means"][0]
     return _rule("means", count, longest if affordable else short, noise, errors)
 
 
 def _spreads(count: int, noise: float) -> _Rule | None:
     """None where even the cap leaves an error that costs more than it brings."""
-    longest, errors = root_up(count), (_SPREAD_ERRORS[0] * USUAL_SPREAD**2, _SPREAD_ERRORS[1] * USUAL_SPREAD**2)
-    if (noise * longest / errors[0]) ** 2 > _CAPS["spreads"][0]:
+    longest = root_up(count)
+    if (noise * longest / _SPREAD_ERRORS[0]) ** 2 > _CAPS["spreads"][0]:
         return None
-    return _rule("spreads", count, longest, noise, errors)
+    return _rule("spreads", LEVELS * count, longest, noise, _SPREAD_ERRORS)
 
 
 def _moments(outline: Outline, noise: float) -> _Rule:
     """Noise of deviation s on each product has eigenvalues up to about 2 s sqrt(width); a component has 1/k of all."""
     width, bound = outline.unprojected, outline.bound**2
-    part = bound / (outline.components or 1) / (2 * math.sqrt(width))
+    part = bound / (outline.components or width) / (2 * math.sqrt(width))
     errors = (_MOMENT_ERRORS[0] * part, _MOMENT_ERRORS[1] * part)
     return _rule("moments", width * (width + 1) // 2, bound, noise, errors)
 
 
 def total_mu(target: Target) -> float:
-    """The mu of the Gaussian mechanism that has the target's epsilon and delta.
+    """Return the mu of the Gaussian mechanism that has the target's epsilon at its delta, rounded down.
 
     >>> round(total_mu(Target(epsilon=1.0, delta=1e-5)), 4)
     0.2681

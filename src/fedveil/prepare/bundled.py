@@ -6,49 +6,60 @@ import numpy as np
 
 from fedveil.data.cells import canonical
 from fedveil.data.column import ZERO, Column
-from fedveil.data.preparation import READING, Labels, Preparation
-from fedveil.data.spec import RULES, Fill, Source
-from fedveil.data.tables import stated
+from fedveil.data.preparation import Preparation
+from fedveil.data.spec import OTHER
+from fedveil.data.spec_rules import RULES
 from fedveil.prepare.columns import MISSING_WORD
-from fedveil.prepare.learned import OTHER, LearnedPreparation, Number
+from fedveil.prepare.learned import LearnedPreparation, Number
+from fedveil.prepare.reading import Reading
 
 
-def preparation_of(learned: LearnedPreparation, source: Source, target: str | None) -> Preparation:
+def preparation_of(learned: LearnedPreparation, reading: Reading) -> Preparation:
     """The learned rule column by column, with the place of each feature in a row."""
     outline = learned.outline
-    columns = [_number(one, learned.factor, source) for one in learned.numbers]
+    columns = [_number(one, learned.factor, reading) for one in learned.numbers]
     places = list(range(len(columns)))
     start = len(columns)
     for name in outline.stated_texts:
         words = outline.categories[name]
-        fill = _stated(source, name)
-        columns.append(Column(name=name, categories=words, weight=learned.factor, fill=ZERO if fill is None else fill))
+        fill = reading.stated_fill(name)
+        columns.append(
+            Column(
+                name=name,
+                categories=words,
+                weight=learned.factor,
+                fill=ZERO if fill is None else fill,
+                unknown=OTHER if OTHER in words else "refuse",
+            )
+        )
         places += range(start, start + len(words))
         start += len(words)
     for index, name in enumerate(outline.open_texts):
         own = [(place, one) for place, one in enumerate(learned.categories) if one.column == name]
-        columns.append(_texts(learned, name, [(one.word, one.share) for _, one in own], index, source))
+        columns.append(_texts(learned, name, [(one.word, one.share) for _, one in own], index, reading))
         places += [*(start + place for place, _ in own), start + outline.slots + index]
     return Preparation(
         columns=tuple(columns),
-        labels=Labels.of(source, target),
+        labels=reading.labels,
         bound=outline.bound,
         intercept=outline.intercept,
-        missing=source.missing,
-        reading={key: value for key, value in stated(source).items() if key in READING},
+        missing=reading.missing,
+        reading=reading.files,
         slots=tuple(places),
-        width=outline.width - (1 if outline.intercept else 0),
+        width=outline.unprojected,
+        components=learned.components,
+        stretch=learned.stretch,
     )
 
 
-def _number(one: Number, factor: float, source: Source) -> Column:
+def _number(one: Number, factor: float, reading: Reading) -> Column:
     """Cut, bent, centred and divided; a missing number is the mean, unless the study states a fill."""
     plain = Column(name=one.name, range=(one.range.low, one.range.high), unit=one.range.unit)
     low, high = plain.bent(np.array([one.range.low, one.range.high])).tolist()
     middle, half = low / 2 + high / 2, high / 2 - low / 2
     centre = middle + one.mean * half
     mean = centre if one.range.unit == 0 else one.range.unit * math.sinh(centre)
-    fill = _stated(source, one.name)
+    fill = reading.stated_fill(one.name)
     return Column(
         name=one.name,
         range=plain.range,
@@ -59,10 +70,12 @@ def _number(one: Number, factor: float, source: Source) -> Column:
     )
 
 
-def _texts(learned: LearnedPreparation, name: str, own: list[tuple[str, float]], index: int, source: Source) -> Column:
+def _texts(
+    learned: LearnedPreparation, name: str, own: list[tuple[str, float]], index: int, reading: Reading
+) -> Column:
     """Learned categories, each less its share, and last one for all others."""
     words = [word for word, _ in own]
-    given = _stated(source, name)
+    given = reading.stated_fill(name)
     missing = MISSING_WORD if MISSING_WORD in words else OTHER
     fitting = given in RULES or (given is not None and canonical(given) in words)
     return Column(
@@ -73,9 +86,3 @@ def _texts(learned: LearnedPreparation, name: str, own: list[tuple[str, float]],
         fill=given if fitting and given is not None else (missing if given is None else OTHER),
         unknown=OTHER,
     )
-
-
-def _stated(source: Source, name: str) -> Fill | None:
-    """The fill that the study states for a column; None where it states none."""
-    given = source.fill.get(name, source.default_fill)
-    return None if given == "refuse" and name not in source.fill else given

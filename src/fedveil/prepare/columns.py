@@ -20,17 +20,25 @@ class Outline:
     """What a plan may know about the columns: their names, which are numbers, and what the study states of each.
 
     ``slots``: places kept for categories that are to be learned, of all columns of texts together. Each such column has
-    one more, for all that is rare. ``components``: how many principal components rows are projected onto, if any.
+    one more, for all that is rare. ``components``: how many principal components rows are projected onto, if any;
+    ``whiten``: whether each direction is divided by its spread.
     """
 
     numbers: tuple[str, ...]
     texts: tuple[str, ...]
     scale: Mapping[str, Span] = field(default_factory=dict)
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    bend: Mapping[str, float] = field(default_factory=dict)  # units of bent scales, of columns with a stated range
     slots: int = 0
     bound: float = 1.0
     intercept: float = 1.0
     components: int | None = None
+    whiten: bool = False
+
+    @property
+    def turned(self) -> bool:
+        """Whether rows are turned onto directions of their own, which are measured."""
+        return self.components is not None or self.whiten
 
     @property
     def open_numbers(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedveil.data.rows import cut_rows
 from fedveil.prepare.columns import Columns
+from fedveil.prepare.levels import LEVELS, levels_of
 from fedveil.prepare.magnitudes import BINS, bins_of
 from fedveil.prepare.ranges import Range
 from fedveil.prepare.statement import STEPS
@@ -33,6 +34,19 @@ def range_counts(columns: Columns, places: Sequence[int]) -> Sums:
 
     def add_up(rows: Indices) -> Whole:
         return np.bincount(bins[rows].ravel(), minlength=BINS * len(places)).astype(np.int64) * STEPS
+
+    return add_up
+
+
+def level_counts(centred: Matrix) -> Sums:
+    """Each record adds one count in each column, for its distance from the mean, unless its number is missing."""
+    width = centred.shape[1]
+    levels = levels_of(centred)
+    places = np.where(levels < LEVELS, levels + LEVELS * np.arange(width), LEVELS * width)
+
+    def add_up(rows: Indices) -> Whole:
+        found = np.bincount(places[rows].ravel(), minlength=LEVELS * width + 1)
+        return np.asarray(found[: LEVELS * width].astype(np.int64) * STEPS)
 
     return add_up
 

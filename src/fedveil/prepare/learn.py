@@ -5,13 +5,16 @@ All that is learned is computed from the noisy sums and public numbers alone, so
 
 import math
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from fedveil.prepare.categories import Category, codes_of, frequent
 from fedveil.prepare.columns import Columns, Outline
 from fedveil.prepare.contributions import (
+    Sums,
     class_counts,
+    level_counts,
     matrix_of,
     range_counts,
     scaled_numbers,
@@ -20,33 +23,56 @@ from fedveil.prepare.contributions import (
     word_counts,
 )
 from fedveil.prepare.learned import LearnedPreparation, Number, usual_factor
+from fedveil.prepare.levels import LEVELS, narrowed, spread_of
 from fedveil.prepare.magnitudes import BINS, MISSING
-from fedveil.prepare.measure import Measurer
 from fedveil.prepare.ranges import Range, range_of
-from fedveil.prepare.statement import Preparation
-from fedveil.values import Vector
+from fedveil.prepare.sizes import check_sizes
+from fedveil.prepare.statement import Measurement, Preparation
+from fedveil.values import Indices, Vector
 
 USUAL_SPREAD = 0.35  # of numbers on the scale of their range, where it is not measured
-_LEAST_SPREAD = 0.05
+_LEAST_STRENGTH = 0.05  # of an equal part of all squares: a direction with less is not blown up any further
+
+
+class Measures(Protocol):
+    """Whoever gives noisy sums: a measurement that is carried out now, or one that was (fedveil.prepare.replay)."""
+
+    @property
+    def present(self) -> Indices:
+        """The rows that are not blank."""
+
+    def noisy_sum(self, planned: Measurement, contributions: Sums, size: int) -> Vector:
+        """Return the noisy sum of all units' contributions, in the units of the measurement."""
 
 
 def learn(
-    planned: Preparation, outline: Outline, columns: Columns, targets: Vector, classes: int, by: Measurer
+    planned: Preparation,
+    outline: Outline,
+    columns: Columns,
+    targets: Vector,
+    classes: int,
+    units: int,
+    by: Measures,
 ) -> LearnedPreparation:
-    """Measure all that is planned on these columns, which hold the training rows in the order of ``by.owner``."""
-    units = by.clients if by.target.unit == "client" else len(columns)
-    ranges, gone = _ranges(planned, outline, columns, by, units)
-    categories, others = _categories(planned, outline, columns, by, units)
+    """Measure all that is planned on these columns and targets, which hold the training rows.
+
+    ``units``: how many contribute to a sum, records or whole clients, of the whole study. The columns may hold only a
+    part of the records, or none, where ``by`` knows the sums.
+    """
+    check_sizes(planned, outline, classes)
+    ranges, gone = ranges_in(planned, outline, columns, by, units)
+    categories, others = categories_in(planned, outline, columns, by, units)
     balance: tuple[float, ...] = ()
     if "classes" in planned:
         counts = by.noisy_sum(planned["classes"], class_counts(targets, classes), classes)
         balance = tuple((np.clip(counts, 0.0, None) / max(float(np.clip(counts, 0.0, None).sum()), 1.0)).tolist())
     means, spreads = _moments(planned, columns, ranges, np.maximum(units * (1 - gone), 1.0), by)
-    numbers = zip(outline.numbers, ranges, means.tolist(), spreads.tolist(), strict=True)
+    moments = zip(ranges, means.tolist(), spreads.tolist(), strict=True)
+    known = [narrowed(*one) if "spreads" in planned else one for one in moments]
     shares = np.array([*(one.share for one in categories), *others])
     found = LearnedPreparation(
         outline=outline,
-        numbers=tuple(Number(*one) for one in numbers),
+        numbers=tuple(Number(name, *one) for name, one in zip(outline.numbers, known, strict=True)),
         categories=tuple(categories),
         others=tuple(others),
         factor=usual_factor(outline, shares),
@@ -56,30 +82,42 @@ def learn(
 
 
 def _projected(
-    planned: Preparation, found: LearnedPreparation, columns: Columns, by: Measurer, units: int
+    planned: Preparation, found: LearnedPreparation, columns: Columns, by: Measures, units: int
 ) -> LearnedPreparation:
-    """The same rule followed by a projection onto the strongest directions of the noisy second moments."""
+    """The same rule followed by a projection onto the strongest directions of the noisy second moments.
+
+    Where rows are whitened, each direction is divided by its spread, but by no less than what the noise lets see.
+    """
     outline, one = found.outline, planned["moments"]
     sums = second_moments(found.unprojected(columns), one.bound)
     noisy = by.noisy_sum(one, sums, outline.unprojected * (outline.unprojected + 1) // 2)
     values, directions = np.linalg.eigh(matrix_of(noisy, outline.unprojected))
-    kept = outline.components or 1
+    kept = outline.components or outline.unprojected
     best = directions[:, ::-1][:, :kept]
     best = best * np.where(best[np.abs(best).argmax(axis=0), np.arange(kept)] < 0, -1.0, 1.0)  # one of two signs
     # Squares that are left, as far as the noise lets see: what noise alone adds to the largest values is taken off.
     noise = 2 * one.noise * one.bound * math.sqrt(outline.unprojected)
-    left = float(np.clip(values[::-1][:kept] - noise, 0.0, None).sum()) / units
-    typical = min(max(left, 0.05 * outline.bound**2), outline.bound**2)
-    stretch = outline.bound / math.sqrt(typical)
+    strength = values[::-1][:kept]
+    if outline.whiten:
+        least = max(noise, _LEAST_STRENGTH * outline.bound**2 * units / outline.unprojected)
+        best = best * np.sqrt(units / np.maximum(strength, least))
+        stretch = outline.bound / math.sqrt(kept)
+    else:
+        left = float(np.clip(strength - noise, 0.0, None).sum()) / units
+        typical = min(max(left, 0.05 * outline.bound**2), outline.bound**2)
+        stretch = outline.bound / math.sqrt(typical)
     return replace(found, components=tuple(map(tuple, best.T.tolist())), stretch=stretch)
 
 
-def _ranges(
-    planned: Preparation, outline: Outline, columns: Columns, by: Measurer, units: int
+def ranges_in(
+    planned: Preparation, outline: Outline, columns: Columns, by: Measures, units: int
 ) -> tuple[list[Range], Vector]:
     """The range of every column of numbers, stated or learned, and the share of missing values where it was seen."""
     gone = np.zeros(len(outline.numbers))
-    found = {name: Range(*outline.scale[name]) for name in outline.numbers if name in outline.scale}
+    bend = outline.bend
+    found = {
+        name: Range(*outline.scale[name], bend.get(name, 0.0)) for name in outline.numbers if name in outline.scale
+    }
     open_places = [place for place, name in enumerate(outline.numbers) if name not in outline.scale]
     if open_places:
         one = planned["ranges"]
@@ -92,8 +130,8 @@ def _ranges(
     return [found[name] for name in outline.numbers], gone
 
 
-def _categories(
-    planned: Preparation, outline: Outline, columns: Columns, by: Measurer, units: int
+def categories_in(
+    planned: Preparation, outline: Outline, columns: Columns, by: Measures, units: int
 ) -> tuple[list[Category], list[float]]:
     """The learned categories of all columns together, and for each column the share of what is left over."""
     if not outline.open_texts:
@@ -107,7 +145,7 @@ def _categories(
 
 
 def _moments(
-    planned: Preparation, columns: Columns, ranges: list[Range], counted: Vector, by: Measurer
+    planned: Preparation, columns: Columns, ranges: list[Range], counted: Vector, by: Measures
 ) -> tuple[Vector, Vector]:
     """Means and spreads of the scaled numbers; zero and the usual spread where they are not measured."""
     width = len(ranges)
@@ -120,7 +158,8 @@ def _moments(
     means = by.noisy_sum(planned["means"], vectors(filled, planned["means"].bound), width) / counted
     means = np.clip(means, -1.0, 1.0)
     if "spreads" in planned:
-        squares = np.where(gone, 0.0, (scaled - means) ** 2)
-        found = by.noisy_sum(planned["spreads"], vectors(squares, planned["spreads"].bound), width) / counted
-        spreads = np.sqrt(np.clip(found, _LEAST_SPREAD**2, 1.0))
+        one = planned["spreads"]
+        counts = by.noisy_sum(one, level_counts(scaled - means), LEVELS * width).reshape(width, LEVELS)
+        deviation = one.noise * one.bound
+        spreads = np.array([spread_of(row, float(many), deviation) for row, many in zip(counts, counted, strict=True)])
     return means, spreads

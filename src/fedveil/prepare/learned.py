@@ -9,6 +9,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.rows import cut_rows
+from fedveil.data.spec import OTHER
 from fedveil.errors import BadValue
 from fedveil.prepare.categories import Category
 from fedveil.prepare.columns import Columns, Outline
@@ -18,7 +19,6 @@ from fedveil.strict_json import read_object
 from fedveil.values import Matrix, Vector
 
 FORMAT = 1
-OTHER = "(other)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,8 @@ class LearnedPreparation:
 
     def text(self) -> str:
         """The learned preparation as JSON; reading it gives an equal value."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, allow_nan=False) + "\n"
+        values = {**asdict(self), "outline": outline_table(self.outline)}
+        return json.dumps({"format": FORMAT, **values}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
     def read(cls, text: str | bytes) -> "LearnedPreparation":
@@ -143,7 +144,7 @@ class LearnedPreparation:
         require(form == FORMAT, f"{FILE}: format", f"be {FORMAT}", form, "It was written by another version.")
         try:
             return cls(
-                outline=_outline(given["outline"]),
+                outline=read_outline(given["outline"]),
                 numbers=tuple(Number(**{**row, "range": Range(**row["range"])}) for row in given["numbers"]),
                 categories=tuple(Category(**row) for row in given["categories"]),
                 others=tuple(given["others"]),
@@ -156,7 +157,17 @@ class LearnedPreparation:
             raise BadValue(f"{FILE} must be as a run wrote it: {error}.") from error
 
 
-def _outline(given: Any) -> Outline:
+def outline_table(outline: Outline) -> dict[str, Any]:
+    """Return plain values that :func:`read_outline` takes."""
+    found = asdict(outline)
+    for name in ("bend", "whiten"):  # written only where there is one, so that older files keep their bytes
+        if not found[name]:
+            del found[name]
+    return found
+
+
+def read_outline(given: Any) -> Outline:
+    """Return the outline that a table describes, as ``asdict`` wrote it."""
     values = dict(given)
     values["numbers"], values["texts"] = tuple(values["numbers"]), tuple(values["texts"])
     values["scale"] = {name: tuple(span) for name, span in values["scale"].items()}

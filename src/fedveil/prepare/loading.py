@@ -21,8 +21,9 @@ from fedveil.data.table import Table
 from fedveil.prepare.bundled import preparation_of
 from fedveil.prepare.columns import Columns, Outline
 from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.reading import Reading
 from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.types import looks_textual, numbers_in, words_in
+from fedveil.prepare.types import looks_textual, numbers_in, refuse_other_writing, words_in
 from fedveil.values import Indices, Matrix
 
 _MOST_ROWS = 2.0**53  # a bound on row numbers
@@ -61,16 +62,20 @@ class Unprepared:
         return self.columns.rows(np.maximum(_rows(self.train), 0))
 
     @property
+    def held_columns(self) -> Columns | None:
+        """The cells of the records held out, likewise; None where there are none."""
+        return None if self.test is None else self.test_columns.rows(np.maximum(_rows(self.test), 0))
+
+    @property
     def present(self) -> Indices:
         """Which of the records to train on are not blank."""
         return np.flatnonzero(~self.train.blank).astype(np.int64)
 
     def loaded(self, learned: LearnedPreparation) -> Loaded:
         """The records that the learned rule makes."""
-        test = None if self.test is None else _records(self.test, self.test_columns, learned)
         return Loaded(
             train=_records(self.train, self.columns, learned),
-            test=test,
+            test=self.tested(learned),
             test_public=self.test_public,
             dropped_rows=self.dropped_rows,
             feature_names=learned.feature_names,
@@ -78,9 +83,18 @@ class Unprepared:
             preparation=self.rule(learned),
         )
 
+    def tested(self, learned: LearnedPreparation) -> Records | None:
+        """The records held out, if there are any, with the rows that the learned rule makes."""
+        return None if self.test is None else _records(self.test, self.test_columns, learned)
+
     def rule(self, learned: LearnedPreparation) -> Preparation | None:
         """The learned rule as it travels with the model."""
-        return None if self.source is None else preparation_of(learned, self.source, self.target)
+        return None if self.reading is None else preparation_of(learned, self.reading)
+
+    @property
+    def reading(self) -> Reading | None:
+        """How the data are read, where there is a source."""
+        return None if self.source is None else Reading.of(self.source, self.target)
 
 
 def open_columns(
@@ -167,7 +181,10 @@ def _textual(table: Table, source: Source, request: PrepareRequest) -> set[str]:
     stated = {*request.texts, *source.categories}
     unknown = [name for name in table.choice.texts if name not in stated and name not in request.numbers]
     missing = frozenset(source.missing)
-    return (stated & features) | {name for name in unknown if looks_textual(table.texts[name], missing)}
+    textual = {name for name in unknown if looks_textual(table.texts[name], missing)}
+    for name in sorted(textual):
+        refuse_other_writing(table.texts[name], missing, name)
+    return (stated & features) | textual
 
 
 def _columns(
@@ -189,10 +206,12 @@ def _columns(
         texts=tuple(texts),
         scale={name: span for name, span in scale.items() if span is not None},
         categories={name: words for name, words in source.categories.items() if name in texts},
+        bend={name: unit for name, unit in source.bend.items() if name in names},
         slots=request.categories * sum(name not in source.categories for name in texts),
         bound=source.feature_bound,
         intercept=source.intercept,
         components=request.components,
+        whiten=request.whiten,
     )
     block: Matrix = np.column_stack(numbers) if numbers else np.zeros((len(table), 0))
     return Columns(numbers=block, texts=texts), outline

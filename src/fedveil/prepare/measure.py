@@ -1,11 +1,11 @@
 """One measurement carried out: every client's whole numbers, the noise, and the sum that comes out.
 
 With central noise one trusted party adds the noise to the sum. With shares every client adds its own share before its
-numbers leave it, and whoever adds up sees nothing but the sum (fedveil.sums.seam). Noise is a function of the run's key
-and of the measurement's name, so a run that is begun again measures the same numbers.
+numbers leave it, and whoever adds up sees nothing but the sum (fedveil.sums.seam). An algorithm without a server has no
+such party either, so its clients add shares too. Noise is a function of the run's key and of the measurement's name, so
+a run that is begun again measures the same numbers; a client on another machine sends what it adds up here.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from fedveil.checks import require
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
 from fedveil.prepare.contributions import Sums, by_client, whole_client
-from fedveil.prepare.statement import NAMES, STEPS, Measurement
+from fedveil.prepare.statement import ALL, STEPS, Measurement
 from fedveil.sums.seam import Summing, Whole
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
@@ -28,6 +28,7 @@ class Measurer:
     """Who owns which row, who is protected, and how noise is added.
 
     ``present``: the rows that are not blank. ``add_up`` and ``fails`` matter where the clients share the noise.
+    ``served``: whether the algorithm has a server, which may be trusted with the noise.
     """
 
     owner: Indices
@@ -38,37 +39,48 @@ class Measurer:
     trust: Trust = CENTRAL
     add_up: Summing = plain_sum
     fails: Fails = nobody_fails
+    served: bool = True
 
     def noisy_sum(self, planned: Measurement, contributions: Sums, size: int) -> Vector:
         """Return the noisy sum of all units' contributions, in the units of the measurement."""
         require(size <= planned.size, f"prepare.{planned.name}", f"have at most {planned.size} numbers", size)
-        if self.trust.shared:
-            total = self._shared(planned, contributions, size)
-        else:
-            noise = rounded_normal(self.entropy.stream(f"prepare {planned.name}"), planned.deviation, size)
-            total = self._together(contributions, size) + noise
-        return np.asarray(total / STEPS, dtype=np.float64)
+        shared = self.trust.all_send or not (self.served or planned.threshold is not None)
+        added = self._in_shares if shared else self._at_once
+        return np.asarray(added(planned, contributions, size) / STEPS, dtype=np.float64)
 
-    def _together(self, contributions: Sums, size: int) -> Whole:
+    def _at_once(self, planned: Measurement, contributions: Sums, size: int) -> Whole:
+        noise = rounded_normal(self.entropy.stream(f"prepare {planned.name}"), planned.deviation, size)
         if self.target.unit == "record":
-            return contributions(self.present)
-        total = np.zeros(size, dtype=np.int64)
-        for part in self._parts(contributions):
-            total += part
-        return total
+            return contributions(self.present) + noise
+        own = whole_client(contributions)
+        return sum((own(rows) for rows in by_client(self.owner, self.clients, self.present)), start=noise)
 
-    def _parts(self, contributions: Sums) -> Iterator[Whole]:
-        own = contributions if self.target.unit == "record" else whole_client(contributions)
-        for rows in by_client(self.owner, self.clients, self.present):
-            yield own(rows)
-
-    def _shared(self, planned: Measurement, contributions: Sums, size: int) -> Whole:
-        turn, parts = NAMES.index(planned.name), list(self._parts(contributions))
-        deviation = share_deviation(planned.deviation, self.trust, self.clients)
+    def _in_shares(self, planned: Measurement, contributions: Sums, size: int) -> Whole:
+        turn, rows = ALL.index(planned.name), list(by_client(self.owner, self.clients, self.present))
+        shares = ClientShares(self.target, self.entropy, self.trust, self.clients)
 
         def answer(client: int) -> Whole | None:
-            stream = self.entropy.stream(f"prepare {planned.name} share {client}")
-            return message(parts[client], rounded_normal(stream, deviation, size))
+            return shares.sent(planned, contributions, rows[client], client, size)
 
         least = self.trust.least(self.clients)
         return gathered(turn, range(self.clients), answer, self.add_up, least, self.fails).total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientShares:
+    """What clients that share the noise send; ``clients``: of the whole study, ``entropy``: of the one who computes."""
+
+    target: Target
+    entropy: Entropy
+    trust: Trust
+    clients: int
+
+    def deviation(self, planned: Measurement) -> float:
+        """Return the deviation of one client's share of a measurement's noise, in grid steps."""
+        return share_deviation(planned.deviation, self.trust, self.clients)
+
+    def sent(self, planned: Measurement, contributions: Sums, rows: Indices, client: int, size: int) -> Whole | None:
+        """Return the whole numbers that leave a client, by its number in the study, noise included."""
+        own = contributions if self.target.unit == "record" else whole_client(contributions)
+        stream = self.entropy.stream(f"prepare {planned.name} share {client}")
+        return message(own(rows), rounded_normal(stream, self.deviation(planned), size))

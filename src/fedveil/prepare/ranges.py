@@ -43,6 +43,12 @@ class Range:
             moved = (self._bent(numbers) - (low / 2 + high / 2)) / (high / 2 - low / 2)
         return np.asarray(np.clip(moved, -1.0, 1.0), dtype=np.float64)
 
+    def numbers(self, scaled: Vector) -> Vector:
+        """Numbers from the scale from -1 to 1 back to their own."""
+        low, high = self._bent(np.array([self.low, self.high]))
+        bent = low / 2 + high / 2 + scaled * (high / 2 - low / 2)
+        return np.asarray(bent if self.unit == 0 else self.unit * np.sinh(bent), dtype=np.float64)
+
     def _bent(self, numbers: Vector) -> Vector:
         if self.unit == 0:
             return numbers

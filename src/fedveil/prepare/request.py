@@ -8,6 +8,9 @@ from fedveil.values import number, whole
 
 Kind = Literal["auto", "private", "stated"]
 SLOTS = 12  # categories kept for each column of texts, on average
+BOUND = (
+    2.0  # of rows, where a study states none: columns are centred, so they get more of a row than its intercept of 1
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +20,7 @@ class PrepareRequest:
     ``share``: of the budget (of mu squared) for all measurements together; None: by rule. ``categories``: how many are
     kept for each column of texts on average. ``classes``: whether the share of each class is measured too.
     ``components``: rows are projected onto so many principal components, which are measured; None: they are not.
+    ``whiten``: each direction is divided by its own spread, which is measured with it.
     ``numbers`` and ``texts``: columns whose type the study states, so that it need not be read off the cells.
     """
 
@@ -25,6 +29,7 @@ class PrepareRequest:
     categories: int = SLOTS
     classes: bool = False
     components: int | None = None
+    whiten: bool = False
     numbers: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
 
@@ -41,7 +46,8 @@ class PrepareRequest:
         if self.components is not None:
             object.__setattr__(self, "components", whole("prepare.components", self.components))
             require(1 <= (self.components or 0) <= 10_000, "prepare.components", "lie in [1, 10000]", self.components)
-        require(isinstance(self.classes, bool), "prepare.classes", "be true or false", self.classes)
+        for name in ("classes", "whiten"):
+            require(isinstance(getattr(self, name), bool), f"prepare.{name}", "be true or false", getattr(self, name))
         for name in ("numbers", "texts"):
             given = getattr(self, name)
             listed = isinstance(given, list | tuple) and all(isinstance(word, str) for word in given)
@@ -49,5 +55,8 @@ class PrepareRequest:
             object.__setattr__(self, name, tuple(given))
         both = sorted(set(self.numbers) & set(self.texts))
         require(not both, "prepare.texts", "name no column that prepare.numbers names", both)
-        asked = self.kind != "stated" or (self.share is None and not self.classes and self.components is None)
-        require(asked, "prepare.share", 'be left out with kind = "stated", which learns nothing', self.share)
+        if self.kind == "stated":
+            keys = {"share": self.share, "classes": self.classes, "components": self.components, "whiten": self.whiten}
+            for name, value in keys.items():
+                asked = value is None or value is False
+                require(asked, f"prepare.{name}", 'be left out with kind = "stated", which learns nothing', value)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Neighbours
-from fedveil.mechanism import Gaussian, sensitivity
+from fedveil.mechanism import Gaussian
 from fedveil.tables import known
 from fedveil.target import Target
 from fedveil.theory.grid import SAMPLER_DISTANCE, log_aliasing
@@ -32,6 +32,12 @@ NAMES: Final = (
     "spreads",
     "moments",
 )  # in the order in which they are measured
+EVALUATED: Final = ("places", "scores")  # those of an evaluation, after training (fedveil.evaluate)
+ERRORS: Final = ("errors",)  # that of a model of a number, in their place
+COUNTED: Final = ("ones", "pairs", "cliques")  # tables of counts, from which a generator is made (synthesis)
+SYNTHESISED: Final = ("ranges", "categories", *COUNTED)
+# the place of a name says which round of sums it is, so new ones go last
+ALL: Final = NAMES + EVALUATED + ERRORS + COUNTED
 _MOST_SIZE = 10**12
 _LARGEST = 2.0**20  # of a bound
 _ROOM = 2.0**62  # grid steps that a sum may have, so that 64 bits hold it with its noise
@@ -54,7 +60,7 @@ class Measurement:
     slip: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self.name in NAMES, "prepare.name", f"be one of {', '.join(NAMES)}", self.name)
+        require(self.name in ALL, "prepare.name", f"be one of {', '.join(NAMES)}", self.name)
         object.__setattr__(self, "size", whole("prepare.size", self.size))
         for name in ("bound", "noise", "slip"):
             object.__setattr__(self, name, number(f"prepare.{name}", getattr(self, name)))
@@ -82,7 +88,9 @@ class Preparation:
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.measurements]
-        ordered = names == [name for name in NAMES if name in names]
+        ends = ((EVALUATED, EVALUATED), (ERRORS, ERRORS), (SYNTHESISED, COUNTED))
+        kinds = next((kind for kind, last in ends if names and names[-1] in last), NAMES)
+        ordered = names == [name for name in kinds if name in names]
         require(ordered and names, "prepare.name", f"list some of {', '.join(NAMES)}, in this order, once each", names)
         object.__setattr__(self, "share", number("prepare.share", self.share))
         require(0 < self.share < 1, "prepare.share", "lie strictly between 0 and 1", self.share)
@@ -112,14 +120,15 @@ class Preparation:
         whole_noise = self.mechanism(target.neighbours).noise_multiplier
         return Gaussian(noise_multiplier=whole_noise * math.sqrt(left), neighbours=target.neighbours)
 
-    def total_variation(self, data: DataShape, trust: Trust) -> float:
-        """How far all samples together are from their law, and the thresholds' slips."""
-        senders = data.clients if trust.shared else 1
+    def total_variation(self, data: DataShape, trust: Trust, served: bool = True) -> float:
+        """How far all samples together are from their law, and the thresholds' slips.
+
+        ``served``: whether the algorithm has a server; without one, clients add the noise in shares.
+        """
+        senders = trust.senders(data.clients) if served else data.clients
         found = math.fsum(one.slip for one in self.measurements)
         for one in self.measurements:
-            alias = -math.inf
-            if trust.shared:
-                alias = log_aliasing(one.deviation / math.sqrt(trust.honest(senders)), senders)
+            alias = log_aliasing(one.deviation / math.sqrt(trust.honest(senders)), senders)
             found += one.size * (SAMPLER_DISTANCE * (senders + 1) + math.exp(min(alias, 0.0)))
         return min(1.0, found * (1 + 1e-12))
 
@@ -137,8 +146,8 @@ class Preparation:
         return {"share": self.share, **rows}
 
     @classmethod
-    def read(cls, table: Mapping[str, Any]) -> "Preparation":
-        """From the table that :meth:`table` writes."""
+    def read(cls, table: Mapping[str, Any], names: tuple[str, ...] = NAMES) -> "Preparation":
+        """From the table that :meth:`table` writes; ``names``: the measurements that it may have."""
         own = [f.name for f in fields(Measurement)]
         known(table, ["share", *own], "[prepare]")
         lists = [table.get(name) for name in own]
@@ -146,6 +155,7 @@ class Preparation:
         require(right, "[prepare]", f"give {', '.join(own)} of every measurement, as lists of one length", lists)
         rows = [dict(zip(own, row, strict=True)) for row in zip(*lists, strict=True)]
         for row in rows:
+            require(row["name"] in names, "prepare.name", f"be one of {', '.join(names)}", row["name"])
             row["threshold"] = row["threshold"] or None
         return cls(measurements=tuple(Measurement(**row) for row in rows), share=table.get("share", math.nan))
 
@@ -159,20 +169,13 @@ def variance_left(adversary: Adversary, data: DataShape, target: Target, trust: 
     """
     units = data.clients if target.unit == "client" else data.records
     held = 1 if target.unit == "client" else data.largest_client
-    honest = trust.honest(data.clients) if trust.shared else units
+    shares, known = trust.charged(data.clients, units, held)
     match adversary:
         case "server":
-            return 1 / honest
+            return 1 / shares
         case "curious-client" if data.clients == 1:
             return 0.0  # as in training: there is no other client who could be curious, and nothing is promised
-        case "curious-client" if trust.shared:
-            return min(1.0, max(honest + trust.colluders - trust.hand, 1) / honest)
         case "curious-client":
-            return max(units - held, 0) / units
+            return min(1.0, (shares - known) / shares)
         case _:
             return 1.0
-
-
-def mu_of(noise: float, neighbours: Neighbours) -> float:
-    """Sensitivity over noise of one measurement."""
-    return sensitivity(neighbours) / noise

@@ -9,10 +9,12 @@ from collections.abc import Collection
 
 import numpy as np
 
-from fedveil.data.cells import canonical, numbers_of
+from fedveil.checks import require
+from fedveil.data.cells import canonical, numbers_of, writing_of, written_otherwise
 from fedveil.data.features import refuse_undeclared
 from fedveil.data.missing import Mask, number_marks, refuse_infinite, rule_for
-from fedveil.data.spec import RULES, Source
+from fedveil.data.spec import OTHER, Source
+from fedveil.data.spec_rules import RULES
 from fedveil.data.table import Array, Table
 from fedveil.prepare.columns import MISSING_WORD, Words
 from fedveil.values import Vector
@@ -29,6 +31,15 @@ def looks_textual(cells: Array, missing: Collection[str]) -> bool:
         if text not in missing:
             balance += -count if _is_number(text) else count
     return balance > 0
+
+
+def refuse_other_writing(cells: Array, missing: Collection[str], name: str) -> None:
+    """Refuse a column that is taken for texts only because its numbers are written with other signs."""
+    words = [word for word in (str(cell).strip() for cell in np.unique(cells).tolist()) if word not in missing]
+    if writing_of(words) is not None:
+        told = next(word for word in words if not _is_number(word))
+        hint = f"{written_otherwise(told)} If it is no number, name the column under prepare.texts."
+        require(False, f"The column {name!r}", "hold numbers as they are usually written, or texts", told, hint)
 
 
 def numbers_in(table: Table, cells: Array, source: Source, name: str, dropped: Mask) -> Vector:
@@ -56,6 +67,8 @@ def words_in(table: Table, cells: Array, source: Source, name: str, dropped: Mas
     marks = {canonical(word) for word in source.missing} | {"nan", MISSING_WORD}
     spelt = [canonical(word) for word in written.tolist()]
     spelt = [MISSING_WORD if word in marks and word not in allowed else word for word in spelt]
+    if OTHER in allowed:
+        spelt = [word if word in allowed or word == MISSING_WORD else OTHER for word in spelt]
     gone = np.array([word == MISSING_WORD for word in spelt], dtype=np.bool_)[codes.reshape(-1)]
     value = _stated(table, source, name, gone, dropped)
     if value is not None and value not in RULES:

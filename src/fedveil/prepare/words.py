@@ -10,9 +10,15 @@ _WHAT = {
     "categories": "one count for its word in each column of texts",
     "classes": "one count in its class",
     "means": "its scaled numbers",
-    "spreads": "the squares of its scaled and centred numbers",
+    "spreads": "one count in each column of numbers, for the distance from the mean on a grid of halvings",
     "moments": "the products of all pairs of entries of its row",
+    "ones": "one count in each column, for the cell of its value",
+    "pairs": "one count for each pair of columns, for the coarse cells of its two values",
+    "cliques": "one weighted count for each chosen pair of columns, for the cells of its two values",
 }
+
+
+_SQUARES = "the squares of its scaled and centred numbers"  # spreads of a profile: one number a column
 
 
 def assumption_rows(planned: Preparation, target: Target) -> Sequence[tuple[str, str, str]]:
@@ -22,11 +28,14 @@ def assumption_rows(planned: Preparation, target: Target) -> Sequence[tuple[str,
         (
             "types of the columns",
             "numbers or texts",
-            "declared: which columns hold texts is public, like their names, unless the study states it",
+            "declared: public, like the names of the columns; where the study does not state a type (prepare.numbers, "
+            "prepare.texts) it is read off all cells without noise, and is not charged",
         )
     ]
     for one in planned.measurements:
-        how = f"{unit} adds {_WHAT[one.name]}: cut to this norm and toward zero onto the grid of 2^-20"
+        squared = one.name == "spreads" and "means" in planned and planned["means"].size == one.size
+        what = _SQUARES if squared else _WHAT[one.name]
+        how = f"{unit} adds {what}: cut to this norm and toward zero onto the grid of 2^-20"
         rows.append((f"preparation, {one.name}: norm of a contribution", f"{one.bound:.12g}", how))
         noise = f"{one.noise:.6g} times that norm"
         rows.append((f"preparation, {one.name}: noise", noise, "added on the same grid before anything is looked at"))

@@ -79,7 +79,7 @@ def _drawing(audit: AuditView) -> Markup | None:
     shown = entries if audit.broken else entries[:2]
     caption = (
         "Epsilon against each observer that was tried. Filled: the largest lower bound of all attacks; open: the room "
-        "up to what is certified, which is the thick line."
+        "up to what is certified, which is the thick line. The numbers: what was reached, of what is promised at most."
     )
     return figure(chart, caption, legend=legend(shown, shape="bar"))
 
@@ -134,12 +134,20 @@ def _findings(audit: AuditView) -> Markup:
                 f"{what} {measured_text(found)}",
                 words.plain(found.delta, 12),
                 badge(*_BADGES[found.verdict]),
-                found.evidence,
             )
         )
-    heads = ("Attack", "Observer", "certified", "measured", "delta", "Verdict", "Evidence")
+    heads = ("Attack", "Observer", "certified", "measured", "delta", "Verdict")
     caption = "Every attack. “At least” is a lower bound, “about” an estimate that proves nothing"
-    return table(caption, heads, rows, numbers=(2, 3, 4))
+    return joined([table(caption, heads, rows, numbers=(2, 3, 4)), tag("h3", "Evidence"), _evidence(audit)])
+
+
+def _evidence(audit: AuditView) -> Markup:
+    """Return what each verdict rests on, with the whole width of the page for it."""
+    items = [
+        tag("li", tag("strong", f"{found.attack}, {words.SEEN_BY[found.adversary]}: "), found.evidence)
+        for found in audit.findings
+    ]
+    return tag("ul", items)
 
 
 def _curves(audit: AuditView) -> Markup | None:

@@ -1,4 +1,4 @@
-"""The building blocks of a page: tables that work on a phone and with a screen reader, figures, notes."""
+"""The building blocks of a page: its head, tables that work on a phone and with a screen reader, figures, notes."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -8,6 +8,7 @@ from fedveil.report.markup import Markup, tag
 
 Cells = Sequence[object]
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+_WIDE = "max-width: 54rem"
 
 
 def head(title: str) -> Markup:
@@ -23,6 +24,19 @@ def head(title: str) -> Markup:
         tag("link", rel="icon", href="data:,"),
         tag("style", Markup(style)),
     )
+
+
+def column_page(title: str, heading: Sequence[object], inside: Sequence[object]) -> str:
+    """Return a whole page of one column as HTML: ``heading`` at its top, what is ``inside``, and a line at its end.
+
+    ``title`` is what a browser shows for the page; ``None`` inside is left out.
+    """
+    body = [
+        tag("header", *heading, style=_WIDE),
+        tag("div", tag("main", *inside, id="content"), class_="layout", style=f"display: block; {_WIDE}"),
+        tag("footer", tag("p", "Written by fedveil. This page loads nothing and sends nothing."), style=_WIDE),
+    ]
+    return "<!doctype html>\n" + tag("html", head(title), tag("body", *body), lang="en") + "\n"
 
 
 def section(name: str, title: str, *inside: object) -> Markup:
@@ -42,11 +56,11 @@ def table(caption: object, heads: Sequence[str], rows: Sequence[Cells], *, numbe
     body = [tag("tr", _cells(row, heads, numbers), role="row") for row in rows]
     return tag(
         "table",
-        tag("caption", caption),
+        None if caption is None else tag("caption", caption),
         tag("thead", tag("tr", head, role="row"), role="rowgroup"),
         tag("tbody", body, role="rowgroup"),
         role="table",
-        class_="stack" if len(heads) > 3 else None,
+        class_=" ".join([*(["stack"] if len(heads) > 3 else []), *(["long"] if len(rows) > 12 else [])]) or None,
     )
 
 
@@ -65,8 +79,13 @@ def _right(column: int, numbers: Sequence[int]) -> str | None:
 
 def figure(drawing: Markup, caption: object, data: Markup | None = None, legend: Markup | None = None) -> Markup:
     """Return a drawing, its caption, and its numbers to unfold."""
-    numbers = None if data is None else tag("details", tag("summary", "The numbers of this picture"), data)
+    numbers = None if data is None else folded_numbers("The numbers of this picture", data)
     return tag("figure", legend, drawing, tag("figcaption", caption), numbers)
+
+
+def folded_numbers(summary: str, data: Markup) -> Markup:
+    """Return the numbers of a picture, to unfold on a screen; paper shows the picture only."""
+    return tag("details", tag("summary", summary), data, class_="numbers")
 
 
 def legend(entries: Sequence[tuple[Kind | str, str]], *, shape: str) -> Markup:

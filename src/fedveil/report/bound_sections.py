@@ -118,6 +118,7 @@ def _by_bound(
             b.reason,
         )
         for b in seen.bounds
+        if b.status != "does-not-apply"
     ]
     data = table(caption, ("Bound", "epsilon", "status", "why"), rows, numbers=(1,))
     title, listed = "Epsilon by bound", "; ".join(f"{row.label}: {row.text}" for row in drawn)
@@ -126,7 +127,17 @@ def _by_bound(
         scale = axis([row.value for row in drawn if row.value is not None])
         chart = rows_chart("by-bound", title, listed + ".", drawn, scale=scale)
         parts.append(figure(chart, told + _log_remark(scale)))
-    return [*parts, tag("details", tag("summary", "All bounds"), data)]
+    return [*parts, tag("details", tag("summary", "All bounds"), data, _left_out(seen))]
+
+
+def _left_out(seen: Observer) -> Markup | None:
+    """Return which bounds do not apply to this run, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for bound in seen.bounds:
+        if bound.status == "does-not-apply":
+            reasons.setdefault(bound.reason, []).append(words.BOUNDS.get(bound.name, bound.name))
+    told = [tag("li", f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
+    return joined([paragraph("These do not apply here:"), tag("ul", told)]) if told else None
 
 
 def _epsilon_of(epsilon: float | None, status: str) -> str:
@@ -235,7 +246,7 @@ def places(view: View) -> Markup | None:
     data = table("Epsilon of a unit by its round", ("round", "epsilon"), rows, numbers=(0, 1))
     if points:
         y = axis([e for _, e in points] + ([] if level is None else [level]), log=False)
-        x = Axis(1.0, float(view.plan.run.rounds))
+        x = Axis(1.0, float(view.plan.run.rounds), whole=True)
         said = f"From {words.up(points[0][1])} in round 1 to {words.up(points[-1][1])} in the last round."
         chart = lines_chart(
             "by-place",

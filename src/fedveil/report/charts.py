@@ -56,6 +56,7 @@ class Axis:
     high: float
     log: bool = False
     parts: int = 5  # approximate number of intervals between the grid lines
+    whole: bool = False  # what is counted has no halves: grid lines at whole numbers only
 
     def share(self, value: float) -> float:
         """Return the position on the axis, in percent."""
@@ -65,14 +66,15 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """Return round numbers between the ends."""
-        return (_log_ticks if self.log else _linear_ticks)(self.low, self.high, self.parts)
+        found = (_log_ticks if self.log else _linear_ticks)(self.low, self.high, self.parts)
+        return [tick for tick in found if tick == round(tick)] if self.whole else found
 
 
 def axis(values: Sequence[float], *, log: bool | None = None, parts: int = 5) -> Axis:
     """Return an axis from zero with room for all values; logarithmic if they differ too much for a linear one.
 
     >>> axis([1.0, 2.9]), axis([0.5, 500.0])
-    (Axis(low=0.0, high=3.0, log=False, parts=5), Axis(low=0.1, high=1000.0, log=True, parts=5))
+    (Axis(low=0.0, high=3.0, log=False, ...), Axis(low=0.1, high=1000.0, log=True, ...))
     """
     low, high = min(values), max(values)
     positive = [v for v in values if v > 0]
@@ -105,7 +107,10 @@ def rows_chart(
     if mark is not None:
         at, left = scale.share(mark[0]), scale.share(mark[0]) < 50
         x, anchor = f"{at:.2f}%", "start" if left else "end"
-        parts.append(tag("line", x1=x, x2=x, y1=4, y2=height, class_="mark"))
+        parts.append(tag("line", x1=x, x2=x, y1=4, y2=top, class_="mark"))
+        for index in range(len(rows)):  # beside the bars only, so that it strikes through no label
+            y = top + _ROW * index
+            parts.append(tag("line", x1=x, x2=x, y1=y + 21, y2=y + _ROW - 4, class_="mark"))
         parts.append(tag("text", mark[1], x=x, dx=5 if left else -5, y=12, text_anchor=anchor, class_="note"))
     parts += [_row(row, scale, top + _ROW * index) for index, row in enumerate(rows)]
     return picture(name, title, description, height + 26, *parts, kind="rows")
@@ -193,8 +198,8 @@ def lines_chart(
         level = height * (1 - y.share(mark[0]) / 100)
         parts.append(tag("line", x1=0, x2="100%", y1=f"{level:.1f}", y2=f"{level:.1f}", class_="mark"))
     parts += [_line(line, x, y, height) for line in lines]
-    if mark is not None:  # drawn above the lines, so that its halo keeps it readable
-        parts.append(tag("text", mark[1], x="50%", y=f"{level - 7:.1f}", text_anchor="middle", class_="note"))
+    if mark is not None:  # above the picture: inside it would lie on lines
+        parts.append(tag("text", f"dashed: {mark[1]}", x="100%", y=-10, text_anchor="end", class_="note"))
     return picture(name, title, description, height + 42, *parts, kind="lines")
 
 

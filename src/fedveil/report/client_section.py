@@ -51,7 +51,7 @@ def _drawing(ordered: list[tuple[int, float | None]]) -> Markup:
         return figure(chart, "Epsilon of each client, largest first; smaller is better.", data)
     points = [(float(rank), epsilon) for rank, epsilon in enumerate(known, start=1)]
     line = [Line("", points, "other", dots=False)]
-    x = Axis(1.0, float(len(known)) if len(known) > 1 else 2.0)
+    x = Axis(1.0, float(len(known)) if len(known) > 1 else 2.0, whole=True)
     chart = lines_chart("by-client", title, said, line, x=x, y=axis(known), names=("clients", "epsilon"))
     return figure(chart, "Epsilon of all clients, largest first; smaller is better.", data)
 

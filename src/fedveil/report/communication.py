@@ -75,7 +75,7 @@ def traffic_of(plan: Plan) -> tuple[Traffic, ...]:
 def bytes_of(plan: Plan, way: Way) -> Traffic:
     """Return the traffic of one way to send."""
     require(way in WAYS, "way", f"be one of {', '.join(WAYS)}", way)
-    size, model = plan.dimension, _NUMBER * plan.dimension
+    size, model = plan.sum_length, _NUMBER * plan.sum_length  # an adaptive bound goes down, and a vote on it up
     up, down, once = model, model, 0
     match way:
         case "compressed":
@@ -88,8 +88,8 @@ def bytes_of(plan: Plan, way: Way) -> Traffic:
             up, once = typical_bytes(parameters, size), typical_key_bytes(parameters)
         case _:
             pass
-    together = way in ("secure-aggregation", "homomorphic") or plan.trust.shared
-    messages, most, _ = plan.method.traffic(plan.data, plan.target, plan.trust, together)
+    together = way in ("secure-aggregation", "homomorphic") or plan.trust.all_send
+    messages, most, _ = plan.method.traffic(plan.setup, together)
     return Traffic(way=way, up=up, down=down, once=once, messages=messages, most=most, clients=plan.data.clients)
 
 
@@ -113,7 +113,7 @@ def coded_gap(plan: Plan, traffic: Traffic) -> CodedGap:
     B counts the content of a message, not its envelope, since masks and encryption say nothing more. n is the smallest
     client.
     """
-    content = traffic.up if traffic.way == "compressed" else _NUMBER * plan.dimension
+    content = traffic.up if traffic.way == "compressed" else _NUMBER * plan.sum_length
     network = Network(nodes=plan.data.clients, samples=plan.data.smallest_client)
     bits, run = 8 * content, 8 * content * traffic.most
     one, whole = (coded_bound(SubGaussian(1.0), network, count) for count in (bits, run))
@@ -133,4 +133,4 @@ def _compressed(plan: Plan) -> int:
 
 
 def _largest_cohort(plan: Plan) -> int:
-    return plan.method.traffic(plan.data, plan.target, plan.trust, together=True)[2]
+    return plan.method.traffic(plan.setup, together=True)[2]

@@ -3,59 +3,47 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedveil.report.blocks import figure, head, note, paragraph, section, table
+from fedveil.report.blocks import column_page, figure, note, paragraph, section, table
 from fedveil.report.charts import Axis, Row, axis, rows_chart
 from fedveil.report.markup import Markup, tag
 from fedveil.report.words import bytes_text
 
 NOISE = (
     "noise: of a coordinate of a round's averaged gradient, or in the algorithm's own terms; "
-    "weights ±: standard deviation of a weight over the runs."
+    "weights ±: standard deviation of a weight over the runs; gradients: of records, computed in one run; "
+    "delay: how many of them a client computes between two of its messages (information dispersal)."
 )
-_WIDE = "max-width: 54rem"
-_TITLES = {"algorithms": "Algorithms side by side", "trust": "What trust is worth"}
+_TITLES = {
+    "algorithms": "Algorithms side by side",
+    "trust": "What trust is worth",
+    "noise": "Which noise for whom",
+}
 
 
 def compare_page(result: Mapping[str, Any]) -> str:
     """Return the whole page as HTML."""
     entries, ran = list(result["entries"]), [e for e in result["entries"] if e["refused"] is None]
-    body = [
-        _header(result),
-        tag(
-            "div",
-            tag(
-                "main",
-                _alarm(result),
-                _overview(result, entries),
-                _utility(result, ran),
-                _noise(result, ran),
-                _traffic(ran),
-                _refusals(entries),
-                _costs(result),
-                id="content",
-            ),
-            class_="layout",
-            style=f"display: block; {_WIDE}",
-        ),
-        tag("footer", tag("p", "Written by fedveil. This page loads nothing and sends nothing."), style=_WIDE),
+    parts = [
+        _alarm(result),
+        _overview(result, entries),
+        _utility(result, ran),
+        _noise(result, ran),
+        _traffic(ran),
+        _refusals(entries),
+        _costs(result),
     ]
     state = "" if result["private"] else "NOT PRIVATE – "
-    return (
-        "<!doctype html>\n"
-        + tag("html", head(f"{state}Comparison: {result['study']}"), tag("body", *body), lang="en")
-        + "\n"
-    )
+    return column_page(f"{state}Comparison: {result['study']}", _heading(result), parts)
 
 
-def _header(result: Mapping[str, Any]) -> Markup:
+def _heading(result: Mapping[str, Any]) -> list[Markup]:
     target = result["target"]
     facts = (
         f"{result['records']:,} records of {result['clients']:,} clients. Every row meets the same target: "
         f"epsilon {target['epsilon']:g}, delta {target['delta']:g} for one {target['unit']} ({target['neighbours']})"
     )
     facts += f", against {target['adversary']}." if result["view"] == "algorithms" else ", against the observer named."
-    kicker = tag("p", "Comparison", class_="kicker")
-    return tag("header", kicker, tag("h1", result["study"]), tag("p", facts), style=_WIDE)
+    return [tag("p", "Comparison", class_="kicker"), tag("h1", result["study"]), tag("p", facts)]
 
 
 def _alarm(result: Mapping[str, Any]) -> Markup:
@@ -65,15 +53,16 @@ def _alarm(result: Mapping[str, Any]) -> Markup:
 
 
 def _overview(result: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> Markup:
-    heads = ["", result["metric"], "weights ±", "rounds", "noise", "sent", "received", "seconds"]
+    heads = ["", result["metric"], "weights ±", "rounds", "gradients", "delay", "noise", "sent", "received", "seconds"]
     rows = [
-        [e["label"], "refused", *["–"] * 6]
+        [e["label"], "refused", *["–"] * 8]
         if e["refused"] is not None
         else [
             e["label"],
             score_text(e),
             spread_text(e),
             f"{e['rounds']:,}",
+            *work_text(e),
             noise_text(e),
             bytes_text(e["bytes_up"]),
             bytes_text(e["bytes_down"]),
@@ -85,7 +74,7 @@ def _overview(result: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -
     held = f"{result['test_records']:,} held-out records" if result["test_records"] else "nothing (no held-out records)"
     caption = f"Mean and standard deviation of {runs} run{'s' * (runs > 1)}, measured on {held}; seconds of one run. "
     caption += NOISE
-    return section("overview", _TITLES[result["view"]], table(caption, heads, rows, numbers=(1, 2, 3, 5, 6, 7)))
+    return section("overview", _TITLES[result["view"]], table(caption, heads, rows, numbers=(1, 2, 3, 4, 5, 7, 8, 9)))
 
 
 def _utility(result: Mapping[str, Any], ran: Sequence[Mapping[str, Any]]) -> Markup | None:
@@ -199,6 +188,12 @@ def spread_text(entry: Mapping[str, Any]) -> str:
     """Return how much a weight of the released model varies over the runs."""
     spread = entry["model_spread"]
     return "–" if spread is None else f"{spread:.2g}"
+
+
+def work_text(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the gradients of a run, and those between two messages of a client, as far as they are known."""
+    gradients, delay = entry.get("gradients"), entry.get("dispersal")
+    return "–" if gradients is None else f"{gradients:,}", "–" if delay is None else f"{delay:.3g}"
 
 
 def noise_text(entry: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any, final
 
-_EMPTY = {"br", "col", "hr", "img", "link", "meta"}  # HTML elements without an end tag
+_EMPTY = {"br", "col", "hr", "img", "input", "link", "meta"}  # HTML elements without an end tag
 _FOREIGN = {"circle", "line", "path", "polyline", "rect", "use"}  # SVG elements that close themselves
 
 

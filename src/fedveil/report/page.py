@@ -9,6 +9,7 @@ from fedveil.report import (
     bound_sections,
     client_section,
     plain_section,
+    regulator_section,
     run_sections,
     traffic_section,
 )
@@ -29,6 +30,7 @@ _CONTENTS = {
     "schedule": "How it was trained",
     "traffic": "What is sent",
     "assumptions": "Assumptions",
+    "regulator": "For a regulator",
     "checking": "Check it yourself",
 }
 
@@ -55,6 +57,7 @@ def page(view: View) -> str:
         "schedule": run_sections.schedule(view),
         "traffic": traffic_section.traffic(view),
         "assumptions": run_sections.assumptions(view),
+        "regulator": regulator_section.regulator(view),
         "checking": run_sections.checking(view),
     }
     shown = {name: part for name, part in parts.items() if part is not None}

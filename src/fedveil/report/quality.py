@@ -57,9 +57,9 @@ def quality_of(test: Mapping[str, Any]) -> Quality | None:
             name=name,
             records=sum(row),
             recall=_number(test["recall"].get(name)),
-            recall_interval=_pair((told.get("recall") or {}).get(name)),
+            recall_interval=pair_of((told.get("recall") or {}).get(name)),
             precision=_number(test["precision"].get(name)),
-            precision_interval=_pair((told.get("precision") or {}).get(name)),
+            precision_interval=pair_of((told.get("precision") or {}).get(name)),
         )
         for name, row in zip(names, table, strict=True)
     )
@@ -72,7 +72,7 @@ def quality_of(test: Mapping[str, Any]) -> Quality | None:
                 records=int(row["records"]),
                 predicted=float(row["predicted"]),
                 observed=float(row["observed"]),
-                interval=_pair(row.get("interval")),
+                interval=pair_of(row.get("interval")),
             )
             for row in bins.get("bins") or ()
         ),
@@ -83,16 +83,19 @@ def quality_of(test: Mapping[str, Any]) -> Quality | None:
 def intervals_of(test: Mapping[str, Any]) -> dict[str, Pair]:
     """Return the intervals of the metrics that are one number."""
     told = test.get("intervals") or {}
-    found = {str(key): _pair(value) for key, value in told.items() if not isinstance(value, Mapping)}
+    found = {str(key): pair_of(value) for key, value in told.items() if not isinstance(value, Mapping)}
     return {key: pair for key, pair in found.items() if pair is not None}
 
 
 def answer_name(constant: Mapping[str, Any]) -> str:
     """What the best constant answer is called."""
+    if constant["kind"] == "life table":
+        return "the same chances for everybody"
     return "always the median" if constant["kind"] == "median" else f"always “{constant['class']}”"
 
 
-def _pair(value: Any) -> Pair | None:
+def pair_of(value: Any) -> Pair | None:
+    """Return both ends as floats; None where one of them is not finite."""
     if value is None:
         return None
     low, high = (float(end) for end in value)

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 
 from fedveil.algorithms.registry import title_of
 from fedveil.certificate.assumptions import Assumption
+from fedveil.evaluate.words import fact_rows as evaluation_facts
 from fedveil.mechanism import LastIterate
 from fedveil.plan import Plan
 from fedveil.prepare.words import fact_rows
 from fedveil.report import quality_section, words
-from fedveil.report.blocks import badge, code, figure, note, paragraph, section, table
+from fedveil.report.blocks import badge, code, figure, folded_numbers, note, paragraph, section, table
 from fedveil.report.charts import Axis, Line, Row, axis, lines_chart, rows_chart
+from fedveil.report.counted_section import counted_parts
 from fedveil.report.markup import Markup, joined, tag
 from fedveil.report.view import Schedule, Score, Utility, View
+from fedveil.selection import Selection
 from fedveil.trust import Trust
 
 _NAMES = {
@@ -28,6 +31,8 @@ _METRICS = {
     "r2": "R²",
     "mae": "mean absolute error",
     "rmse": "root mean squared error",
+    "deviance": "Poisson deviance",
+    "concordance": "concordance index",
 }
 
 
@@ -35,6 +40,8 @@ def utility(view: View) -> Markup:
     """Return the section about how well the model does."""
     found = view.utility
     if found is None:
+        if view.counted is not None:
+            return section("utility", "How well the model does", *counted_parts(view.counted))
         text = "No test records were set aside, so nothing is said about how well the model does."
         return section("utility", "How well the model does", paragraph(text))
     if found.public:
@@ -47,7 +54,8 @@ def utility(view: View) -> Markup:
     useless = None if found.useless is None else note(found.useless, kind="warning")
     parts = (useless, _summary(found), chart, _score_table(found), quality_section.by_class(found.quality))
     more = quality_section.calibrated(found.quality)
-    return section("utility", "How well the model does", source, *parts, more, _clients(found))
+    counted = () if view.counted is None else counted_parts(view.counted)
+    return section("utility", "How well the model does", source, *parts, more, _clients(found), *counted)
 
 
 def _bars(found: Utility, metric: str) -> Markup:
@@ -101,7 +109,7 @@ def _score_table(found: Utility) -> Markup:
     return table(f"Scores on {found.records:,} test records", heads, rows, numbers=range(1, len(heads)))
 
 
-def _cell(score: Score, metric: str, records: int) -> str:
+def _cell(score: Score, metric: str, records: int) -> object:
     if metric not in score.values:
         return "–"
     text = _score_text(metric, score.values[metric])
@@ -109,7 +117,7 @@ def _cell(score: Score, metric: str, records: int) -> str:
     if ends is None:
         return text
     low, high = (f"{100 * end:.1f}" if metric == "accuracy" else words.plain(end) for end in ends)
-    return f"{text} ({low} to {high})"
+    return joined([text, " ", tag("span", f"({low} to {high})", class_="interval")])
 
 
 def _interval(score: Score, metric: str, records: int) -> tuple[float, float] | None:
@@ -143,7 +151,7 @@ def schedule(view: View) -> Markup:
     if found is None:
         kind = plan.method.kind
         text = f"By {title_of(kind)}, as the plan says:"
-        facts = [*_facts(plan), *plan.method.facts(plan.data, plan.target), ("grid of the noise", f"2^{plan.grid}")]
+        facts = [*_facts(plan), *plan.method.facts(plan.setup), ("grid of the noise", f"2^{plan.grid}")]
         return section("schedule", "How it was trained", paragraph(text), table("The plan", ("what", "value"), facts))
     run, unit = plan.run, plan.target.unit
     facts = [
@@ -175,16 +183,28 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
         ("features", f"{data.features:,}, every row of norm {words.plain(data.bound)} at most"),
         ("model", f"{plan.model.kind}, {plan.dimension:,} parameters"),
         ("l2 term", _given(plan.model.l2)),
-        *([("who adds up", _trusted(plan.trust))] if plan.trust.shared else []),
+        *([("who adds up", _trusted(plan.trust))] if plan.method.served else []),
         *([] if plan.preparation is None else fact_rows(plan.preparation, plan.target)),
+        *([] if plan.evaluation is None else evaluation_facts(plan.evaluation, plan.target)),
+        *([] if plan.selection is None else [("selected", _selected(plan.selection))]),
     ]
+
+
+def _selected(selection: Selection) -> str:
+    """How the released model was selected, in words."""
+    return (
+        f"the best of a random number of trials ({words.plain(selection.law.mean)} expected), by {selection.metric} on "
+        f"{selection.score} records; candidate {selection.chosen + 1} of {len(selection.candidates)}, whose numbers "
+        "are shown here"
+    )
 
 
 def _trusted(trust: Trust) -> str:
     """Whom the clients trust with their sums, in words."""
     keys = {None: "", "clients": ", the clients hold the key", "third-party": ", a third party holds the key"}
     spare = f"; a round tolerates {trust.dropouts:,} missing and {trust.colluders:,} colluding clients"
-    return f"{trust.server}{keys[trust.key_holder]}{spare}"
+    more = {"central": " with every update", "shares": f"{keys[trust.key_holder]}{spare}"}
+    return f"{trust.server}{more[trust.noise]}"
 
 
 def _panels(found: Schedule, series: Sequence[tuple[str, str, Sequence[float]]]) -> list[object]:
@@ -193,7 +213,7 @@ def _panels(found: Schedule, series: Sequence[tuple[str, str, Sequence[float]]])
     kept = range(0, len(found.rounds), max(1, len(found.rounds) // 20))
     rows = [(str(found.rounds[i]), *(words.plain(values[i]) for _, _, values in series)) for i in kept]
     data = table("The schedule (some of the rounds)", heads, rows, numbers=range(5))
-    numbers = tag("details", tag("summary", "The numbers of these pictures"), data)
+    numbers = folded_numbers("The numbers of these pictures", data)
     return [tag("div", drawn, class_="panels"), numbers]
 
 
@@ -233,7 +253,7 @@ def _panel(name: str, label: str, rounds: Sequence[int], values: Sequence[float]
     points = [(float(r), v) for r, v in zip(rounds, values, strict=True)]
     y = axis(values, parts=3)
     said = f"From {words.plain(values[0])} in round 1 to {words.plain(values[-1])} in round {rounds[-1]}."
-    x = Axis(1.0, float(rounds[-1]))
+    x = Axis(1.0, float(rounds[-1]), whole=True)
     lines = [Line(label, points, "other", dots=len(points) <= 12)]
     chart = lines_chart(f"over-rounds-{name}", label, said, lines, x=x, y=y, names=("round", ""), height=120)
     return tag("figure", tag("figcaption", label), chart)

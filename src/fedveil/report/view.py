@@ -16,12 +16,13 @@ from fedveil.audit.record import read_audit
 from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.assumptions import Assumption
 from fedveil.checks import require
-from fedveil.errors import BadValue
+from fedveil.errors import BadValue, why
 from fedveil.guarantee import Adversary, Bound
 from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
 from fedveil.promises import ADVERSARIES
 from fedveil.report.audit_view import AuditView, audit_view
+from fedveil.report.counted import Counted, counted_of
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
 from fedveil.report.quality import Quality, answer_name, intervals_of, quality_of
 from fedveil.signature import signature_in
@@ -105,7 +106,7 @@ class View:
     ``places`` and ``schedule`` are for hidden runs only; ``clients``: each client's own epsilon (None: no guarantee),
     if the method gives clients different ones; ``audit``: what attacks found, if the run was attacked; ``signer``: the
     fingerprint of the key in the certificate's signature; ``fits``: whether the signature is valid; ``alone``: what
-    secret sampling gives at the noise of a hidden run when every model is seen.
+    secret sampling gives at the noise of a hidden run when every model is seen; ``counted``: a private evaluation.
     """
 
     plan: Plan
@@ -124,11 +125,12 @@ class View:
     signer: str | None = None
     fits: bool = False
     alone: SeenByAll | None = None
+    counted: Counted | None = None
 
     @property
     def hidden(self) -> bool:
         """True if only the last of many models is released, and the promise depends on that."""
-        return self.plan.method.hides
+        return self.plan.hides
 
     def observer(self, adversary: str) -> Observer | None:
         """Return what is promised against this observer, if the certificate names it."""
@@ -156,6 +158,7 @@ def view_of(folder: Path) -> View:
         stated, private = certificate["plan"], certificate["private"]
         named = {key: str(certificate[key]) for key in ("run", "version")}
         utility = _utility(metrics)
+        counted = counted_of(metrics.get("evaluation"))
         clients = tuple((int(row["client"]), _number(row["epsilon"])) for row in certificate.get("clients", ()))
     except BadValue:
         raise
@@ -165,7 +168,7 @@ def view_of(folder: Path) -> View:
     require(stated == plan.hash, "plan.toml", f"be the plan that was certified, {stated}", plan.hash, hint)
     _check_model(folder / "model.npz", released)
     signature = signature_in(folder)
-    hidden = plan.method.hides
+    hidden = plan.hides
     final = any(found.adversary == "final-model" for found in observers)
     return View(
         plan=plan,
@@ -176,7 +179,8 @@ def view_of(folder: Path) -> View:
         curves=tuple(
             curve_of(plan, seen.adversary, seen.bounds, (seen.delta, seen.epsilon)) for seen in _drawn(plan, observers)
         ),
-        places=places_of(plan) if hidden and final and plan.preparation is None else None,
+        places=places_of(plan) if hidden and final and not plan.measured else None,
+        counted=counted,
         utility=utility,
         schedule=_schedule(plan) if hidden else None,
         clients=clients,
@@ -198,7 +202,7 @@ def _audit(path: Path, plan: str, run: str) -> AuditView | None:
 
 def _drawn(plan: Plan, observers: Sequence[Observer]) -> list[Observer]:
     """Return the observers whose curves are shown: those that hiding is about, or the plan's and the best informed."""
-    if plan.method.hides:
+    if plan.hides:
         return [seen for seen in observers if seen.adversary in ("final-model", "every-model")]
     able = [(seen.least, seen) for seen in observers if seen.least is not None]
     most = max((least for least, _ in able), default=0.0)
@@ -279,7 +283,7 @@ def _utility(metrics: Mapping[str, Any]) -> Utility | None:
 
 def _scores(given: Mapping[str, Any]) -> dict[str, float]:
     """Return metrics by name; one that could not be computed (null) is left out."""
-    keys = ("accuracy", "auc", "log_loss", "brier", "loss", "r2", "mae", "rmse")
+    keys = ("accuracy", "auc", "log_loss", "brier", "loss", "r2", "mae", "rmse", "deviance", "concordance")
     found = {key: _number(given.get(key)) for key in keys}
     if found["mae"] is None:  # before it was given in the target's own unit
         found["mae"] = _number(given.get("mean_absolute_error"))
@@ -326,7 +330,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"The run's record {path.name} must be readable: {error}.") from error
+        raise BadValue(f"The run's record {path.name} must be readable: {why(error)}.") from error
 
 
 def _json(path: Path) -> dict[str, Any]:

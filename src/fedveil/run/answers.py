@@ -19,6 +19,7 @@ from fedveil.sums.seam import Summed, Summing, Whole
 
 NAME = "answers"  # in the private folder: who is missing may tell the order of the rounds
 OF_PREPARATION = "answers_of_preparation"
+OF_EVALUATION = "answers_of_evaluation"
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +27,7 @@ class Answers:
     """Wraps what adds up the rounds of a run. ``kept``: who was missing from each round that was added up."""
 
     path: Path
+    head: bytes
     asks: Fails
     sums: Summing
     kept: dict[int, frozenset[int]]
@@ -35,16 +37,19 @@ class Answers:
     def open(cls, path: Path, run: str, asks: Fails, sums: Summing) -> "Answers":
         """Open the answers that this run has kept; a file of another run is replaced.
 
-        A line that was cut off counts as not written, because its round was not added up.
+        A line that was cut off counts as not written, because its round was not added up. Where one party draws the
+        noise no round is ever added up here, and nothing is written.
         """
         head = json.dumps(run).encode() + b"\n"
-        found = path.read_bytes() if path.exists() else b""
+        if not path.exists():
+            return cls(path, head, asks, sums, {})
+        found = path.read_bytes()
         whole = found[: found.rfind(b"\n") + 1]
         if not whole.startswith(head):
             whole = head
         if whole != found:
             write_atomically(path, whole)
-        return cls(path, asks, sums, _read(path, whole[len(head) :]))
+        return cls(path, head, asks, sums, _read(path, whole[len(head) :]))
 
     def fails(self, turn: int, client: int) -> bool:
         """Return whether a client is missing: as recorded for a round that was added up, otherwise as it is now."""
@@ -69,6 +74,8 @@ class Answers:
             raise
 
     def _write(self, turn: int, missing: list[int] | None) -> None:
+        if not self.path.exists():
+            write_atomically(self.path, self.head)
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(handle, json.dumps([turn, missing]).encode() + b"\n")

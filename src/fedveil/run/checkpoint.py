@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
-from fedveil.errors import BadValue
+from fedveil.errors import BadValue, why
 from fedveil.run.files import write_atomically
 from fedveil.strict_json import read_object
 
@@ -93,7 +93,9 @@ def load_checkpoint(path: Path, *, plan: str, run: str) -> Checkpoint | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise BadValue(f"The checkpoint {path} cannot be used ({error}). Remove it to begin the run again.") from error
+        raise BadValue(
+            f"The checkpoint {path} cannot be used ({why(error)}). Remove it to begin the run again."
+        ) from error
     for name, mine, wanted in (("plan", found.plan, plan), ("run", found.run, run)):
         hint = "Take another folder, or remove the checkpoint to begin again."
         require(mine == wanted, f"The checkpoint {path}", f"belong to {name} {wanted}", mine, hint)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.checks import require
-from fedveil.errors import BadValue
+from fedveil.errors import BadValue, why
 from fedveil.run.files import write_atomically
 from fedveil.strict_json import read_object
 
@@ -53,7 +53,7 @@ def read_coins(path: Path, count: int) -> Kept:
             "Put the file back, or run again."
         ) from error
     except OSError as error:
-        raise BadValue(f"The coins of the canaries, {path}, must be readable: {error}.") from error
+        raise BadValue(f"The coins of the canaries, {path}, must be readable: {why(error)}.") from error
     try:
         text = read_object(data, path.name)["coins"]
         right = isinstance(text, str) and len(text) == count and set(text) <= {"0", "1"}

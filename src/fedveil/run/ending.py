@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedveil.checks import require
-from fedveil.errors import BadValue
+from fedveil.errors import BadValue, why
 from fedveil.files import sync_folder
 from fedveil.ledger.store import settle
-from fedveil.run import answers
+from fedveil.run import answers, trials
 from fedveil.strict_json import read_object
 
 LAST: Final = "ledger.jsonl"  # the last file of a release: where it is, all others are
@@ -21,6 +21,8 @@ SECRETS: Final = (
     "checkpoint",
     answers.NAME,
     answers.OF_PREPARATION,
+    answers.OF_EVALUATION,
+    trials.NAME,
 )  # in the private folder; what tells most goes first
 
 
@@ -50,7 +52,7 @@ def written_metrics(folder: Path) -> dict[str, Any]:
     try:
         return read_object(path.read_bytes(), f"The run's record {path}")
     except OSError as error:
-        raise BadValue(f"The run's record {path} must be as the run wrote it: {error}.") from error
+        raise BadValue(f"The run's record {path} must be as the run wrote it: {why(error)}.") from error
 
 
 def destroy_secrets(folder: Path, names: tuple[str, ...] = SECRETS) -> bool:

@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedveil.data.load import Loaded
 from fedveil.data.preparation import Labels
 from fedveil.data.records import Records
 from fedveil.guarantee import finite_or_none
-from fedveil.model.evaluation import evaluate_classes, evaluate_numbers
+from fedveil.model.evaluation import counted, evaluate_classes, evaluate_numbers
 from fedveil.model.metrics import scores
+from fedveil.model.survival import constant_loss
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.run.baselines import centralised, non_private
@@ -18,17 +21,19 @@ from fedveil.values import Vector
 
 PER_CLIENT = "per_client.json"  # in the private folder
 CALIBRATION = "calibration.json"  # likewise
+EXACT = "metrics.json"  # in the private folder, where what is published is counted with noise
 
 
 def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict[str, Any]:
     """Return the metrics of a model; nothing is measured on training records."""
     task = "classification" if plan.data.classes else "regression"
     found: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
-    if loaded.test is None:
+    scored = plan.selection is not None and plan.selection.score == "private"
+    if loaded.test is None or scored:  # a private score is all that may be told of the records it is measured on
         return found
     held, labels = loaded.test.present(), None if loaded.preparation is None else loaded.preparation.labels
-    row = _measured(plan, model, held)
-    found["test"] = {"records": len(loaded.test), "public": plan.test_public, **row, **_told(plan, model, held, labels)}
+    exact = measured_exactly(plan, model, held, labels)
+    found["test"] = {"records": len(loaded.test), "public": plan.test_public, **exact}
     if plan.baselines:
         train = loaded.train.present()
         models = {"non-private": non_private(plan, train, entropy), "centralised": centralised(plan.model, train)}
@@ -39,6 +44,11 @@ def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict
     return found
 
 
+def measured_exactly(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> dict[str, Any]:
+    """Return all metrics of a model on records without blank ones; no noise covers them."""
+    return {**_measured(plan, model, held), **_told(plan, model, held, labels)}
+
+
 def published(plan: Plan, metrics: dict[str, Any], private: Path) -> dict[str, Any]:
     """What of the metrics may leave. All of it may where the records it is computed from are public.
 
@@ -47,6 +57,9 @@ def published(plan: Plan, metrics: dict[str, Any], private: Path) -> dict[str, A
     """
     if plan.test_public or metrics["test"] is None:
         return metrics
+    if plan.evaluation is not None and not plan.evaluation.trains:
+        _keep(private / EXACT, {"test": metrics["test"]})
+        return {**metrics, "test": None}
     tables = {"test": metrics["test"], **metrics["baselines"]}
     single = {name: row["per_client"] for name, row in tables.items() if "per_client" in row}
     if single:
@@ -80,30 +93,38 @@ def _told(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> di
     unit.
     """
     loss = plan.model.loss
+    if loss.kind == "survival":
+        lost = constant_loss(held.targets.astype(np.int64), loss.outputs)
+        return _settled({"baseline": {"kind": "life table", "loss": lost, "concordance": 0.5}})
     if plan.data.classes:
         names = [str(k) for k in range(plan.data.classes)] if labels is None else labels.classes
         return _settled(evaluate_classes(loss, model, held.features, held.targets, names))
     unit = Labels(span=(-1.0, 1.0)) if labels is None else labels
-    predicted = loss.predict(model, held.features)
-    return _settled(evaluate_numbers(unit.own_unit(predicted), unit.own_unit(held.targets)))
+    predicted, truth = unit.own_unit(loss.predict(model, held.features)), unit.own_unit(held.targets)
+    told = evaluate_numbers(predicted, truth)
+    return _settled(told if loss.kind != "poisson" else counted(told, predicted, truth))
 
 
 def _briefly(told: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers that models are compared by."""
-    return {key: told[key] for key in ("auc", "log_loss", "brier", "balanced_accuracy", "mae", "rmse") if key in told}
+    return {
+        key: told[key]
+        for key in ("auc", "log_loss", "brier", "balanced_accuracy", "mae", "rmse", "deviance")
+        if key in told
+    }
 
 
 def _settled(told: dict[str, Any]) -> dict[str, Any]:
-    return {key: _plain(value) for key, value in told.items()}
+    return {key: plain(value) for key, value in told.items()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Plain values for JSON: lists for pairs, and null for a number that is not finite."""
     match value:
         case dict():
-            return {key: _plain(item) for key, item in value.items()}
+            return {key: plain(item) for key, item in value.items()}
         case list() | tuple():
-            return [_plain(item) for item in value]
+            return [plain(item) for item in value]
         case float():
             return finite_or_none(value)
         case _:

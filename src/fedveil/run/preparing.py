@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from fedveil.algorithms.shares import Fails, nobody_fails
+from fedveil.data.records import may_share_clients
 from fedveil.design import Planned
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
@@ -19,16 +20,27 @@ from fedveil.run.files import write_atomically
 from fedveil.run.sums import summing_of_preparation
 from fedveil.study import Study
 from fedveil.sums.seam import Summing
+from fedveil.target import Target
+from fedveil.tune_request import Candidate
 
 NOTES = "preparation_notes.json"  # in the private folder
 
 
 def planned_columns(study: Study, found: Unprepared) -> Planned:
     """The plan of a study whose preparation is to be learned; no cell is looked at."""
+    if study.tune is not None:
+        held = 0 if found.test is None else found.test.targets.size
+
+        def design(candidate: Candidate, target: Target) -> Planned:
+            return planned_columns(study.candidate(candidate, target), found)
+
+        return study.tuned(design, held, found.test_public if held else True)
     request = study.prepare or PrepareRequest()
     preparation, outline = settled(request, found.outline, found.train.shape, study.target, study.trust)
     held = 0 if found.test is None else found.test.targets.size
-    return study.planned(found.shape(outline), held, found.test_public if held else True, preparation)
+    shape = None if found.test is None else found.test.shape
+    joint = found.test is not None and may_share_clients(found.train, found.test)
+    return study.planned(found.shape(outline), held, found.test_public if held else True, preparation, shape, joint)
 
 
 def learned_from(
@@ -49,10 +61,16 @@ def learned_from(
         trust=plan.trust,
         add_up=summing_of_preparation(plan, entropy) if add_up is None else add_up,
         fails=fails,
+        served=plan.method.served,
     )
     outline = fitting(found.outline, planned, plan.data, plan.target)
     train = found.train
-    return learn(planned, outline, found.training_columns, train.targets, train.classes, by)
+    return learn(planned, outline, found.training_columns, train.targets, train.classes, units_of(plan), by)
+
+
+def units_of(plan: Plan) -> int:
+    """How many contribute to a measurement: records, or whole clients."""
+    return plan.data.clients if plan.target.unit == "client" else plan.data.records
 
 
 def preparation_in(plan: Plan) -> Preparation:
@@ -62,9 +80,14 @@ def preparation_in(plan: Plan) -> Preparation:
     return plan.preparation
 
 
-def write_notes(found: Unprepared, learned: LearnedPreparation, private: Path) -> None:
+def notes_of(found: Unprepared, learned: LearnedPreparation) -> list[str]:
     """What the data holder should know, and nobody else: it is computed from the records without noise."""
     train = found.train
-    notes = notes_for_holder(found.training_columns.rows(found.present), train.targets[found.present], train, learned)
+    return notes_for_holder(found.training_columns.rows(found.present), train.targets[found.present], train, learned)
+
+
+def write_notes(notes: list[str], private: Path) -> list[str]:
+    """Keep notes where only the data holder reads, and return them."""
     text = json.dumps({"format": 1, "notes": notes}, indent=1) + "\n"
     write_atomically(private / NOTES, text.encode())
+    return notes

@@ -3,14 +3,28 @@
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from fedveil.algorithms.shares import plain_sum
+from fedveil.data.records import DataShape
 from fedveil.errors import NotAvailable
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.prepare.statement import NAMES
+from fedveil.prepare.statement import ALL
 from fedveil.sums.seam import Summed, Summing, Whole
+from fedveil.trust import Trust
+
+
+class Added(Protocol):
+    """What adding up must know of a plan, of training or of a generator."""
+
+    @property
+    def hash(self) -> str: ...  # noqa: D102
+    @property
+    def trust(self) -> Trust: ...  # noqa: D102
+    @property
+    def data(self) -> DataShape: ...  # noqa: D102
+
 
 Floors = list[tuple[int, int]]  # of each sum: how many clients take part in it, and how many must
 
@@ -20,11 +34,20 @@ def summing_of(plan: Plan, entropy: Entropy) -> Summing:
     return SERVERS[plan.trust.server](plan, entropy, floors_of(plan), "")
 
 
-def summing_of_preparation(plan: Plan, entropy: Entropy) -> Summing:
+def summing_of_preparation(plan: Added, entropy: Entropy) -> Summing:
     """What adds up the measurements of a plan by parts, all clients in each; masks and keys of its own."""
-    size = plan.data.clients
-    floors = [(size, max(1, plan.trust.least(size)))] * len(NAMES) if plan.trust.shared else []
-    return SERVERS[plan.trust.server](plan, entropy, floors, " of the preparation")
+    return _summing(plan, entropy, plan.data.clients, " of the preparation")
+
+
+def summing_of_evaluation(plan: Plan, entropy: Entropy) -> Summing:
+    """What adds up the counts of a plan's evaluation, likewise; the clients are those of the records counted."""
+    size = plan.data.clients if plan.evaluation is None else plan.evaluation.shape(plan.data).clients
+    return _summing(plan, entropy, size, " of the evaluation")
+
+
+def _summing(plan: Added, entropy: Entropy, size: int, label: str) -> Summing:
+    floors = [(size, max(1, plan.trust.least(size)))] * len(ALL)
+    return SERVERS[plan.trust.server](plan, entropy, floors, label)
 
 
 def check_ready(plan: Plan) -> None:
@@ -32,11 +55,11 @@ def check_ready(plan: Plan) -> None:
     summing_of(plan, Entropy.from_system())
 
 
-def _trusted(plan: Plan, entropy: Entropy, floors: Floors, label: str) -> Summing:
+def _trusted(plan: Added, entropy: Entropy, floors: Floors, label: str) -> Summing:
     return plain_sum
 
 
-def _secure(plan: Plan, entropy: Entropy, floors: Floors, label: str) -> Summing:
+def _secure(plan: Added, entropy: Entropy, floors: Floors, label: str) -> Summing:
     part = _part("fedveil.sums.masks.rounds", plan)
     seed = entropy.words(f"secure aggregation{label}", 0, 4).tobytes()
     told, signed = plan.trust.colluders, plan.trust.identities is not None
@@ -50,12 +73,12 @@ def _secure(plan: Plan, entropy: Entropy, floors: Floors, label: str) -> Summing
     return _by_floor(floors, make)
 
 
-def _homomorphic(plan: Plan, entropy: Entropy, floors: Floors, label: str) -> Summing:
+def _homomorphic(plan: Added, entropy: Entropy, floors: Floors, label: str) -> Summing:
     part = _part("fedveil.sums.homomorphic.rounds", plan)
     return _by_floor(floors, lambda most, least: part.HomomorphicSumming(most, least=least))
 
 
-def _name(plan: Plan, entropy: Entropy, label: str) -> bytes:
+def _name(plan: Added, entropy: Entropy, label: str) -> bytes:
     """32 public bytes that name the run's sums and order its rings.
 
     They are salted for each run. The plan is known long before, and colluders who knew the ring in advance could
@@ -77,11 +100,11 @@ def _by_floor(floors: Floors, make: Callable[[int, int], Summing]) -> Summing:
 
 def floors_of(plan: Plan) -> Floors:
     """Return, for each sum of the run, how many clients take part in it and how many must answer."""
-    sizes, trust = plan.method.cohorts(plan.data, plan.target), plan.trust
+    sizes, trust = plan.method.cohorts(plan.setup), plan.trust
     return [(size, max(1, trust.least(size))) for size in sizes[:: plan.method.window]]
 
 
-def _part(name: str, plan: Plan) -> Any:
+def _part(name: str, plan: Added) -> Any:
     """Import a way of adding up when it is needed, because it brings libraries that are not always installed."""
     try:
         return import_module(name)
@@ -89,7 +112,7 @@ def _part(name: str, plan: Plan) -> Any:
         raise NotAvailable(f'trust.server = "{plan.trust.server}" cannot run here: {error}.') from error
 
 
-SERVERS: dict[str, Callable[[Plan, Entropy, Floors, str], Summing]] = {
+SERVERS: dict[str, Callable[[Added, Entropy, Floors, str], Summing]] = {
     "trusted": _trusted,
     "secure-aggregation": _secure,
     "homomorphic": _homomorphic,

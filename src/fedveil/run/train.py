@@ -13,6 +13,7 @@ from fedveil.algorithms.trained import Trained
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
+from fedveil.run.scoring import loss_on
 from fedveil.run.sums import summing_of
 from fedveil.sums.seam import Summing
 
@@ -26,17 +27,19 @@ def train(
     watch: Callable[[Any], None] | None = None,
     add_up: Summing | None = None,
     fails: Fails = nobody_fails,
+    public: Records | None = None,
 ) -> Trained:
     """Return the last model of a plan, and what clients sent and received.
 
     ``begun``: a state to resume from, for algorithms that can. ``watch`` is called with the state after every round.
     ``add_up`` and ``fails`` matter if clients share the noise: what adds up a round (None: as the plan's trust says),
-    and who fails to answer.
+    and who fails to answer. ``public``: public records, for a plan whose next rounds are chosen by them.
     """
 
     def unwatched(done: Done) -> None:
         """Ignore the state after a round."""
 
     add_up = summing_of(plan, entropy) if add_up is None else add_up
-    session = Session(add_up=add_up, fails=fails, begun=begun, watch=watch or unwatched)
-    return acts_of(plan.method.kind).train(plan, records, entropy, session)
+    loss = None if public is None else loss_on(plan, public)
+    session = Session(add_up=add_up, fails=fails, begun=begun, watch=watch or unwatched, public_loss=loss)
+    return acts_of(plan.method.kind).trainer(plan.trust)(plan, records, entropy, session)

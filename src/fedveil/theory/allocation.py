@@ -8,6 +8,7 @@ page: sampled-shift.md.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple, final
@@ -90,7 +91,8 @@ class AllocationLaw:
         """Return the first and the last loss that matters."""
         found = _cumulated(self)
         first = int(np.searchsorted(found.p_below[1:], mass))
-        last = int(np.searchsorted(-(found.p_above[1:] - found.p_above[-1]), -mass))
+        above, rest = found.p_above, found.p_above[-1]
+        last = bisect_left(range(above.size - 1), -mass, key=lambda i: -float(above[i + 1] - rest))
         top = found.losses.size - 1
         return float(found.losses[min(first, top)]), float(found.losses[min(last, top)])
 
@@ -108,28 +110,36 @@ class _Cumulated(NamedTuple):
 @lru_cache(maxsize=16)
 def _cumulated(law: AllocationLaw) -> _Cumulated:
     grid = _grid(law.summands, law.side, law.tail)
-    points, mass = grid.points(), grid.mass
-    kept = (mass > 0) & (points > 0)
-    spare = float(mass[(mass > 0) & (points <= 0)].sum())  # no ratio at all
-    points, mass = points[kept], mass[kept]
+    sums, spare = _ordered(law.summands, law.side, law.tail)
     if law.way == "present":
-        losses, p, q, infinite, unseen = np.log(points), points * mass, mass, grid.lost + grid.slack, spare
-    else:
-        losses, p, q = -np.log(points[::-1]), mass[::-1], (points * mass)[::-1]
+        infinite, unseen = grid.lost + grid.slack, spare
+    else:  # the same sums, with the roles of the two runs exchanged and the losses reversed
         infinite, unseen = spare + grid.slack, grid.lost
+        losses, p_above, p_below, q_above, q_below = (values[::-1] for values in sums)
+        sums = _Cumulated(-losses, q_below, q_above, p_below, p_above)
     if law.side == "below":
         infinite, unseen = (0.0 if law.way == "present" else spare), 0.0
-    p_above, p_below = _both(p)
-    q_above, q_below = _both(q)
-    return _Cumulated(losses, p_above + infinite, p_below, q_above, q_below + unseen)
+    return sums._replace(p_above=sums.p_above + infinite, q_below=sums.q_below + unseen)
+
+
+@lru_cache(maxsize=8)
+def _ordered(summands: Summands, side: str, tail: float) -> tuple[_Cumulated, float]:
+    """Return the sums over the grid in the order of R, and the mass without any ratio. Both directions start here."""
+    grid = _grid(summands, side, tail)
+    points, mass = grid.points(), grid.mass
+    kept = (mass > 0) & (points > 0)
+    spare = float(mass[(mass > 0) & (points <= 0)].sum())
+    points, mass = points[kept], mass[kept]
+    return _Cumulated(np.log(points), *_both(points * mass), *_both(mass)), spare
 
 
 def _both(mass: Vector) -> tuple[Vector, Vector]:
     """Return running sums from either end, with more digits than the masses have."""
     long = mass.astype(np.longdouble)
-    above = np.append(np.cumsum(long[::-1])[::-1], 0.0)
-    below = np.append(0.0, np.cumsum(long))
-    return above.astype(np.float64), below.astype(np.float64)
+    above, below = np.zeros(mass.size + 1), np.zeros(mass.size + 1)
+    above[:-1] = np.cumsum(long[::-1])[::-1]
+    below[1:] = np.cumsum(long)
+    return above, below
 
 
 @lru_cache(maxsize=32)
@@ -192,19 +202,28 @@ def _masses(part: Summand, z: Vector) -> tuple[Vector, Vector]:
     """Return probability and mean part of the ratio between neighbouring coordinates (increasing)."""
 
     def between(shift: float) -> Vector:
-        low, high = z[:-1] - shift, z[1:] - shift
-        return np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
+        moved = z - shift
+        above, below = ndtr(-moved), ndtr(moved)
+        return np.where(moved[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
 
     mean = sum(p * between(mu) for mu, p in part)
     return between(0.0), np.asarray(mean, dtype=np.float64)
 
 
-def _split(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
-    """Return a part from above: each cell of the normal variable goes to two grid points, keeping its mean."""
+@lru_cache(maxsize=128)
+def _cells(part: Summand, tail: float) -> tuple[Vector, Vector, Vector, float]:
+    """Return probability, mean part and end values of the cells of the normal variable, and the last coordinate.
+
+    None of them depends on the grid's step, so a second try with a coarser grid finds them here.
+    """
     first, last = _ends(part, tail)
     z = np.append(-np.inf, np.linspace(first, last, _CELLS))
-    probability, mean = _masses(part, z)
-    values = np.append(0.0, _values(part, z[1:]))
+    return *_masses(part, z), np.append(0.0, _values(part, z[1:])), last
+
+
+def _split(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
+    """Return a part from above: each cell of the normal variable goes to two grid points, keeping its mean."""
+    probability, mean, values, last = _cells(part, tail)
     if not values[-1] / step < 4 * LARGEST_GRID:
         raise OverflowError("a likelihood ratio is too large for its grid")
     low = np.floor(values[:-1] / step * (1 - 1e-13)).astype(np.int64)

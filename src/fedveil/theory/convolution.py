@@ -23,6 +23,7 @@ _UNIT = 2.0**-52
 _TRANSFORM_UNITS = 4.0  # ulps allowed for each level of a Fourier transform, and for each use of a law
 _MARGIN = 1e-10  # relative error of delta from the recursions and logarithms of the answer itself
 LARGEST_WINDOW = 3 << 19
+_TABLE = 1 << 18  # most numbers of laws that are tilted together
 
 
 class Atomic(Protocol):
@@ -59,21 +60,43 @@ class Opened(NamedTuple):
         return weights / norm, top + math.log(norm) if norm > 0 else -math.inf
 
 
-def opened(parts: Counted) -> list[Opened]:
+class Laws(NamedTuple):
+    """Laws prepared for evaluation; ``rows``: log masses and losses of all, where they have equally many of them."""
+
+    each: tuple[Opened, ...]
+    rows: tuple[Vector, Vector] | None
+
+    def scales(self, tilt: float) -> Sequence[float]:
+        """Return the logarithm of each law's scale at this tilt."""
+        if self.rows is None:
+            return [law.tilted(tilt)[1] for law in self.each]
+        log_mass, losses = self.rows
+        with np.errstate(under="ignore", invalid="ignore"):
+            exponent = log_mass + tilt * losses
+            tops = exponent.max(axis=1)
+            norms = np.exp(exponent - tops[:, None]).sum(axis=1)
+        found = zip(tops.tolist(), norms.tolist(), strict=True)
+        return [top + math.log(norm) if norm > 0 else -math.inf for top, norm in found]
+
+
+def opened(parts: Counted) -> Laws:
     """Return each law with the logarithms that every tilt needs."""
     with np.errstate(divide="ignore"):
-        return [Opened(np.log(law.mass), law.losses(), times) for law, times in parts]
+        each = tuple(Opened(np.log(law.mass), law.losses(), times) for law, times in parts)
+    alike = len(each) > 1 and len({law.losses.size for law in each}) == 1 and each[0].losses.size * len(each) <= _TABLE
+    rows = (np.stack([law.log_mass for law in each]), np.stack([law.losses for law in each])) if alike else None
+    return Laws(each, rows)
 
 
-def log_moment(laws: Sequence[Opened], tilt: float) -> float:
+def log_moment(laws: Laws, tilt: float) -> float:
     """Return the cumulant generating function of the finite part of the sum, at ``tilt``."""
-    return sum(law.times * law.tilted(tilt)[1] for law in laws)
+    return sum(law.times * scale for law, scale in zip(laws.each, laws.scales(tilt), strict=True))
 
 
-def variance(laws: Sequence[Opened], tilt: float) -> float:
+def variance(laws: Laws, tilt: float) -> float:
     """Return the variance of the tilted sum."""
     total = 0.0
-    for law in laws:
+    for law in laws.each:
         weights, _ = law.tilted(tilt)
         total += law.times * float(weights @ (law.losses - float(weights @ law.losses)) ** 2)
     return total
@@ -173,7 +196,7 @@ class Tilt(NamedTuple):
     above: float
 
 
-def choose_window(laws: Sequence[Opened], tilt: float, log_outside: float) -> Tilt:
+def choose_window(laws: Laws, tilt: float, log_outside: float) -> Tilt:
     """Return the shifts of Chernoff's bound that give the shortest window; any positive shift is valid."""
     here = log_moment(laws, tilt)
     gaussian = math.log(math.sqrt(-2 * log_outside / max(variance(laws, tilt), 1e-300)))  # heavy tails need less
@@ -213,7 +236,7 @@ def convolve(parts: Parts, view: Tilt) -> TiltedSum:
     size = next_fast_len(max(last - first + 1, 16), real=True)
     spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
     rounds, log_finite = 0, 0.0
-    for (law, times), law_open in zip(parts, laws, strict=True):
+    for (law, times), law_open in zip(parts, laws.each, strict=True):
         part = rfft(_wrapped(law_open.tilted(view.tilt)[0], law.start, size))
         spectrum *= _power(part, times)
         rounds += times
@@ -250,7 +273,7 @@ def _wrapped(weights: Vector, start: int, size: int) -> Vector:
     return np.roll(circle, start % size)
 
 
-def _window(parts: Parts, laws: Sequence[Opened], view: Tilt, here: float) -> tuple[int, int]:
+def _window(parts: Parts, laws: Laws, view: Tilt, here: float) -> tuple[int, int]:
     """Return the grid range outside which the tilted sum has at most ``2 exp(log_outside)``, by Chernoff's bound."""
     step = parts[0][0].step
     ends = []

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr
 
-from fedveil.theory.allocation import AllocationLaw, Summand, Summands, likely_window, wrapped
+from fedveil.theory.allocation import AllocationLaw, Summand, Summands, wrapped
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, LossLaw, law_of_profile
+from fedveil.theory.quick_window import quick_window
 from fedveil.values import Vector
 
 _CELLS = 3000  # of the normal variable, for each summand
@@ -89,7 +90,7 @@ def _convolved(summands: Summands, gamma: float, step: float, tail: float, longe
         pieces.append((mass, count))
         offset, lost = offset + first * count, lost + gone * count
     log_outside = min(-32.0, math.log(tail) - 7) - math.log1p(step * abs(offset))
-    low, high = likely_window(pieces, log_outside)
+    low, high = quick_window(pieces, log_outside)
     size = next_fast_len(max(high - low + 1, 64), real=True)
     if size > longest:
         raise _TooLong("the difference of likelihood ratios does not fit its grid", size / longest)

@@ -126,13 +126,13 @@ def _densities(means: Vector, weights: Vector, x: Vector) -> Vector:
 
 def scattered_cost(rounds: Rounds, weights: Vector, constant: bool) -> Cost:
     """Return the cost for independent draws: the variance of the likelihood ratio, dominated by late, short parts."""
-    known: dict[tuple[int, int, int], float] = {}
+    known: dict[tuple[int, ...], float] = {}  # of rounds of one kind only the distances count
 
     def cost(parts: Sequence[Part]) -> float:
         total = 0.0
         for part in parts:
-            key = (part.last - part.first, part.opens - part.first, part.closes - part.first)
-            if not constant or key not in known:
+            key = (part.last - part.first, part.opens - part.first, part.closes - part.first) if constant else part
+            if key not in known:
                 mus = lengths(rounds, part)
                 share = weights[part.first : part.last]
                 first = np.unique(np.linspace(0, mus.size, 24, endpoint=False).astype(np.intp))

@@ -6,6 +6,7 @@ ties through one place, the hub; position_program.py uses all of them. Theory pa
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -146,29 +147,37 @@ def log_above(bound: float) -> float:
 
 
 def star(rounds: Rounds, places: Indices, weights: Vector, hub: int) -> Star:
-    """Return the ties through place ``hub``.
+    """Return the ties through place ``hub``; see :func:`stars`."""
+    return stars(rounds, places, weights, [hub])[0]
+
+
+def stars(rounds: Rounds, places: Indices, weights: Vector, hubs: Sequence[int]) -> list[Star]:
+    """Return the ties through each of these places.
 
     ``places[t]``: the rounds (from 0, increasing, one per pass) that use the victim when it sits at place t;
     ``weights[t]``: the chance of that. Where record against nothing (``rounds.gap``) is not record against
     record (``rounds.swap``) the two directions differ, and ``back`` is the other one.
     """
     check_places(rounds, places, weights)
-    require(0 <= hub < places.shape[0], "hub", f"be one of the {places.shape[0]} places", hub)
+    for hub in hubs:
+        require(0 <= hub < places.shape[0], "hub", f"be one of the {places.shape[0]} places", hub)
     own = own_mu(rounds, places)
-    here, all_places = np.array([hub]), np.arange(places.shape[0])
+    here, all_places = np.array(hubs, dtype=np.intp), np.arange(places.shape[0])
 
-    def ties(theirs: Vector, hubs: Vector) -> Vector:
-        return pair_mu(rounds, places, all_places, here, theirs, hubs)[:, 0]
+    def ties(theirs: Vector, own_gap: Vector) -> Vector:
+        return pair_mu(rounds, places, all_places, here, theirs, own_gap)
 
-    def towards(up: Vector, down: Vector, back: Star | None = None) -> Star:
+    def towards(up: Vector, down: Vector, column: int, back: Star | None = None) -> Star:
+        hub, up, down = hubs[column], up[:, column].copy(), down[:, column].copy()
         up[hub], down[hub] = 0.0, own[hub]
         return Star(weights, up, down, own, back)
 
-    gap, swap = rounds.gap, rounds.swap
+    gap, swap, columns = rounds.gap, rounds.swap, range(len(hubs))
+    up = ties(swap, swap)
     if symmetric(rounds, places):
-        up = ties(swap, swap)
-        return towards(up, up.copy())
-    return towards(ties(swap, swap), ties(gap, swap), towards(ties(gap, gap), ties(swap, gap)))
+        return [towards(up, up, column) for column in columns]
+    down, back_up, back_down = ties(gap, swap), ties(gap, gap), ties(swap, gap)
+    return [towards(up, down, column, towards(back_up, back_down, column)) for column in columns]
 
 
 def symmetric(rounds: Rounds, places: Indices) -> bool:

@@ -273,8 +273,17 @@ def _table(rounds: Rounds, places: Indices, starts: Indices, gap_s: Vector, gap_
     out: Vector = np.add.outer(*(np.maximum.reduceat(mu, starts) for mu in alone))
     sizes = np.diff(np.append(starts, count))
     everyone, left = np.arange(count), float(_BUDGET if 2 * passes <= _FEW else _BUDGET / 100)
-    for group in np.argsort(sizes, kind="stable"):
-        left -= float(sizes[group]) * count * 4 * passes**2
+    each = count * 4.0 * passes**2
+    order = np.argsort(sizes, kind="stable")
+    single = order[: min(int(np.count_nonzero(sizes == 1)), int(left // each))]  # these come first, and all at once
+    if single.size:
+        rows = pair_mu(rounds, places, starts[single], everyone, gap_s, gap_t)
+        columns = rows.T if gap_s is gap_t else pair_mu(rounds, places, everyone, starts[single], gap_s, gap_t)
+        out[single] = np.minimum(out[single], np.maximum.reduceat(rows, starts, axis=1))
+        out[:, single] = np.minimum(out[:, single], np.maximum.reduceat(columns, starts, axis=0))
+        left -= single.size * each
+    for group in order[single.size :]:
+        left -= float(sizes[group]) * each
         if left < 0:
             break
         members = np.arange(starts[group], starts[group] + sizes[group])

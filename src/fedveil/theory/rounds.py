@@ -45,6 +45,7 @@ class Rounds:
     clock: Vector = field(init=False)
     reach: Vector = field(init=False)
     _rest: Vector = field(init=False, repr=False)
+    _arriving: Vector = field(init=False, repr=False)  # of each round's noise, at the end
 
     def __post_init__(self) -> None:
         count = self.noise.size
@@ -61,10 +62,11 @@ class Rounds:
         contracts = bool(np.all(logs <= _DEEPEST))
         factor = np.exp(logs) if contracts else np.ones(count)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            weight = (factor * self.noise) ** 2
+            arriving = factor * self.noise
+            weight = arriving**2
             reach = np.fmin(self.lipschitz * self.diameter, self.image)
         rest = np.append(np.cumsum(weight[::-1])[::-1], 0.0)
-        parts = {"contracts": contracts, "factor": factor, "reach": reach, "_rest": rest}
+        parts = {"contracts": contracts, "factor": factor, "reach": reach, "_rest": rest, "_arriving": arriving}
         parts |= {"clock": np.append(0.0, np.cumsum(weight)), "deep": bool(np.any(logs <= -_DEEPEST))}
         for name, value in parts.items():
             object.__setattr__(self, name, value)
@@ -97,7 +99,7 @@ class Rounds:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             ahead = self.clock[after] - self.clock[before] - slack * self.clock[after]
             back = self._rest[before] - self._rest[after] - slack * self._rest[before]
-            ends = np.maximum((self.factor * self.noise)[first], (self.factor * self.noise)[last]) ** 2
+            ends = np.maximum(self._arriving[first], self._arriving[last]) ** 2
             known = np.fmax(np.fmax(ahead, back), ends)
         return np.asarray(np.where(steps > 0, known, 0.0), dtype=np.float64)
 

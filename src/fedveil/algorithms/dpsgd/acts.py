@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedveil.algorithms.acting import Acts, Rounds, Session
+from fedveil.algorithms.acting import Acts, Session
+from fedveil.algorithms.dpsgd.chosen import train_chosen
 from fedveil.algorithms.dpsgd.server import DpSgdServer
 from fedveil.algorithms.dpsgd.shares import train_windows
 from fedveil.algorithms.dpsgd.site import DpSgdSite
@@ -21,14 +22,18 @@ if TYPE_CHECKING:
 
 
 def _train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
-    """Train in windows if clients share trust and wait for each other, otherwise by the clock."""
+    """Train by the clock of the network, or segment by segment where a rule chooses them."""
+    if dpsgd_of(plan).choice is not None:
+        return train_chosen(plan, records, entropy, session)
+    return train_dpsgd(plan, records, entropy, session.tick)
 
-    def tick(done: int) -> None:
-        session.watch(Rounds(done))
 
-    if plan.trust.shared and dpsgd_of(plan).network.together:
-        return train_windows(plan, records, entropy, tick, session.add_up, session.fails)
-    return train_dpsgd(plan, records, entropy, tick)
+def _train_shares(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
+    """Train in windows that are added up if clients wait for each other, otherwise by the clock."""
+    method = dpsgd_of(plan)
+    if method.network.together and method.choice is None:
+        return train_windows(plan, records, entropy, session.tick, session.add_up, session.fails)
+    return _train(plan, records, entropy, session)
 
 
 def _work(plan: Plan, records: Records, proposal: Content, entropy: Entropy, memory: Path) -> DpSgdSite:
@@ -37,8 +42,13 @@ def _work(plan: Plan, records: Records, proposal: Content, entropy: Entropy, mem
 
 
 def _check_proposal(plan: Plan, records: Records, proposal: Content) -> None:
-    if not dpsgd_of(plan).network.together:
+    method = dpsgd_of(plan)
+    if method.choice is not None:
+        raise Refused("a-choice")
+    if not method.network.together:
         raise Refused("a-network")
 
 
-ACTS = Acts(train=_train, serve=DpSgdServer.make, work=_work, check_proposal=_check_proposal)
+ACTS = Acts(
+    train=_train, train_shares=_train_shares, serve=DpSgdServer.make, work=_work, check_proposal=_check_proposal
+)

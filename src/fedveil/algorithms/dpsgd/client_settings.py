@@ -1,16 +1,21 @@
 """How one client protects its records in every round, and what is charged for all its rounds together."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+import numpy as np
+
 from fedveil.checks import require
+from fedveil.data.records import DataShape
 from fedveil.guarantee import Neighbours
 from fedveil.mechanism import Gaussian, IndependentGaussian, Mechanism, Numbers, Repeat, SampledGaussian
-from fedveil.values import number, whole
+from fedveil.values import Vector, number, whole
 
-Sampling = Literal["poisson", "fixed-size", "shuffled", "independent"]
+Sampling = Literal["poisson", "fixed-size", "shuffled", "independent", "cyclic"]
+DEALT = ("shuffled", "cyclic")  # nobody draws: a record's batch has a fixed size, and the record a fixed place in it
 DRAWN = ("poisson", "independent")  # every record draws for itself, so the sizes of batches are random
 Clipping = Literal["individual", "batch"]
 
@@ -59,6 +64,10 @@ class ClientSettings:
         """Return the step size of a round, counted from 0."""
         return self.step_size[turn] if isinstance(self.step_size, tuple) else self.step_size
 
+    def steps(self) -> Vector:
+        """Return the step sizes of all rounds."""
+        return np.broadcast_to(np.asarray(self.step_size, dtype=np.float64), (self.rounds,))
+
     @property
     def batches_a_pass(self) -> int:
         """Batches that fit in one shuffled pass; with independent draws the rounds among which a record picks."""
@@ -81,10 +90,44 @@ class ClientSettings:
         elif clipping == "batch":
             neighbours = "replace-one"
         passes = -(-self.rounds // self.batches_a_pass)
-        if sampling == "shuffled":
+        if sampling in ("shuffled", "cyclic"):
             return Repeat(of=Gaussian(noise_multiplier=noise, neighbours=neighbours), times=passes)
         if sampling == "independent":
             a_pass = IndependentGaussian(rounds=self.batches_a_pass, noise_multiplier=noise, neighbours=neighbours)
             return Repeat(of=a_pass, times=passes)
-        once = SampledGaussian(sampling=sampling, rate=self.rate, noise_multiplier=noise, neighbours=neighbours)
+        law: Literal["poisson", "fixed-size"] = "poisson" if sampling == "poisson" else "fixed-size"
+        once = SampledGaussian(sampling=law, rate=self.rate, noise_multiplier=noise, neighbours=neighbours)
         return Repeat(of=once, times=self.rounds)
+
+
+def class_rate(rate: float, classes: int) -> float:
+    """Return the chance of a record's coin in a round of its own class, where ``rate`` of all records are expected."""
+    return min(1.0, rate * classes)
+
+
+def checked_weights(given: Any) -> tuple[float, ...]:
+    """Return the weights of the clients' updates as plain numbers that sum to 1; none is allowed too."""
+    require(isinstance(given, list | tuple), "algorithm.weights", "be a list of numbers", given)
+    weights = tuple(number("algorithm.weights", value) for value in given)
+    require(all(0 <= w < math.inf for w in weights), "algorithm.weights", "be non-negative", list(weights))
+    whole_sum = not weights or abs(math.fsum(weights) - 1) <= 1e-9
+    require(whole_sum, "algorithm.weights", "sum to 1", math.fsum(weights))
+    return weights
+
+
+def check_picks(rounds: int, data: DataShape) -> None:
+    """Refuse passes of more rounds than some client has records: it would often have nothing but noise to send."""
+    hint = "Take fewer rounds a pass, or sample with poisson."
+    rule = f"be at most the {data.smallest_client} records of the smallest client for independent sampling"
+    require(rounds <= data.smallest_client, "schedule.rounds", rule, rounds, hint)
+
+
+def checked_stops(given: Any, client_settings: Sequence[ClientSettings], segments: bool) -> tuple[int, ...]:
+    """Return the rounds after which clients stop using records, as plain numbers: one for each of their settings."""
+    require(isinstance(given, list | tuple), "method.stops", "be a list of numbers", given)
+    stops = tuple(whole("method.stops", value) for value in given)
+    fits = len(stops) == len(client_settings) and not segments
+    require(fits, "method.stops", "hold one number for each of the client settings, without segments", stops)
+    fine = all(1 <= k <= settings.rounds for k, settings in zip(stops, client_settings, strict=True))
+    require(fine, "method.stops", "lie between 1 and the rounds of each", stops)
+    return stops

@@ -1,7 +1,8 @@
 """Clients of different speed, a slow and lossy network, a server that mixes in windows: one queue of events.
 
-A client continues with its own model until a newer global one arrives and replaces it; it waits after ``max_lag``
-rounds without one. The chances of the network come from its own public seed and do not depend on data.
+A client continues with its own model until a newer global one arrives and replaces it. It waits after ``max_lag``
+rounds without one, when its model has gone too far from the last global one, and in windows that it is not asked in.
+The chances of the network come from its own public seed and do not depend on data.
 """
 
 import heapq
@@ -13,10 +14,11 @@ import numpy as np
 
 from fedveil.algorithms.dpsgd.messages import Broadcast, Journal, Message
 from fedveil.algorithms.dpsgd.network import Network
+from fedveil.algorithms.optimiser import averaged
 from fedveil.values import Vector
 
 _FINISH, _ARRIVE, _CLOSE, _DELIVER, _BEGIN = range(5)  # the order of events at the same time
-_ROUND_LUCK, _UP_LUCK, _DOWN_LUCK = range(3)
+_ROUND_LUCK, _UP_LUCK, _DOWN_LUCK, _ASK_LUCK = range(4)
 
 
 class Worker(Protocol):
@@ -33,6 +35,7 @@ class _Desk:
     worker: Worker
     rounds: int
     model: Vector
+    received: Vector
     turn: int = 0
     version: int = 0
     behind: int = 0
@@ -41,7 +44,10 @@ class _Desk:
 
 @dataclass(slots=True, eq=False)
 class Clock:
-    """One run: ``project`` keeps models in their ball; ``tick`` is called with the number of updates sent."""
+    """One run: ``project`` keeps models in their ball; ``tick`` is called with the number of updates sent.
+
+    ``average``: the weight of the past in the moving average of the global models, which is then what is released.
+    """
 
     network: Network
     weights: Sequence[float]
@@ -49,16 +55,24 @@ class Clock:
     project: Callable[[Vector], Vector]
     journal: Journal
     tick: Callable[[int], None]
+    average: float | None = None
+    _mean: Vector | None = None
     _desks: list[_Desk] = field(default_factory=list)
     _queue: list[tuple[float, int, int, tuple[Any, ...]]] = field(default_factory=list)
     _window: list[tuple[int, int, Vector]] = field(default_factory=list)
     _pushed: int = 0
     _travelling: int = 0
     _left: int = 0
+    _open: int = 1
 
     def run(self, workers: Sequence[Worker], rounds: Sequence[int]) -> Vector:
-        """Return the global model after all clients have done their rounds and all remaining updates arrived."""
-        self._desks = [_Desk(worker, count, self.model) for worker, count in zip(workers, rounds, strict=True)]
+        """Return the global model after all clients have done their rounds and all remaining updates arrived.
+
+        Return the moving average of the global models instead, if one is asked for.
+        """
+        self._desks = [
+            _Desk(worker, count, self.model, self.model) for worker, count in zip(workers, rounds, strict=True)
+        ]
         self._left = sum(rounds)
         for client in range(len(workers)):
             self._push(0.0, _BEGIN, client)
@@ -76,20 +90,40 @@ class Clock:
                     break
             else:
                 does[kind](now, *what)
-        return self.model
+        return self.model if self._mean is None else self._mean
 
     def _push(self, time: float, kind: int, *what: Any) -> None:
         self._pushed += 1
         heapq.heappush(self._queue, (time, kind, self._pushed, what))
 
     def _begin(self, now: float, client: int) -> None:
-        """Start a round, unless none is left or the client is too far behind."""
+        """Start a round, unless none is left or the client has to wait for a newer model."""
         desk = self._desks[client]
-        desk.waiting = desk.turn < desk.rounds and desk.behind >= self.network.max_lag
+        desk.waiting = desk.turn < desk.rounds and self._must_wait(client)
         if desk.waiting or desk.turn == desk.rounds:
             return
         update = desk.worker.update(desk.model, desk.turn)
+        if self.network.window_steps is not None:  # the window that the client's last global model opened
+            update = self.network.step(desk.version) * update
         self._push(now + self._duration(client, desk.turn), _FINISH, client, update)
+
+    def _must_wait(self, client: int) -> bool:
+        """Return whether a client is too far behind, has gone too far on its own, or is not asked in this window.
+
+        All of it is computed from models that it received and from its own noised updates.
+        """
+        desk, most = self._desks[client], self.network.max_deviation
+        if desk.behind >= self.network.max_lag or not self._asked(client, self._open):
+            return True
+        return most is not None and bool(np.linalg.norm(desk.model - desk.received) > most)
+
+    def _asked(self, client: int, window: int) -> bool:
+        """Return whether a client is asked in a window: all are, or so many of them, drawn from the public seed."""
+        count = self.network.participants
+        if count is None:
+            return True
+        order = self._luck(_ASK_LUCK, 0, window).permutation(len(self._desks))
+        return client in order[:count]
 
     def _finish(self, now: float, client: int, update: Vector) -> None:
         """Step on the current model, send the update, and continue."""
@@ -120,13 +154,17 @@ class Clock:
             step += self.weights[client] * update
             self.journal.windows[client, turn] = window
         self._window.clear()
+        self._open = window + 1
         self.model = self.project(self.model - step)
+        if self.average is not None:
+            past = self.model if self._mean is None else self._mean
+            self._mean = averaged(self.average, past, self.model, window)
         if self.journal.keep:
             self.journal.models[window] = self.model
         if self._left == 0 and self._travelling == 0:
             return True
         for client, desk in enumerate(self._desks):
-            if desk.turn < desk.rounds:
+            if desk.turn < desk.rounds and self._asked(client, window + 1):
                 at = self._arrival(now, _DOWN_LUCK, client, window)
                 self.journal.broadcasts.append(Broadcast(version=window, client=client, sent_at=now, arrives_at=at))
                 if at is not None:
@@ -139,7 +177,7 @@ class Clock:
         desk = self._desks[client]
         if version <= desk.version:
             return
-        desk.model, desk.version, desk.behind = model, version, 0
+        desk.model, desk.received, desk.version, desk.behind = model, model, version, 0
         if desk.waiting:
             desk.waiting = False
             self._push(now, _BEGIN, client)

@@ -1,27 +1,42 @@
 """DP-SGD, designed by a rule that looks at no data; the noise of every client is calibrated for its own rounds."""
 
 import math
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
-from fedveil.algorithms.base import Method
+from fedveil.algorithms.adaptive_clip import ADAPTIVE, check_request, designed
+from fedveil.algorithms.base import Method, expected
+from fedveil.algorithms.choosing import USUAL_GAIN
+from fedveil.algorithms.choosing import check_request as check_rule
+from fedveil.algorithms.correlated_request import CORRELATED, Error
+from fedveil.algorithms.correlation import Rows, growth_of
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Clipping, Sampling
-from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd, check_picks
+from fedveil.algorithms.dpsgd.correlated_design import ANY, charges_of, check_noise, noises_of, rows_for, walk_of
+from fedveil.algorithms.dpsgd.deep import check_company
+from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd
 from fedveil.algorithms.dpsgd.network import Network
+from fedveil.algorithms.dpsgd.optimising import USUAL_MOMENTUM, check_optimising, fields_of, later_of
+from fedveil.algorithms.dpsgd.rates import LEAST_BATCH, USUAL_RATE, check_batch, picked_among, share
+from fedveil.algorithms.dpsgd.risk import expected_risk, passes_of
+from fedveil.algorithms.dpsgd.segments import affordable, charged, fitting_budget, joint_cost
+from fedveil.algorithms.dpsgd.tightening import leaves_open, tightened
+from fedveil.algorithms.optimiser import OptimiserKind
 from fedveil.algorithms.request import Draft, Task
-from fedveil.algorithms.yardstick import risk_with_momentum, yardstick_of
+from fedveil.algorithms.segments import read_segments
+from fedveil.algorithms.step_shapes import Decay, shaped
 from fedveil.checks import require
 from fedveil.mechanism import Mechanism, Numbers
 from fedveil.values import number, whole
 
 _EPSILON_SHARE, _DELTA_SHARE = 1e-4, 1e-3  # kept back for what the grid costs
-_RATE, _LEAST_BATCH, _PASSES = 0.05, 10, 20
+_OWN_SHARE = 1e-3  # of a client's own epsilon, kept back for the grid and for calibrating once more
+_PASSES = 20
 _STEP = 3.0  # over the smoothness: below 2 (1 + momentum), where a step with momentum still contracts
 _WALK = 1.0  # most that the noise of all rounds may move a score, in standard deviations
 
@@ -31,18 +46,28 @@ class DpSgdRequest:
     """What clients do. ``rate``, ``rounds``, ``clip``, ``noise_multiplier``, ``steps``: one for all, or one for each.
 
     ``rounds`` are those of all passes. ``steps``: a step size, or a list of one per round, for each client. With
-    independent sampling there is no ``rate``: [schedule] says among how many rounds of a pass a record picks. The rest
-    is as in :class:`DpSgd` and :class:`Network`.
+    independent sampling there is no ``rate``: [schedule] says among how many rounds of a pass a record picks. An
+    adaptive ``clip`` begins at ``clip_start`` and follows the ``clip_quantile`` of the norms; ``clip_rate`` and
+    ``clip_share`` are as in :class:`AdaptiveClip`. ``segments`` state rounds, rate, clip, noise and step of consecutive
+    segments; with ``choose`` a rule chooses among them (``choose_gain`` as in :class:`Choice`). A client with an
+    ``own_epsilon`` sends noise alone when that is used up. ``noise``: "correlated" over rounds, by a matrix with
+    ``bands`` or ``buffers`` for the least ``error`` of the models, for records that take part in at most
+    ``participations`` rounds, at least ``separation`` apart. ``step_decay`` and ``warm_up`` shape a step that is one
+    number; ``optimizer``: plain, with momentum (None), or Adam. The rest is as in :class:`DpSgd` and :class:`Network`.
     """
 
     sampling: Sampling = "poisson"
     clipping: Clipping = "individual"
     rate: Numbers | None = None
     rounds: int | tuple[int, ...] | None = None
-    clip: Numbers | None = None
+    clip: Numbers | Literal["adaptive"] | None = None
+    clip_quantile: float | None = None
+    clip_start: float | None = None
+    clip_rate: float | None = None
+    clip_share: float | None = None
     noise_multiplier: Numbers | None = None
     steps: Any = None
-    momentum: float = 0.9
+    momentum: float = USUAL_MOMENTUM
     compression: Compression = "none"
     keep: float = 1.0
     levels: int = 127
@@ -54,20 +79,58 @@ class DpSgdRequest:
     window: float = 1.0
     max_lag: int = 10
     network_seed: int = 0
+    max_deviation: float | None = None
+    participants: int | None = None
+    window_steps: tuple[float, ...] | None = None
+    segments: Any = None
+    own_epsilon: Numbers | None = None
+    optimizer: OptimiserKind | None = field(default=None, repr=False)
+    beta2: float | None = field(default=None, repr=False)
+    weight_decay: float | None = field(default=None, repr=False)
+    average: float | None = field(default=None, repr=False)
+    step_decay: Decay | None = field(default=None, repr=False)
+    warm_up: int | None = field(default=None, repr=False)
+    noise: Literal["independent", "correlated"] | None = field(default=None, repr=False)
+    bands: int | None = field(default=None, repr=False)
+    buffers: int | None = field(default=None, repr=False)
+    error: Error | None = field(default=None, repr=False)
+    participations: int | None = field(default=None, repr=False)
+    separation: int | None = field(default=None, repr=False)
+    choose: str | None = field(default=None, repr=False)
+    choose_gain: float | None = field(default=None, repr=False)
 
     kind: ClassVar[str] = "dpsgd"
 
     def __post_init__(self) -> None:
-        self._with((ClientSettings(rate=1.0, rounds=1, clip=1.0, noise=1.0, step_size=1.0),))  # refuses what never fits
-        for name in ("rate", "clip", "noise_multiplier"):
+        rows = ANY if self.noise == CORRELATED else None  # refuses what never fits:
+        self._with((ClientSettings(rate=1.0, rounds=1, clip=1.0, noise=1.0, step_size=1.0),), rows)
+        check_request(self)
+        check_noise(self)
+        check_optimising(self)
+        for name in ("rate", *(() if self.clip == ADAPTIVE else ("clip",)), "noise_multiplier", "own_epsilon"):
             for value in _listed(getattr(self, name)):
                 fine = value is None or 0 < number(f"algorithm.{name}", value) < math.inf
                 require(fine, f"algorithm.{name}", "be positive and finite", value)
         hint = "Every record picks one round of each pass: [schedule] rounds says how many rounds a pass has."
+        self._check_segments()
         drawn = self.sampling != "independent" or self.rate is None
         require(drawn, "algorithm.rate", 'be left out with sampling = "independent"', self.rate, hint)
 
-    def _with(self, client_settings: tuple[ClientSettings, ...]) -> DpSgd:
+    def _check_segments(self) -> None:
+        """Refuse what a segment states for itself beside segments, and one number for each client."""
+        check_rule(self.choose, self.choose_gain, self.segments)
+        if read_segments(self.segments) is None:
+            return
+        hint = "A segment states it: rounds, rate, clip, noise, step."
+        for name in ("rounds", "noise_multiplier", "steps", "own_epsilon"):
+            given = getattr(self, name)
+            require(given is None, f"algorithm.{name}", "be left out with segments", given, hint)
+        require(self.clip != ADAPTIVE, "algorithm.clip", "be a number with segments", self.clip)
+        for name in ("rate", "clip"):
+            given = getattr(self, name)
+            require(not isinstance(given, list | tuple), f"algorithm.{name}", "be one number with segments", given)
+
+    def _with(self, client_settings: tuple[ClientSettings, ...], correlation: Rows | None = None) -> DpSgd:
         network = Network(
             speeds=self.speeds,
             jitter=self.jitter,
@@ -76,18 +139,32 @@ class DpSgdRequest:
             window=self.window,
             max_lag=self.max_lag,
             network_seed=self.network_seed,
+            max_deviation=self.max_deviation,
+            participants=self.participants,
+            window_steps=self.window_steps,
         )
         return DpSgd(
             client_settings=client_settings,
             sampling=self.sampling,
+            correlation=correlation,
             clipping=self.clipping,
-            momentum=self.momentum,
             compression=self.compression,
             keep=self.keep,
             levels=self.levels,
             weights=self.weights,
             network=network,
+            **fields_of(self),
         )
+
+    @property
+    def later(self) -> dict[str, Any]:
+        """What is stated under keys that studies of earlier versions did not have."""
+        return later_of(self)
+
+    @property
+    def noises(self) -> "Mapping[str, DpSgdRequest]":
+        """The same with independent noise, and with noise that is correlated over rounds."""
+        return noises_of(self)
 
     def design(self, task: Task) -> Draft:
         """Set rate, rounds and steps by rule if they are not given, and the least noise that meets the target."""
@@ -95,35 +172,145 @@ class DpSgdRequest:
         require(task.target.unit == "record", "privacy.unit", "be record for dpsgd", task.target.unit, hint)
         target = task.target
         aims = target.epsilon * (1 - _EPSILON_SHARE), target.delta * (1 - _DELTA_SHARE)
-        client_settings = tuple(self._settings(task, client, *aims) for client in range(self._kinds(task)))
-        method = self._with(client_settings)
-        method.check(task.data, task.model, target)
+        wanted = read_segments(self.segments)
+        if wanted is not None:
+            method = replace(self._with(self._segmented(task, wanted, *aims)), segments=True)
+            method = self._choosing(method, task, "noise" in wanted[0], *aims)
+        else:
+            rows = None if self.noise != CORRELATED else rows_for(self, task, self._momentum, *self._rounds(task, 0))
+            client_settings = tuple(self._settings(task, client, rows, *aims) for client in range(self._kinds(task)))
+            method = self._adapting(self._with(client_settings, rows), task)
+        method = self._stopping(method, task)
+        risk = expected_risk(method, task)
+        if leaves_open(self, task):
+            method = tightened(method, _WALK / self._walk(task, method.client_settings[0], self._first_step(task)))
+        method.check(task.setup)
+        check_company(method, task)
         said = f"{self.sampling} batches, {method.total} rounds; noise calibrated for the worst client"
-        return Draft(method=method, reason=said, risk=_expected_risk(method, task), passes=_passes(method))
+        return Draft(method=method, reason=said, risk=risk, passes=passes_of(method))
+
+    def _adapting(self, method: DpSgd, task: Task) -> DpSgd:
+        """Return the method with a rule for its clips, if they are to be adaptive."""
+        one, data = method.client_settings[0], task.data
+        rule = designed(self, one.noise, one.rate * data.records / data.clients, usual_rate=None)
+        if rule is None:
+            return method
+        steps = (settings.step(0) for settings in method.client_settings)
+        pairs = zip(method.client_settings, steps, strict=True)
+        limits = tuple(_WALK * p.clip / self._walk(task, p, first) * rule.of_sum for p, first in pairs)
+        return replace(
+            method, clip_quantile=rule.quantile, clip_rate=rule.rate, clip_share=rule.share, clip_limits=limits
+        )
+
+    def _choosing(self, method: DpSgd, task: Task, stated: bool, epsilon: float, delta: float) -> DpSgd:
+        """Return the method with a budget for its rule: what the target pays for, or all segments once.
+
+        Where noise is not stated it was calibrated for all segments once, so that the budget is what they cost.
+        """
+        if self.choose is None:
+            return method
+        gain = USUAL_GAIN if self.choose_gain is None else self.choose_gain
+        budget = fitting_budget(method, task.target, epsilon, delta) if stated else joint_cost(method)
+        return replace(method, choose=self.choose, choose_gain=gain, choose_budget=budget)
+
+    def _stopping(self, method: DpSgd, task: Task) -> DpSgd:
+        """Return the method with the rounds after which clients stop using records, where they have own budgets."""
+        if self.own_epsilon is None:
+            return method
+        delta, found = task.target.delta * (1 - _DELTA_SHARE), []
+        for client, settings in enumerate(method.client_settings):
+            own = _of(self.own_epsilon, client) * (1 - _OWN_SHARE)
+            last = affordable(settings, method.sampling, method.clipping, task.target, own, delta)
+            rule = f"pay for one round of client {client + 1} at least, which costs more"
+            require(last >= 1, "algorithm.own_epsilon", rule, _of(self.own_epsilon, client), "Or take more noise.")
+            found.append(last)
+        return replace(method, stops=tuple(found))
 
     def grid(self, method: Method, task: Task) -> int:
         """Return the exponent of the finest grid on which float64 holds every noised sum exactly."""
-        found = _dpsgd(method)
-        noise = [settings.noise * settings.clip for settings in found.client_settings]
+        found = expected(DpSgd, method)
+        noise = [settings.noise * found.scale(settings) for settings in found.client_settings]
         rows = (found.most_rows(settings, task.data.largest_client) for settings in found.client_settings)
         each = rows if found.clipping == "individual" else (1 for _ in found.client_settings)
-        most = max(settings.clip * count for settings, count in zip(found.client_settings, each, strict=True))
-        return choose_grid(most, min(noise), max(noise))
+        most = max(found.scale(settings) * count for settings, count in zip(found.client_settings, each, strict=True))
+        return choose_grid(most, min(noise), max(noise) * growth_of(found.correlated))
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> DpSgd:
         """Return the same rounds; noise that was not given is calibrated for the other target."""
-        found = _dpsgd(method)
+        found = expected(DpSgd, method)
+        wanted = read_segments(self.segments)
+        if wanted is not None and "noise" in wanted[0]:
+            return self._choosing(found, task, True, epsilon, delta)
         if self.noise_multiplier is not None:
             return found
-        rows = (p.charged(found.sampling, found.clipping, task.target.neighbours) for p in found.client_settings)
-        factors = [_factor(row, epsilon, delta) for row in rows]
+        if wanted is not None:
+            factor = _factor(
+                charged(found.client_settings, found.sampling, found.clipping, task.target), epsilon, delta
+            )
+            parts = tuple(replace(p, noise=p.noise * factor) for p in found.client_settings)
+            plain = replace(found, client_settings=parts, choose=None, choose_gain=None, choose_budget=None)
+            return self._choosing(plain, task, False, epsilon, delta)
+        factors = [_factor(row, epsilon, delta) for row in charges_of(found, task.target)]
         client_settings = (replace(p, noise=p.noise * f) for p, f in zip(found.client_settings, factors, strict=True))
         return replace(found, client_settings=tuple(client_settings))
+
+    def _segmented(
+        self, task: Task, wanted: Sequence[Mapping[str, float]], epsilon: float, delta: float
+    ) -> tuple[ClientSettings, ...]:
+        """Return the settings of every segment; noise that is not stated is calibrated, alike for all."""
+        schedule = task.schedule
+        for name in ("rounds", "passes", "batch", "noise_std", "step_size"):
+            given = getattr(schedule, name)
+            require(given is None, f"schedule.{name}", "be left out with segments", given, "A segment states it.")
+        usual, _ = self._rounds(task, 0)
+        clip = task.model.constants(task.data.bound).lipschitz
+        clip = clip if self.clip is None else number("algorithm.clip", self.clip)
+        parts = tuple(
+            ClientSettings(
+                rate=part.get("rate", usual),
+                rounds=int(part["rounds"]),
+                clip=part.get("clip", clip),
+                noise=part.get("noise", 1.0),
+                step_size=part.get("step", 1.0),
+            )
+            for part in wanted
+        )
+        if "noise" not in wanted[0]:
+            factor = _factor(charged(parts, self.sampling, self.clipping, task.target), epsilon, delta)
+            parts = tuple(replace(part, noise=factor) for part in parts)
+        return self._segment_steps(task, wanted, parts)
+
+    def _segment_steps(
+        self, task: Task, wanted: Sequence[Mapping[str, float]], parts: tuple[ClientSettings, ...]
+    ) -> tuple[ClientSettings, ...]:
+        """Set the steps that are not stated: falling linearly through all segments, as short as the noise asks.
+
+        Where a rule chooses nobody knows how far the end is: steps are then half of the first one throughout.
+        """
+        total, done, found = sum(part.rounds for part in parts), 0, []
+        for part, stated in zip(parts, wanted, strict=True):
+            if "step" not in stated:
+                first = self._first_step(task)
+                first *= min(1.0, _WALK / self._walk(task, replace(part, rounds=total), first))
+                turns = 1 - np.arange(done, done + part.rounds) / total
+                turns = turns if self.choose is None else np.full(part.rounds, 0.5)
+                part = replace(part, step_size=tuple((first * turns).tolist()))
+            found.append(part)
+            done += part.rounds
+        return tuple(found)
+
+    def _first_step(self, task: Task) -> float:
+        smooth = task.model.constants(task.data.bound).known_smoothness
+        return _STEP / smooth * (1 if self._momentum > 0.5 else 0.5)
+
+    @property
+    def _momentum(self) -> float:
+        return float(fields_of(self)["momentum"])
 
     def _kinds(self, task: Task) -> int:
         """Return the number of different settings: one for all clients, or one for each if a list was given."""
         counts = {}
-        for name in ("rate", "rounds", "clip", "noise_multiplier", "steps"):
+        for name in ("rate", "rounds", "clip", "noise_multiplier", "steps", "own_epsilon"):
             value = getattr(self, name)
             if isinstance(value, list | tuple):
                 counts[name] = len(value)
@@ -131,8 +318,8 @@ class DpSgdRequest:
                 require(len(value) == task.data.clients, f"algorithm.{name}", rule, len(value))
         return task.data.clients if counts else 1
 
-    def _settings(self, task: Task, client: int, epsilon: float, delta: float) -> ClientSettings:
-        clip = _of(self.clip, client)
+    def _settings(self, task: Task, client: int, rows: Rows | None, epsilon: float, delta: float) -> ClientSettings:
+        clip = self.clip_start if self.clip == ADAPTIVE else _of(self.clip, client)
         clip = task.model.constants(task.data.bound).lipschitz if clip is None else clip
         rate, rounds = self._rounds(task, client)
         noise, charged = _of(self.noise_multiplier, client), task.schedule.noise_std
@@ -142,8 +329,10 @@ class DpSgdRequest:
         one = ClientSettings(rate=rate, rounds=rounds, clip=clip, noise=1.0 if noise is None else noise, step_size=1.0)
         if noise is None:
             mechanism = one.charged(self.sampling, self.clipping, task.target.neighbours)
+            if rows is not None:
+                mechanism = charges_of(self._with((one,), rows), task.target)[0]
             one = replace(one, noise=_factor(mechanism, epsilon, delta))
-        return replace(one, step_size=self._steps(task, client, one))
+        return replace(one, step_size=self._steps(task, client, one, rows))
 
     def _rounds(self, task: Task, client: int) -> tuple[float, int]:
         """Return the sampling rate and the rounds of all passes."""
@@ -151,82 +340,47 @@ class DpSgdRequest:
         require(not isinstance(schedule.batch, tuple), "schedule.batch", "be one number for dpsgd", schedule.batch)
         require(not isinstance(schedule.rounds, str), "schedule.rounds", "be a number for dpsgd", schedule.rounds)
         if self.sampling == "independent":
-            rate = 1 / _picked_among(task)
+            rate = 1 / picked_among(task)
         if rate is None and isinstance(schedule.batch, int):
-            _check_batch(schedule.batch, task.data.records)
-            rate = _share(schedule.batch, task.data.records)
+            check_batch(schedule.batch, task.data.records)
+            rate = share(schedule.batch, task.data.records)
         if rate is None and isinstance(schedule.rounds, int):
-            rate = _share(1, schedule.rounds)
+            rate = share(1, schedule.rounds)
         if rate is None:
-            rate = min(1.0, max(_RATE, _share(min(_LEAST_BATCH, task.data.smallest_client), task.data.smallest_client)))
+            least = task.data.smallest_client
+            rate = min(1.0, max(USUAL_RATE, share(min(LEAST_BATCH, least), least)))
         if rounds is None:
             a_pass = schedule.rounds if isinstance(schedule.rounds, int) else max(1, round(1 / rate))
             rounds = a_pass * (schedule.passes or _PASSES)
+        rate = rate if self.sampling != "cyclic" else 1 / max(1, math.floor(1 / rate * (1 + 4e-16)))
         count = whole("algorithm.rounds", rounds)
         hint = "Give fewer passes, or a larger rate."
         require(count <= MOST_MESSAGES, "The rounds of all passes", f"be at most {MOST_MESSAGES}", count, hint)
         return float(rate), count
 
-    def _steps(self, task: Task, client: int, settings: ClientSettings) -> Numbers:
+    def _steps(self, task: Task, client: int, settings: ClientSettings, correlation: Rows | None = None) -> Numbers:
         """Return the given steps, or steps that fall linearly from a multiple of 1 / smoothness, less if noise
         dominates.
         """
         given = _of(self.steps, client)
         given = task.schedule.step_size if given is None else given
         if given is not None:
-            return given if isinstance(given, tuple) else tuple(given) if isinstance(given, list) else float(given)
-        data, rounds = task.data, settings.rounds
-        smooth = task.model.constants(data.bound).known_smoothness
-        first = _STEP / smooth * (1 if self.momentum > 0.5 else 0.5)
+            return shaped(given, settings.rounds, self.step_decay, self.warm_up)
+        hint = "Adam's steps have the length that is stated, whatever the gradients are; 0.001 to 0.01 is usual."
+        require(self.optimizer != "adam", "schedule.step_size", "be given for adam", None, hint)
+        first = self._first_step(task)
+        if self.clip != ADAPTIVE:  # otherwise round by round, as the clip moves
+            first *= min(1.0, _WALK / self._walk(task, settings, first, correlation))
+        return shaped(first, settings.rounds, self.step_decay or "linear", self.warm_up)
+
+    def _walk(self, task: Task, settings: ClientSettings, first: float, correlation: Rows | None = None) -> float:
+        """Return how far the noise of all rounds moves a score if steps fall linearly from ``first``."""
+        data = task.data
         deviation = settings.noise * settings.clip * math.sqrt(data.clients)
         if self.clipping == "individual":
             deviation /= settings.rate * data.records
-        walk = data.bound * first / (1 - self.momentum) * deviation * math.sqrt(rounds / 3)
-        first *= min(1.0, _WALK / walk)
-        return tuple((first * (1 - np.arange(rounds) / rounds)).tolist())
-
-
-def _expected_risk(method: DpSgd, task: Task) -> float | None:
-    """What the yardstick expects if all clients are like the first and answer at once; None if it has no say."""
-    one, data = method.client_settings[0], task.data
-    plain = len(method.client_settings) == 1 and method.clipping == "individual" and method.compression == "none"
-    if task.model.constants(data.bound).smoothness is None or not plain:
-        return None
-    model, batch = yardstick_of(task), one.rate * data.records
-    steps = np.broadcast_to(np.asarray(one.step_size, dtype=np.float64), (one.rounds,))
-    return risk_with_momentum(
-        model,
-        steps,
-        momentum=method.momentum,
-        noise=(one.noise * one.clip) ** 2 * data.clients / batch**2,
-        dealing=model.spread * (1 - one.rate) / batch,
-    )
-
-
-def _passes(method: DpSgd) -> float:
-    return max(settings.rate * settings.rounds for settings in method.client_settings)
-
-
-def _picked_among(task: Task) -> int:
-    """Among how many rounds of a pass every record picks one: as the schedule says, else by the usual rule."""
-    schedule, data = task.schedule, task.data
-    if isinstance(schedule.rounds, int):
-        fits = not isinstance(schedule.batch, int) or data.records // schedule.batch == schedule.rounds
-        rule = f"be left out beside schedule.rounds = {schedule.rounds} when records pick their rounds"
-        hint = "The planned batch is the records over the rounds of a pass."
-        require(fits, "schedule.batch", rule, schedule.batch, hint)
-        found = schedule.rounds
-    elif isinstance(schedule.batch, int):
-        _check_batch(schedule.batch, data.records)
-        found = data.records // schedule.batch
-    else:
-        found = max(1, min(round(1 / _RATE), data.smallest_client // _LEAST_BATCH))
-    check_picks(found, data)
-    return found
-
-
-def _check_batch(batch: int, records: int) -> None:
-    require(batch <= records, "schedule.batch", f"be at most the {records} records", batch)
+        own = walk_of(correlation, settings, self._momentum)
+        return data.bound * first / (1 - self._momentum) * deviation * own
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
@@ -237,21 +391,9 @@ def _of(value: Any, client: int) -> Any:
     return value[client] if isinstance(value, list | tuple) else value
 
 
-def _share(part: int, of: int) -> float:
-    """Return the smallest float that is not below part / of, so that a batch of that share holds all of its records."""
-    rate = part / of
-    return rate if Fraction(rate) * of >= part else math.nextafter(rate, 2.0)
-
-
 @lru_cache(maxsize=256)
 def _factor(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     return calibrate(mechanism, epsilon=epsilon, delta=delta)[0]
-
-
-def _dpsgd(method: Method) -> DpSgd:
-    if not isinstance(method, DpSgd):
-        raise TypeError("a dpsgd method was expected")
-    return method
 
 
 REQUEST = DpSgdRequest

@@ -11,32 +11,44 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, get_args
 
-import numpy as np
-
 from fedveil.account.compare import account_for
 from fedveil.account.grid import Grid
+from fedveil.algorithms.adaptive_clip import ADAPTIVE, AdaptiveClip, adaptive_of
 from fedveil.algorithms.base import EveryModelSeen
-from fedveil.algorithms.dpsgd.client_settings import DRAWN, ClientSettings, Clipping, Sampling
+from fedveil.algorithms.choosing import Choice, choice_of
+from fedveil.algorithms.correlation import Correlation, Rows
+from fedveil.algorithms.dpsgd.client_settings import (
+    DEALT,
+    DRAWN,
+    ClientSettings,
+    Clipping,
+    Sampling,
+    check_picks,
+    checked_stops,
+    checked_weights,
+)
+from fedveil.algorithms.dpsgd.correlated import charged_together, check_correlation, correlation_in
+from fedveil.algorithms.dpsgd.deep import check_deep
+from fedveil.algorithms.dpsgd.grids import grid_cost
+from fedveil.algorithms.dpsgd.lengths import mean_noise, most_rows
 from fedveil.algorithms.dpsgd.network import Network
+from fedveil.algorithms.dpsgd.reach import usual_radius
+from fedveil.algorithms.dpsgd.segments import charged, check_choice, most_rounds, within_budget
+from fedveil.algorithms.dpsgd.words import assumption_rows, fact_rows
 from fedveil.algorithms.noise_shares import check_cohorts
-from fedveil.algorithms.share_words import Row, answer_row, holder_rows, site_row, sums_row
+from fedveil.algorithms.optimiser import Optimiser, check_average, optimiser_of
+from fedveil.algorithms.setup import Setup
+from fedveil.algorithms.share_words import Row
 from fedveil.checks import require
-from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer
 from fedveil.mechanism import Gaussian, Mechanism, with_beside
-from fedveil.model.rounding import UNIT, rounding_bound
-from fedveil.model.spec import ModelPlan
 from fedveil.tables import known
 from fedveil.target import Target
-from fedveil.theory.crowds import most_joined
-from fedveil.theory.grid import SAMPLER_DISTANCE
-from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices, number, whole
 
 Compression = Literal["none", "random-k", "top-k", "quantised", "rotated"]
 
 MOST_MESSAGES = 20_000_000
-_ROUNDINGS = 60  # of a mean and its norm, beside those of the gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +57,15 @@ class DpSgd(EveryModelSeen):
 
     No weights: in proportion to the clients' records. ``momentum`` and ``compression`` are applied to what is noised
     already; ``keep`` is the share of coordinates that are sent, ``levels`` the steps between zero and the largest.
+
+    ``clip_quantile``, ``clip_rate``, ``clip_share``: see :class:`AdaptiveClip`; None, and then not written, where clips
+    are fixed. An adaptive clip starts at the client's ``clip``. ``clip_limits``: for each of the client settings, the
+    clip above which steps are shortened in proportion. ``segments``: ``client_settings`` are then consecutive segments
+    of the rounds of every client, each with its own rate, clip, noise and steps. ``stops``: for each of the client
+    settings, in how many rounds the client's records take part; in later rounds it sends noise alone. ``optimizer``,
+    ``beta2``, ``weight_decay``: see :class:`Optimiser`. ``average``: a moving average of the models is released.
+    ``correlation``: pattern and matrix of noise that is correlated over rounds, see :class:`Correlation`. ``choose``:
+    the segments are candidates, of which a rule chooses within ``choose_budget`` (see :class:`Choice`).
     """
 
     client_settings: tuple[ClientSettings, ...]
@@ -56,6 +77,20 @@ class DpSgd(EveryModelSeen):
     levels: int = 127
     weights: tuple[float, ...] = ()
     network: Network = field(default_factory=Network)
+    clip_quantile: float | None = None
+    clip_rate: float | None = None
+    clip_share: float | None = None
+    clip_limits: tuple[float, ...] | None = None
+    segments: bool | None = None
+    stops: tuple[int, ...] | None = None
+    optimizer: Literal["adam"] | None = None
+    beta2: float | None = None
+    weight_decay: float | None = None
+    average: float | None = None
+    correlation: Rows | None = None
+    choose: str | None = None
+    choose_gain: float | None = None
+    choose_budget: float | None = None
 
     kind: ClassVar[str] = "dpsgd"
 
@@ -75,35 +110,140 @@ class DpSgd(EveryModelSeen):
         for name in ("momentum", "keep"):
             object.__setattr__(self, name, number(f"algorithm.{name}", getattr(self, name)))
         object.__setattr__(self, "levels", whole("algorithm.levels", self.levels))
-        require(0 <= self.momentum < 1, "algorithm.momentum", "lie in [0, 1)", self.momentum)
+        require(self.optimizer in (None, "adam"), "method.optimizer", "be adam or left out", self.optimizer)
+        _ = self.optimiser
+        check_average(self.average)
         require(0 < self.keep <= 1, "algorithm.keep", "lie in (0, 1]", self.keep, "It is a share of the coordinates.")
         require(1 <= self.levels <= 2**31, "algorithm.levels", "lie between 1 and 2**31", self.levels)
-        object.__setattr__(self, "weights", _weights(self.weights))
+        object.__setattr__(self, "weights", checked_weights(self.weights))
+        self._check_adaptive()
+        plain = self.segments is None or (self.segments is True and self.clip_quantile is None)
+        require(plain, "method.segments", "be true or left out, and go with fixed clips", self.segments)
+        if self.stops is not None:
+            stops = checked_stops(self.stops, self.client_settings, bool(self.segments))
+            object.__setattr__(self, "stops", stops)
+        check_correlation(self)
+        if self.choice is not None:
+            check_choice(self)
+
+    def _check_adaptive(self) -> None:
+        if adaptive_of(self.clip_quantile, self.clip_rate, self.clip_share) is None:
+            require(self.clip_limits is None, "method.clip_limits", "go with an adaptive clip", self.clip_limits)
+            return
+        hint = "A batch's mean is one norm: there is nothing to count."
+        each = self.clipping == "individual"
+        require(each, "algorithm.clip", "be a number with batch clipping", ADAPTIVE, hint)
+        given: Any = self.clip_limits
+        require(isinstance(given, list | tuple), "method.clip_limits", "be a list of numbers", given)
+        limits = tuple(number("method.clip_limits", value) for value in given)
+        fits = len(limits) == len(self.client_settings) and all(0 < value < math.inf for value in limits)
+        require(fits, "method.clip_limits", "hold one positive number for each of the client settings", limits)
+        object.__setattr__(self, "clip_limits", limits)
+
+    @property
+    def correlated(self) -> Correlation | None:
+        """How the noise is correlated over rounds; None if it is independent."""
+        return correlation_in(self)
+
+    @property
+    def classes(self) -> int:
+        """Among how many classes of records rounds take turns: one, unless noise is correlated."""
+        return 1 if (found := correlation_in(self)) is None else found.separation
+
+    @property
+    def adaptive(self) -> AdaptiveClip | None:
+        """The rule by which clips follow the norms; None if they are fixed."""
+        return adaptive_of(self.clip_quantile, self.clip_rate, self.clip_share)
+
+    @property
+    def choice(self) -> Choice | None:
+        """The rule that chooses among the segments, and its budget; None if all of them are run."""
+        return choice_of(self.choose, self.choose_gain, self.choose_budget)
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """What turns a client's noised sums into its steps."""
+        return optimiser_of(self.optimizer, self.momentum, self.beta2, self.weight_decay)
+
+    def scale(self, settings: ClientSettings) -> float:
+        """Return the bound on a contribution in the units of the released sums: the clip, or 1 if it is adaptive."""
+        return settings.clip if self.clip_quantile is None else 1.0
+
+    def longest(self, index: int) -> float:
+        """Return the largest clip that steps are not shortened for, for one of the client settings."""
+        return self.client_settings[index].clip if self.clip_limits is None else self.clip_limits[index]
+
+    def shorter(self, client: int, clip: float) -> float:
+        """Return by what a client's step is multiplied at this clip: 1 unless an adaptive clip is beyond its limit."""
+        return 1.0 if self.clip_limits is None else min(1.0, self.longest(self.place(client)) / clip)
+
+    def first_step(self, client: int) -> float:
+        """Return what a client's first release is multiplied by before it is sent."""
+        settings = self.settings(client)
+        return settings.step(0) * self.shorter(client, settings.clip) * self.network.step(0)
 
     @property
     def total(self) -> int:
         """Number of rounds of the client that has most."""
-        return max(settings.rounds for settings in self.client_settings)
+        return max(self.rounds_of(client) for client in range(len(self.client_settings)))
 
-    def settings(self, client: int) -> ClientSettings:
-        """Return the settings of a client, counted from 0."""
-        return self.client_settings[client if len(self.client_settings) > 1 else 0]
+    def rounds_of(self, client: int) -> int:
+        """Return the number of rounds of a client, in all segments; the most that a rule can choose, if one chooses."""
+        if self.choice is not None:
+            return most_rounds(self, self.choice.budget)
+        return sum(settings.rounds for settings in self.parts_of(client))
 
-    def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
+    def parts_of(self, client: int) -> tuple[ClientSettings, ...]:
+        """Return the settings of a client, counted from 0, one for each of its segments (one, if there are none)."""
+        return self.client_settings if self.segments else (self.client_settings[self.place(client)],)
+
+    def used_in(self, client: int) -> tuple[ClientSettings, ...]:
+        """Return the settings of the rounds in which a client's records take part: what is charged for them."""
+        parts = self.parts_of(client)
+        if self.stops is None:
+            return parts
+        return (replace(parts[0], rounds=self.stops[self.place(client)], step_size=1.0),)
+
+    def uses_records(self, client: int, turn: int) -> bool:
+        """Return whether a client's records take part in a round; otherwise it sends noise alone."""
+        return self.stops is None or turn < self.stops[self.place(client)]
+
+    def settings(self, client: int, turn: int = 0) -> ClientSettings:
+        """Return the settings of a client in a round, both counted from 0."""
+        return self.parts_of(client)[self.segment(client, turn)[0]]
+
+    def segment(self, client: int, turn: int) -> tuple[int, int]:
+        """Return the number of a round's segment, and the round in which that segment begins."""
+        first = 0
+        for index, settings in enumerate(self.parts_of(client)):
+            if turn < first + settings.rounds:
+                return index, first
+            first += settings.rounds
+        return len(self.parts_of(client)) - 1, first - self.parts_of(client)[-1].rounds
+
+    def place(self, client: int) -> int:
+        """Return the place of a client's settings among ``client_settings``."""
+        return client if len(self.client_settings) > 1 and not self.segments else 0
+
+    def check(self, setup: Setup) -> None:
         """Refuse unless records are protected and every client has settings and batches that exist."""
+        data, unit = setup.data, setup.target.unit
         hint = 'Use kind = "fedavg" to protect whole clients.'
-        require(target.unit == "record", "privacy.unit", "be record for dpsgd", target.unit, hint)
+        require(unit == "record", "privacy.unit", "be record for dpsgd", unit, hint)
         for name, rows in (
             ("client_settings", self.client_settings),
             ("weights", self.weights),
             ("speeds", self.network.speeds),
         ):
             fits = len(rows) == data.clients or len(rows) == (1 if name == "client_settings" else 0)
+            fits = fits or (name == "client_settings" and self.segments is True)
             require(fits, f"algorithm.{name}", f"have one entry for each of {data.clients} clients", len(rows))
-        # What torch computes for a record may depend, in its last bits, on the size of the batch and the record's place
-        # in it; a sampled batch would tell by that who else was drawn. A shuffle fixes both.
-        fixed = model.kind != "torch" or self.sampling == "shuffled"
-        require(fixed, "algorithm.sampling", "be shuffled for a torch model", self.sampling, "Or use hidden training.")
+        hint = "What an adaptive clip would need is not proved for this loss."
+        kind = setup.model.kind
+        proved = kind not in ("poisson", "survival") or self.adaptive is None
+        require(proved, "algorithm.clip", f"be a number for a {kind} model", ADAPTIVE, hint)
+        if kind == "torch":
+            check_deep(self)
         if self.sampling == "independent":
             for settings in dict.fromkeys(self.client_settings):
                 rule = "be one over the rounds of a pass for independent sampling"
@@ -113,14 +253,21 @@ class DpSgd(EveryModelSeen):
             least = min(settings.size(data.smallest_client) for settings in self.client_settings)
             hint = "Raise the rate, or sample with poisson."
             require(least >= 1, "algorithm.rate", "give every client a batch of at least one record", least, hint)
+        asked, rule = self.network.participants, f"be at most the {data.clients} clients"
+        require(asked is None or asked <= data.clients, "algorithm.participants", rule, asked)
         sent = self.total * data.clients
         hint = 'If one party holds all records, say [clients] kind = "equal", count = 1.'
         require(sent <= MOST_MESSAGES, "Rounds times clients", f"be at most {MOST_MESSAGES}", sent, hint)
 
-    @property
-    def apart(self) -> bool:
-        """Whether every record's contribution is rounded on its own, so that it adds the same bits to any batch."""
-        return self.sampling == "independent" and self.clipping == "individual"
+    def apart(self, kind: str) -> bool:
+        """Whether every record's contribution is rounded on its own, so that it adds the same bits to any batch.
+
+        ``kind``: of the model. What torch computes for a record may depend on the size of the batch and the record's
+        place in it; where batches are dealt both are fixed, and otherwise records are rounded alone (docs/torch.md).
+        """
+        alone = self.sampling == "independent" or self.clip_quantile is not None
+        alone = alone or (kind == "torch" and self.sampling not in DEALT)
+        return alone and self.clipping == "individual"
 
     @property
     def waits(self) -> bool:
@@ -132,205 +279,88 @@ class DpSgd(EveryModelSeen):
         """The number of rounds that the server mixes at once."""
         return int(self.network.window)
 
-    def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
+    def check_shares(self, setup: Setup, exponent: int) -> None:
         """Only windows that wait for everybody can be added up by a server that may not look.
 
         No update needs another's noise. With patience the real network decides who is late, so none is simulated.
         """
-        check_cohorts(self.cohorts(data, target), trust)
+        trust = setup.trust
+        check_cohorts(self.cohorts(setup), trust)
         if trust.server == "trusted" and trust.patience is None:
             return
-        hint = "Leave delay, loss, jitter and speeds out and take a whole window."
+        hint = "Leave delay, loss, jitter, speeds, max_deviation and participants out and take a whole window."
         if trust.patience is None:
             hint = f'{hint[:-1]}, or set trust.server = "trusted".'
         setting = trust.server if trust.patience is None else "patience"
         rule = f"go with clients that wait for each other ({setting})"
         require(self.network.together, "[trust]", rule, "others", hint)
 
-    def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
+    def traffic(self, setup: Setup, together: bool) -> tuple[int, int, int]:
         """Return the traffic: one update per client and round; if windows are added up, one per window."""
-        width = self.window if trust.shared and self.waits else 1
-        rounds = [math.ceil(self.settings(client).rounds / width) for client in range(data.clients)]
-        return sum(rounds), max(rounds), data.clients
+        width, clients = self.window if setup.trust.all_send and self.waits else 1, setup.data.clients
+        rounds = [math.ceil(self.rounds_of(client) / width) for client in range(clients)]
+        return sum(rounds), max(rounds), clients
 
-    def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
-        """Return the noise of the server's mix of the clients' means."""
-        weights = self.weights or (sizes / data.records).tolist()
-        return math.hypot(*(w * self._mean_noise(k, int(sizes[k])) for k, w in enumerate(weights)))
+    def average_noise(self, sizes: Indices, setup: Setup) -> float | None:
+        """Return the noise of the server's mix of the clients' means; None if it depends on how the run goes."""
+        if self.clip_quantile is not None or self.choice is not None:
+            return None
+        weights = self.weights or (sizes / setup.data.records).tolist()
+        return math.hypot(*(w * mean_noise(self, k, int(sizes[k])) for k, w in enumerate(weights)))
 
-    def _mean_noise(self, client: int, records: int) -> float:
-        settings = self.settings(client)
-        whole = settings.noise * settings.clip
-        return whole if self.clipping == "batch" else whole / self.divisor(settings, records)
-
-    def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
+    def cohorts(self, setup: Setup) -> Sequence[int]:
         """Return the number of clients that still have rounds left, for each round."""
-        rounds = [self.settings(client).rounds for client in range(data.clients)]
+        rounds = [self.rounds_of(client) for client in range(setup.data.clients)]
         return [sum(turn < own for own in rounds) for turn in range(self.total)]
 
-    def answer(
-        self,
-        adversary: Adversary,
-        data: DataShape,
-        target: Target,
-        delta: float,
-        trust: Trust = CENTRAL,
-        beside: Gaussian | None = None,
-    ) -> Answer:
+    def answer(self, adversary: Adversary, setup: Setup, delta: float, beside: Gaussian | None = None) -> Answer:
         """Return the guarantee of the worst client; no observer sees more than all noised updates."""
-        charges = (with_beside(m, beside) for m in self._charges(target))
+        charges = (with_beside(m, beside) for m in self._charges(setup.target))
         return max((_answer(m, delta) for m in charges), key=lambda found: found.epsilon)
 
     def clients(self, delta: float, target: Target, count: int | None = None) -> list[tuple[int, float]]:
         """Return each client's own epsilon; ``count``: the number of clients if all share one settings."""
-        count = len(self.client_settings) if count is None else count
-        rows = [
-            self.settings(client).charged(self.sampling, self.clipping, target.neighbours) for client in range(count)
-        ]
+        alike = 1 if self.segments else len(self.client_settings)
+        count = alike if count is None else count
+        rows = [self._charged(client, target) for client in range(count)]
         return [(client, _answer(row, delta).epsilon) for client, row in enumerate(rows)]
 
     def _charges(self, target: Target) -> list[Mechanism]:
-        rows = (settings.charged(self.sampling, self.clipping, target.neighbours) for settings in self.client_settings)
-        return list(dict.fromkeys(rows))
+        clients = range(1 if self.segments else len(self.client_settings))
+        return list(dict.fromkeys(self._charged(client, target) for client in clients))
 
-    def radius(self, data: DataShape, model: ModelPlan) -> float:
-        """Return the stated radius, or one too large to matter, since descent goes no farther than sqrt(2 steps *
-        loss).
-        """
-        if model.radius is not None:
-            return model.radius
-        most, size = 1.0, model.loss.size(data.features)
-        for settings in set(self.client_settings):
-            planned = 1.0 if self.clipping == "batch" else self.divisor(settings, data.smallest_client)
-            steps = np.array([settings.step(turn) for turn in range(settings.rounds)]) / (1 - self.momentum)
-            walk = settings.noise * settings.clip / planned * math.sqrt(size * float(steps @ steps))
-            way = math.sqrt(2 * float(steps.sum()) * math.log(max(data.classes, 3)))
-            most = max(most, 2 * way + 4 * walk)
-        return float(2.0 ** math.ceil(math.log2(most)))
+    def _charged(self, client: int, target: Target) -> Mechanism:
+        if self.choice is not None:
+            return within_budget(self, target, self.choice.budget)
+        if (found := self.correlated) is not None:
+            return charged_together(self, found, self.client_settings[0].noise, target)
+        return charged(self.used_in(client), self.sampling, self.clipping, target)
+
+    def radius(self, setup: Setup) -> float:
+        """Return the stated radius, or one too large to matter: descent goes no farther than sqrt(2 steps * loss)."""
+        if setup.model.radius is not None:
+            return setup.model.radius
+        return usual_radius(self, setup)
 
     def divisor(self, settings: ClientSettings, records: int) -> float:
         """Return the planned size of a batch, whatever its actual size."""
-        return settings.rate * records if self.sampling in DRAWN else float(settings.size(records))
+        return settings.rate * records if self.sampling in (*DRAWN, "cyclic") else float(settings.size(records))
 
-    def grid(
-        self,
-        exponent: int,
-        adversary: Adversary,
-        data: DataShape,
-        model: ModelPlan,
-        target: Target,
-        trust: Trust = CENTRAL,
-    ) -> Grid:
+    def grid(self, adversary: Adversary, setup: Setup, exponent: int) -> Grid:
         """Return the cost of the grid for the worst client: every release is rounded to the grid before its noise."""
-        found = []
-        for settings in dict.fromkeys(self.client_settings):
-            noise = np.full(settings.rounds, settings.noise * settings.clip)
-            grid = Grid.of(
-                exponent=exponent,
-                dimension=model.loss.size(data.features),
-                noise=noise,
-                lipschitz=np.zeros_like(noise),
-                errors=np.full_like(noise, self._float_error(settings, data, model, exponent)),
-            )
-            found.append(replace(grid, total_variation=min(1.0, grid.total_variation + self._overfull(settings))))
-        worst = max(found, key=lambda grid: grid.distance)
-        return replace(worst, total_variation=max(grid.total_variation for grid in found))
+        return grid_cost(self, setup, exponent)
 
     def most_rows(self, settings: ClientSettings, records: int) -> int:
         """Return a size that a batch of such a client exceeds with a chance of at most 2**-100 a round (Bernstein)."""
-        if self.sampling not in DRAWN:
-            return settings.size(records)
-        return most_joined(settings.rate, records)
+        return most_rows(self, settings, records)
 
-    def _overfull(self, settings: ClientSettings) -> float:
-        return settings.rounds * SAMPLER_DISTANCE if self.sampling in DRAWN else 0.0
-
-    def _float_error(self, settings: ClientSettings, data: DataShape, model: ModelPlan, exponent: int) -> float:
-        """Return how far the computed sum (or clipped mean) is from the exact one.
-
-        Where records are rounded on their own, only the victim's contribution is compared with one within its clip:
-        the others' are what they are, the same on both data sets (docs/dpsgd.md).
-        """
-        rows = 1 if self.apart else self.most_rows(settings, data.largest_client)
-        raw = model.loss.constants(data.bound, settings.clip if self.clipping == "individual" else None)
-        mean = rounding_bound(
-            rows=rows,
-            features=data.features,
-            lipschitz=raw.lipschitz,
-            smoothness=raw.smoothness,
-            radius=self.radius(data, model),
-            outputs=model.loss.outputs,
-        )
-        if self.apart:
-            half = 0.5 * math.sqrt(model.loss.size(data.features)) * 2.0**exponent
-            return mean + _ROUNDINGS * UNIT * raw.lipschitz + half
-        if self.clipping == "individual":
-            return rows * (mean + _ROUNDINGS * UNIT * raw.lipschitz)
-        least = data.smallest_client  # there a batch exceeds the planned divisor most
-        ratio = self.most_rows(settings, least) / self.divisor(settings, least)
-        own = (_ROUNDINGS + model.loss.size(data.features)) * UNIT
-        return ratio * (mean + own * raw.lipschitz) + own * settings.clip
-
-    def assumptions(
-        self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
-    ) -> Sequence[Row]:
+    def assumptions(self, adversary: Adversary, setup: Setup) -> Sequence[Row]:
         """Return the assumptions: what every client does to each of its updates before it sends it."""
-        what = "every record's gradient" if self.clipping == "individual" else "the mean gradient of every batch"
-        how = {
-            "poisson": "every record joins each batch by a coin of its own, which nobody learns",
-            "fixed-size": "every batch is drawn uniformly among all of its size, and nobody learns it",
-            "shuffled": "every record is used at most once a pass: one release is charged for each pass",
-            "independent": "every record picks one round of each pass by a draw of its own, which nobody learns",
-        }[self.sampling]
-        client_settings = self.client_settings
-        return [
-            ("clipping norm", _span([p.clip for p in client_settings]), f"{what} is clipped to it at its client"),
-            ("sampling rate", _span([p.rate for p in client_settings]), how),
-            ("fixed divisor", "rate times records", "never the number of records that a batch turned out to have"),
-            (
-                "noise over clipping norm",
-                _span([p.noise for p in client_settings]),
-                "added at the client to every update",
-            ),
-            ("rounds of a client", _span([float(p.rounds) for p in client_settings]), "all are charged, lost ones too"),
-            ("the network", "not part of it", "its delays and losses do not depend on the data: declared"),
-            *self._taking_part(trust),
-            *self._window_rows(adversary, data, target, trust),
-        ]
+        return assumption_rows(self, adversary, setup)
 
-    def _taking_part(self, trust: Trust) -> list[Row]:
-        """Why nobody learns the draws from who takes part: all clients do, whatever their records picked."""
-        if self.sampling != "independent":
-            return []
-        how = "a client whose batch is empty sends its noise like any other, so not even a server that sees single "
-        how += "updates learns the draws: they count in favour of every row of this certificate"
-        rows = [("every client takes part in each of its rounds", "with an empty batch if need be", how)]
-        if trust.shared and trust.dropouts:
-            why = "declared: who is missing depends on no record and on no draw"
-            rows.append(("clients are missing by chance", f"at most {trust.dropouts} a round", why))
-        return rows
-
-    def _window_rows(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> list[Row]:
-        """Return what a stated trust adds if windows wait for all clients; otherwise nothing is added up."""
-        if not trust.shared or not self.network.together:
-            return []
-        rows = [answer_row(trust, sorted(set(self.cohorts(data, target))))]
-        if adversary == "server-with-secure-aggregation":
-            rows.append(sums_row(trust))
-        rows += holder_rows(adversary, trust)
-        return [*rows, site_row(trust)] if adversary == "curious-client" else rows
-
-    def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
+    def facts(self, setup: Setup) -> Sequence[tuple[str, str]]:
         """Return facts about sampling, rounds and noise."""
-        client_settings = self.client_settings
-        return [
-            ("sampling", f"{self.sampling}, rate {_span([p.rate for p in client_settings])}"),
-            ("clipping", f"{self.clipping}, norm {_span([p.clip for p in client_settings])}"),
-            ("rounds of a client", _span([float(p.rounds) for p in client_settings])),
-            ("noise over clipping norm", _span([p.noise for p in client_settings])),
-            ("step", _span([p.step(turn) for p in client_settings for turn in (0, p.rounds - 1)])),
-            ("sent", "every update, noised at its client" + _shrunk(self)),
-        ]
+        return fact_rows(self)
 
     def table(self) -> dict[str, Any]:
         """Return client settings as parallel lists, with the network's values beside them."""
@@ -361,39 +391,6 @@ def _answer(mechanism: Mechanism, delta: float) -> Answer:
     found = account_for(mechanism, delta=delta)
     why = "every noised update of the client is seen, by any observer"
     return replace(found, bounds=tuple(replace(bound, reason=f"{bound.reason}; {why}") for bound in found.bounds))
-
-
-def check_picks(rounds: int, data: DataShape) -> None:
-    """Refuse passes of more rounds than some client has records: it would often have nothing but noise to send."""
-    hint = "Take fewer rounds a pass, or sample with poisson."
-    rule = f"be at most the {data.smallest_client} records of the smallest client for independent sampling"
-    require(rounds <= data.smallest_client, "schedule.rounds", rule, rounds, hint)
-
-
-def _weights(given: Any) -> tuple[float, ...]:
-    require(isinstance(given, list | tuple), "algorithm.weights", "be a list of numbers", given)
-    weights = tuple(number("algorithm.weights", value) for value in given)
-    require(all(0 <= w < math.inf for w in weights), "algorithm.weights", "be non-negative", list(weights))
-    whole_sum = not weights or abs(math.fsum(weights) - 1) <= 1e-9
-    require(whole_sum, "algorithm.weights", "sum to 1", math.fsum(weights))
-    return weights
-
-
-def _span(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
-
-
-def _shrunk(method: DpSgd) -> str:
-    match method.compression:
-        case "none":
-            return ""
-        case "quantised":
-            return f", then rounded to {method.levels} levels"
-        case "rotated":
-            return f", then rotated and rounded to {method.levels} levels"
-        case _:
-            return f", then {method.compression} with {method.keep:.0%} kept"
 
 
 METHOD = DpSgd

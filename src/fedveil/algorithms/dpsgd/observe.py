@@ -11,12 +11,13 @@ import numpy as np
 
 from fedveil.algorithms.dpsgd.batch import Sampler
 from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.client_settings import DRAWN
+from fedveil.algorithms.dpsgd.client_settings import DRAWN, class_rate
 from fedveil.algorithms.dpsgd.messages import Journal
 from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.algorithms.dpsgd.steps import dpsgd_of, train_dpsgd, weights_of
 from fedveil.algorithms.observation import AttackView, DrawnRounds, Observation, Observations, Push, Releases
 from fedveil.data.records import Records
+from fedveil.errors import BadValue
 from fedveil.noise.entropy import Entropy
 from fedveil.values import Indices, Vector
 
@@ -28,31 +29,41 @@ _LEAST_NOISE = 1e-6  # that a client may have: over its clip
 
 def _with_noise(plan: Plan, factor: float) -> Plan:
     """Multiply the noise; a factor of 0 leaves the least that is allowed, a millionth of the clip."""
-    method = dpsgd_of(plan)
+    method = _planned_rounds(plan)
     rows = tuple(replace(p, noise=max(p.noise * factor, _LEAST_NOISE)) for p in method.client_settings)
     return replace(plan, method=replace(method, client_settings=rows))
 
 
+def _planned_rounds(plan: Plan) -> DpSgd:
+    """Return the method, whose rounds must be known before they run."""
+    method = dpsgd_of(plan)
+    if method.choice is not None:
+        raise BadValue("algorithm.choose must be left out in attacks: they need rounds that are known beforehand.")
+    return method
+
+
 def _first_round(plan: Plan, records: Records, entropy: Entropy) -> Indices:
-    method, (order, starts) = dpsgd_of(plan), records.by_client()
+    method, (order, starts) = _planned_rounds(plan), records.by_client()
     found = []
     for client in range(records.clients):
         mine = order[starts[client] : starts[client + 1]]
-        sampler = Sampler(method.settings(client), method.sampling, mine.size, entropy, client)
+        sampler = Sampler(method.settings(client), method.sampling, mine.size, entropy, client, classes=method.classes)
         found.append(mine[sampler.batch(0)])
     return np.sort(np.concatenate(found))
 
 
 def _observe(plan: Plan, records: Records, entropy: Entropy, clients: Sequence[int], noiseless: bool) -> Observations:
-    method = dpsgd_of(plan)
-    journal = Journal(keep=True)
-    last = train_dpsgd(plan, records, entropy, lambda _: None, journal=journal).model
+    method = _planned_rounds(plan)
+    journal, plain = Journal(keep=True), _plain(plan)
+    last = train_dpsgd(plain, records, entropy, lambda _: None, journal=journal).model
+    if plain is not plan:
+        last = train_dpsgd(plan, records, entropy, lambda _: None).model
     weights, sizes = weights_of(method, records), records.sizes
     settings = [method.settings(client) for client in range(records.clients)]
     batch = [method.divisor(p, int(n)) for p, n in zip(settings, sizes, strict=True)]
     own = {
         client: Observation(
-            "server", journal.updates[client, 0] * (batch[client] / settings[client].step(0)), batch[client]
+            "server", journal.updates[client, 0] * (batch[client] / method.first_step(client)), batch[client]
         )
         for client in clients
     }
@@ -60,7 +71,8 @@ def _observe(plan: Plan, records: Records, entropy: Entropy, clients: Sequence[i
     for message in journal.finish():
         if message.window == 1:
             total += weights[message.client] * journal.updates[message.client, message.round]
-    scale = float(np.mean([w * p.step(0) / b for w, p, b in zip(weights, settings, batch, strict=True)]))
+    steps = [method.first_step(client) for client in range(records.clients)]
+    scale = float(np.mean([w * step / b for w, step, b in zip(weights, steps, batch, strict=True)]))
     shared = (
         Observation("server-with-secure-aggregation", total / scale, sum(batch)),
         Observation("every-model", -journal.models[1] / scale, sum(batch)),
@@ -69,16 +81,31 @@ def _observe(plan: Plan, records: Records, entropy: Entropy, clients: Sequence[i
     return Observations(own, shared)
 
 
+def _plain(plan: Plan) -> Plan:
+    """Return the plan with steps from which a noised sum is read off: those who see a client's updates are counted as
+    seeing its sums, whatever Adam or a decay made of them.
+    """
+    method = dpsgd_of(plan)
+    if method.optimizer is None and method.weight_decay is None and method.average is None:
+        return plan
+    return replace(plan, method=replace(method, optimizer=None, beta2=None, weight_decay=None, average=None))
+
+
 def _sums(plan: Plan, records: Records, entropy: Entropy) -> Vector:
     """Return the noised sums that a client sends."""
     client = Client(plan, dpsgd_of(plan), 0, records.features, records.targets, entropy)
-    start = np.zeros(plan.dimension)
-    return np.stack([client.release(start, turn) * client.divisor for turn in range(client.settings.rounds)])
+    start, rule, turns = np.zeros(plan.dimension), client.adaptive, range(client.rounds)
+    if rule is None:
+        return np.stack([client.release(start, turn) * client.divisor for turn in turns])
+    return np.stack([client.noised_units(rule, start, turn)[:-1] for turn in turns])  # at the first clip
 
 
 def _widened(plan: Plan, width: int) -> DpSgd:
-    method = dpsgd_of(plan)
-    return replace(method, client_settings=method.client_settings[:1], weights=())
+    method = _planned_rounds(plan)
+    if method.segments:
+        raise BadValue("algorithm.segments must be left out in this game: its scores are for rounds that are alike.")
+    limits = None if method.clip_limits is None else method.clip_limits[:1]
+    return replace(method, client_settings=method.client_settings[:1], weights=(), clip_limits=limits)
 
 
 def _rows(plan: Plan, width: int) -> int:
@@ -96,13 +123,19 @@ def _rows(plan: Plan, width: int) -> int:
 def _push(plan: Plan, both: float) -> Push:
     method, settings = dpsgd_of(plan), dpsgd_of(plan).settings(0)
     places = settings.batches_a_pass if method.sampling == "independent" else 0
-    return Push(both / settings.noise, settings.rate, settings.noise * settings.clip, places)
+    if (found := method.correlated) is not None:
+        cyclic, column = method.sampling == "cyclic", tuple(found.factor.coefficients(settings.rounds).tolist())
+        rate = 1.0 if cyclic else class_rate(settings.rate, found.separation)
+        turns = settings.batches_a_pass if cyclic else found.separation
+        return Push(both / settings.noise, rate, settings.noise * settings.clip, turns, column)
+    part = 1.0 if method.adaptive is None else method.adaptive.of_sum
+    return Push(both * part / settings.noise, settings.rate, settings.noise * method.scale(settings), places)
 
 
 def _drawn(plan: Plan, entropy: Entropy) -> DrawnRounds | None:
     """Return the sampler of the largest client's records."""
     method, settings = dpsgd_of(plan), dpsgd_of(plan).settings(0)
-    if method.sampling not in DRAWN:
+    if method.sampling not in DRAWN or method.correlated is not None:  # within classes, units do not join alike
         return None
     sampler = Sampler(settings, method.sampling, plan.data.largest_client, entropy, 0)
     rate = settings.rate if method.sampling == "poisson" else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.steps import clients_of, dpsgd_of, weights_of
+from fedveil.algorithms.dpsgd.steps import clients_of, dpsgd_of, released, weights_of
 from fedveil.algorithms.projection import project
 from fedveil.algorithms.shares import LARGEST_PART, Fails, gathered
 from fedveil.algorithms.trained import Tick, Trained
@@ -33,14 +33,18 @@ def unit_of(plan: Plan) -> float:
     return 2.0 ** (math.ceil(math.log2(plan.radius)) - _FINE)
 
 
-def contribution(client: Client, model: Vector, turns: range, weight: float, unit: float, clients: int) -> Whole:
+def contribution(
+    client: Client, model: Vector, window: int, turns: range, weight: float, unit: float, clients: int
+) -> Whole:
     """Return a client's noised updates of one window, weighted, in whole steps; cut so that no sum exceeds 64 bits.
 
     The client continues from its own model within the window, as it does if clients do not wait.
     """
-    total, radius = np.zeros_like(model), client.plan.radius
+    total, radius, network = np.zeros_like(model), client.plan.radius, client.method.network
     for turn in turns:
         update = client.update(model, turn)
+        if network.window_steps is not None:
+            update = network.step(window) * update
         model = project(model - update, radius)
         total += update
     most = min(LARGEST_PART, 2**62 // clients)
@@ -58,17 +62,18 @@ def train_windows(plan: Plan, records: Records, entropy: Entropy, tick: Tick, ad
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
     clients, weights = clients_of(plan, method, records, entropy), weights_of(method, records)
     model, unit, width = np.zeros(plan.dimension), unit_of(plan), int(method.network.window)
-    sent = 0
+    sent, average = 0, model
     for window, first in enumerate(range(0, method.total, width)):
-        cohort = [client.index for client in clients if client.settings.rounds > first]
+        cohort = [client.index for client in clients if client.rounds > first]
 
-        def answer(index: int, first: int = first, model: Vector = model) -> Whole:
-            turns = range(first, min(first + width, clients[index].settings.rounds))
-            return contribution(clients[index], model, turns, weights[index], unit, len(clients))
+        def answer(index: int, window: int = window, first: int = first, model: Vector = model) -> Whole:
+            turns = range(first, min(first + width, clients[index].rounds))
+            return contribution(clients[index], model, window, turns, weights[index], unit, len(clients))
 
         found = gathered(window, cohort, answer, add_up, plan.trust.least(len(cohort)), fails)
         model = advance(model, found.total, unit, plan.radius)
+        average = released(method, average, model, window + 1)
         sent += len(cohort)
         tick(min(first + width, method.total))
     dropped, size = sum(client.dropped for client in clients), 8 * plan.dimension
-    return Trained(model=model, dropped=dropped, bytes_up=sent * size, bytes_down=sent * size)
+    return Trained(model=average, dropped=dropped, bytes_up=sent * size, bytes_down=sent * size)

@@ -40,7 +40,7 @@ class DpSgdSite:
     def make(cls, plan: Plan, records: Records, numbers: tuple[int, ...], entropy: Entropy, memory: Path) -> DpSgdSite:
         """Set up every client with its own records, under its number in the study; ``memory``.
 
-        Where velocities are kept.
+        Where velocities (and adaptive clips) are kept.
         """
         method = dpsgd_of(plan)
         order, starts = records.by_client()
@@ -58,32 +58,33 @@ class DpSgdSite:
             raise Refused("no-such-round")
         unit, found = unit_of(self.plan), dict[int, Whole]()
         before = self._remembered(turn)
-        for client, velocity in zip(self.clients, before, strict=True):
-            client.velocity = velocity.copy()
+        for client, memory in zip(self.clients, before, strict=True):
+            client.remember(memory)
         for client in self.clients:
-            turns = range(first, min(first + self.width, client.settings.rounds))
+            turns = range(first, min(first + self.width, client.rounds))
             if len(turns):
                 weight = method.weights[client.index] if method.weights else self._share(client)
-                found[client.index] = contribution(client, model, turns, weight, unit, self.plan.data.clients)
+                found[client.index] = contribution(client, model, turn, turns, weight, unit, self.plan.data.clients)
         if found:  # a window without an answer must not replace the remembered one
             self._remember(turn, before)
         return found
 
     def _remembered(self, turn: int) -> Matrix:
-        """Return every client's velocity before this window, so that a repeated window starts from the same state."""
-        size = len(self.clients) * self.plan.dimension
+        """Return every client's memory before this window, so that a repeated window starts from the same state."""
+        each = self.clients[0].memory.size if self.clients else self.plan.dimension
+        size = len(self.clients) * each
         if not self.memory.exists():
-            return np.zeros((len(self.clients), self.plan.dimension))
+            return np.zeros((len(self.clients), each))
         kept = Content.read(self.memory.read_bytes())
         # the earlier state is gone, and with the same noise any other answer would reveal something
         if turn < kept.values["window"]:
             raise Refused("stale-round")
         row = kept.rows["before" if kept.values["window"] == turn else "after"]
         require(row.size == size, str(self.memory), f"hold {size} numbers", row.size)
-        return row.astype(np.float64).reshape(len(self.clients), self.plan.dimension)
+        return row.astype(np.float64).reshape(len(self.clients), each)
 
     def _remember(self, turn: int, before: Matrix) -> None:
-        after = np.concatenate([client.velocity for client in self.clients])
+        after = np.concatenate([client.memory for client in self.clients])
         kept = Content(values={"window": turn}, rows={"before": before.reshape(-1), "after": after})
         write_atomically(self.memory, kept.write())
 

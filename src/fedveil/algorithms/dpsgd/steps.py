@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedveil.algorithms.base import expected
 from fedveil.algorithms.dpsgd.client import Client
 from fedveil.algorithms.dpsgd.clock import Clock
 from fedveil.algorithms.dpsgd.compress import message_bytes
 from fedveil.algorithms.dpsgd.messages import Journal
 from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.optimiser import averaged
 from fedveil.algorithms.projection import project
 from fedveil.algorithms.trained import Tick, Trained
 from fedveil.checks import require
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.noise.entropy import Entropy
 from fedveil.values import Vector
 
@@ -35,7 +36,7 @@ def train_dpsgd(
     method = dpsgd_of(plan)
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
     clients = clients_of(plan, method, records, entropy)
-    if len(clients) == 1 and method.network.instant and journal is None:
+    if len(clients) == 1 and method.network.alone and journal is None:
         model = _alone(plan, method, clients[0], tick)
         sent, received = method.total, method.total
     else:
@@ -47,8 +48,9 @@ def train_dpsgd(
             project=partial(project, radius=plan.radius),
             journal=journal,
             tick=lambda done: tick(done * method.total // total),
+            average=method.average,
         )
-        rounds = [client.settings.rounds for client in clients]
+        rounds = [client.rounds for client in clients]
         total = sum(rounds)
         model = clock.run(clients, rounds)
         sent, received = len(journal.messages), len(journal.broadcasts)
@@ -80,14 +82,19 @@ def clients_of(plan: Plan, method: DpSgd, records: Records, entropy: Entropy) ->
 def _alone(plan: Plan, method: DpSgd, client: Client, tick: Tick) -> Vector:
     """Train one client whose messages arrive at once, so that the global model is its own."""
     model, radius = np.zeros(plan.dimension), plan.radius
-    for turn in range(client.settings.rounds):
+    average = model
+    for turn in range(client.rounds):
         model = project(model - client.update(model, turn), radius)
+        average = released(method, average, model, turn + 1)
         tick(turn + 1)
-    return model
+    return average
+
+
+def released(method: DpSgd, average: Vector, model: Vector, done: int) -> Vector:
+    """Return what would be released after ``done`` rounds: the model itself, or the moving average of all models."""
+    return model if method.average is None else averaged(method.average, average, model, done)
 
 
 def dpsgd_of(plan: Plan) -> DpSgd:
     """Return the plan's method, which must be DP-SGD."""
-    if not isinstance(plan.method, DpSgd):
-        raise BadValue(f"The plan must be for dpsgd here, and it is for {plan.method.kind}.")
-    return plan.method
+    return expected(DpSgd, plan.method)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedveil.algorithms.acting import Acts, Rounds, Session
+from fedveil.algorithms.acting import Acts, Session
 from fedveil.algorithms.fedavg.server import FedAvgServer
 from fedveil.algorithms.fedavg.shares import train_shares
 from fedveil.algorithms.fedavg.site import FedAvgSite
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 
 def _train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
-    def tick(done: int) -> None:
-        session.watch(Rounds(done))
+    return train_fedavg(plan, records, entropy, session.tick)
 
-    if plan.trust.shared:
-        return train_shares(plan, records, entropy, tick, session.add_up, session.fails)
-    return train_fedavg(plan, records, entropy, tick)
+
+def _train_shares(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
+    return train_shares(plan, records, entropy, session.tick, session.add_up, session.fails)
 
 
 def _work(plan: Plan, records: Records, proposal: Content, entropy: Entropy, memory: Path) -> FedAvgSite:
@@ -33,4 +32,4 @@ def _work(plan: Plan, records: Records, proposal: Content, entropy: Entropy, mem
     return FedAvgSite.make(plan, records, numbers, entropy)
 
 
-ACTS = Acts(train=_train, serve=FedAvgServer.make, work=_work)
+ACTS = Acts(train=_train, train_shares=_train_shares, serve=FedAvgServer.make, work=_work)

@@ -6,27 +6,34 @@ docs/fedavg.md.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
-from fedveil.algorithms.base import Method
+from fedveil.algorithms.adaptive_clip import ADAPTIVE, check_request, designed
+from fedveil.algorithms.base import Method, expected
+from fedveil.algorithms.correlated_request import CORRELATED, KEYS, Error, last_error
+from fedveil.algorithms.correlation import growth_of
+from fedveil.algorithms.fedavg.correlated_design import check_noise, cyclic_cohort, noise_by, noises_of, rows_for
+from fedveil.algorithms.fedavg.later import LATER, check_optimiser, optimiser_fields
 from fedveil.algorithms.fedavg.method import FedAvg, Noise, Sampling, Weights
-from fedveil.algorithms.noise_shares import extra_noise
+from fedveil.algorithms.fedavg.segments import segments_of, with_noise
+from fedveil.algorithms.noise_shares import check_cohorts, extra_noise
+from fedveil.algorithms.optimiser import OptimiserKind
 from fedveil.algorithms.request import Draft, Task
+from fedveil.algorithms.segments import read_segments
 from fedveil.algorithms.yardstick import risk_with_momentum, yardstick_of
 from fedveil.checks import require
 from fedveil.data.records import DataShape
-from fedveil.errors import BadValue, CannotCertify
+from fedveil.errors import CannotCertify
 from fedveil.values import number, whole
 
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # reserved for the sampler
 _ROUNDS = 80
-_MOMENTUM = 0.8
 _CLIP_SHARE = 0.05  # of the longest possible update of local training, so that most updates are clipped
 _SCORE_NOISE = 1.3  # on the score of the longest row, at the end of the path
 _LONGEST = 1500.0  # length of the path in units of 1/bound, if there is hardly any noise
@@ -34,7 +41,14 @@ _LONGEST = 1500.0  # length of the path in units of 1/bound, if there is hardly 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedAvgRequest:
-    """Who takes part (``rate`` or ``cohort``), what clients do, how updates are clipped, weighted and noised."""
+    """Who takes part (``rate`` or ``cohort``), what clients do, how updates are clipped, weighted and noised.
+
+    Updates are clipped to ``update_norm``, or with ``clip`` = "adaptive" to a bound that begins at ``clip_start``.
+    ``segments`` state rounds, rate, clip (the bound), noise (the multiplier) and step (the server's) of each segment.
+    ``noise``: "correlated" over rounds, by a matrix with ``bands`` or ``buffers`` for the least ``error`` of models,
+    for clients that take part in at most ``participations`` rounds, at least ``separation`` apart.
+    ``optimizer``: the server steps plainly, with momentum (None) or by Adam. ``proximal``: the pull of FedProx.
+    """
 
     sampling: Sampling | None = None
     rate: float | None = None
@@ -45,17 +59,43 @@ class FedAvgRequest:
     update_norm: float | None = None
     server_step: float | None = None
     momentum: float | None = None
-    noise: Noise = "central"
+    noise: Noise | Literal["correlated"] = "central"
     weights: Weights = "uniform"
     most_records: int | None = None
+    clip: Literal["adaptive"] | None = None
+    clip_quantile: float | None = None
+    clip_start: float | None = None
+    clip_rate: float | None = None
+    clip_share: float | None = None
+    segments: Any = None
+    optimizer: OptimiserKind | None = field(default=None, repr=False)
+    beta2: float | None = field(default=None, repr=False)
+    floor: float | None = field(default=None, repr=False)
+    proximal: float | None = field(default=None, repr=False)
+    bands: int | None = field(default=None, repr=False)
+    buffers: int | None = field(default=None, repr=False)
+    error: Error | None = field(default=None, repr=False)
+    participations: int | None = field(default=None, repr=False)
+    separation: int | None = field(default=None, repr=False)
 
     kind: ClassVar[str] = "fedavg"
 
     def __post_init__(self) -> None:
+        check_optimiser(self)
         for name in ("local_epochs", "local_batch", "most_records"):
             _settle(self, name, whole, least=0 if name == "local_batch" else 1)
         for name in ("local_step", "update_norm", "server_step"):
             _settle(self, name, number, least=1e-9)
+        hint = "A fixed bound on updates is update_norm."
+        require(self.clip in (None, ADAPTIVE), "algorithm.clip", "be adaptive for fedavg", self.clip, hint)
+        check_request(self)
+        fixed = self.clip is None or self.update_norm is None
+        hint = "clip_start says where an adaptive bound begins."
+        require(fixed, "algorithm.update_norm", "be left out with an adaptive clip", self.update_norm, hint)
+        if read_segments(self.segments) is not None:
+            require(self.clip is None, "algorithm.clip", "be left out with segments", self.clip)
+            require(self.noise != "none", "algorithm.noise", "not be none with segments", self.noise)
+        check_noise(self)
         both = self.rate is not None and self.cohort is not None
         require(not both, "algorithm.rate", "be left out when cohort is given", self.rate)
         if self.rate is not None:
@@ -67,6 +107,16 @@ class FedAvgRequest:
             object.__setattr__(self, "cohort", whole("algorithm.cohort", self.cohort))
             require(self.cohort >= 1, "algorithm.cohort", "be at least 1", self.cohort)
 
+    @property
+    def later(self) -> dict[str, Any]:
+        """What is stated under keys that studies of earlier versions did not have."""
+        return {name: getattr(self, name) for name in (*LATER, *KEYS) if getattr(self, name) is not None}
+
+    @property
+    def noises(self) -> "Mapping[str, FedAvgRequest]":
+        """The same with independent noise, and with noise that is correlated over rounds."""
+        return noises_of(self)
+
     def noised_by_clients(self) -> "FedAvgRequest":
         """Return the same, but what the server would add to the sum is added by the clients in shares."""
         return replace(self, noise="shared") if self.noise == "central" else self
@@ -75,52 +125,119 @@ class FedAvgRequest:
         """Set defaults first, then the noise that meets the target."""
         _check_schedule(task)
         plain = self._noiseless(task)
-        plain.check(task.data, task.model, task.target)
+        wanted = read_segments(self.segments)
+        if wanted is not None:
+            return self._segmented(replace(plain, server_step=self.server_step or 1.0), wanted, task)
+        plain.check(task.setup)
         if self.noise == "none":
-            return Draft(method=self._stepped(plain, task), reason="no noise was asked for: no guarantee")
-        method = self._noised(plain, task)
+            return Draft(
+                method=self._stepped(self._adapting(plain, task), task), reason="no noise was asked for: no guarantee"
+            )
+        method = self._adapting(self._noised(plain, task), task)
         reason = f"{method.rounds} rounds of {method.cohort:g} clients, their updates clipped to {method.update_norm:g}"
         stepped = self._stepped(method, task)
         passes = stepped.rounds * stepped.cohort / task.data.clients * stepped.local_epochs
         return Draft(method=stepped, reason=reason, risk=_expected_risk(stepped, task), passes=passes)
 
+    def _adapting(self, method: FedAvg, task: Task) -> FedAvg:
+        """Return the method with a rule for its bound, if that is to be adaptive."""
+        rule = designed(self, method.noise_multiplier, method.divisor(task.data), usual_rate=1.0)
+        if rule is None:
+            return method
+        return replace(method, clip_quantile=rule.quantile, clip_rate=rule.rate, clip_share=rule.share)
+
     def grid(self, method: Method, task: Task) -> int:
         """Return the exponent of the finest grid on which float64 holds the sum of all clients' updates exactly."""
-        found = _fedavg(method)
-        noise = found.noise_std if found.noise_std > 0 else found.update_norm
-        share = noise / math.sqrt(found.cohort) if found.noise == "shared" and found.cohort > 1 else noise
-        largest = noise * math.sqrt(extra_noise(found.cohorts(task.data, task.target), task.trust))
-        return choose_grid(task.data.clients * found.update_norm, min(share, noise), largest)
+        found = expected(FedAvg, method)
+        if found.segments is not None:
+            return self._joint_grid(found, task)
+        noise = found.noise_std if found.noise_std > 0 else found.scale
+        senders = found.senders(task.data.clients)
+        share = noise / math.sqrt(senders) if found.noise == "shared" and senders > 1 else noise
+        largest = noise * math.sqrt(extra_noise(found.cohorts(task.setup), task.trust)) * growth_of(found.correlated)
+        return choose_grid(task.data.clients * found.scale, min(share, noise), largest)
+
+    def _joint_grid(self, method: FedAvg, task: Task) -> int:
+        """Return one exponent for all segments, by the largest sum and the least and largest noise of any."""
+        parts = segments_of(method).parts
+        shares = [p.noise_std / math.sqrt(p.cohort) if p.noise == "shared" else p.noise_std for p in parts]
+        extra = math.sqrt(extra_noise(method.cohorts(task.setup), task.trust))
+        least = min(min(shares), min(p.noise_std for p in parts))
+        return choose_grid(
+            task.data.clients * max(p.scale for p in parts), least, extra * max(p.noise_std for p in parts)
+        )
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> FedAvg:
         """Return the same rounds with the noise for another target."""
-        return _calibrated(_fedavg(method), task, epsilon, delta)
+        wanted = read_segments(self.segments)
+        if wanted is not None and "noise" in wanted[0]:
+            return expected(FedAvg, method)
+        return _calibrated(expected(FedAvg, method), task, epsilon, delta)
+
+    def _segmented(self, plain: FedAvg, wanted: Sequence[Mapping[str, float]], task: Task) -> Draft:
+        """Return a method in segments; noise that is not stated is calibrated, alike for all."""
+        schedule, clients, target = task.schedule, task.data.clients, task.target
+        for name in ("rounds", "noise_std"):
+            given = getattr(schedule, name)
+            require(given is None, f"schedule.{name}", "be left out with segments", given, "A segment states it.")
+        rows: list[tuple[float, ...]] = []
+        for part in wanted:
+            cohort = part["rate"] * clients if "rate" in part else plain.cohort
+            cohort = cohort if plain.sampling in ("poisson", "independent") else float(max(1, round(cohort)))
+            fits = "rate" not in part or plain.sampling != "all" or cohort == clients
+            hint = "Say how clients are drawn: sampling = poisson or fixed-size, and a cohort."
+            require(fits, "algorithm.segments.rate", "be left out when all take part", part.get("rate"), hint)
+            rows.append((int(part["rounds"]), cohort, part.get("clip", plain.update_norm), part.get("noise", 1.0), 1.0))
+        total = sum(int(row[0]) for row in rows)
+        method = replace(plain, rounds=total, segments=tuple(rows))
+        method.check(task.setup)
+        if "noise" not in wanted[0]:
+            method = _calibrated(method, task, target.epsilon * (1 - _EPSILON_SHARE), target.delta * (1 - _DELTA_SHARE))
+        steps = [
+            part["step"] if "step" in part else self._stepped(replace(one, rounds=total), task).server_step
+            for part, one in zip(wanted, segments_of(method).parts, strict=True)
+        ]
+        rows = [(*row[:4], step) for row, step in zip(method.segments or (), steps, strict=True)]
+        said = f"{total} rounds in {len(rows)} segments, each with its own numbers"
+        return Draft(method=replace(method, segments=tuple(rows)), reason=said)
 
     def _noiseless(self, task: Task) -> FedAvg:
         """Return the method without noise and without the server's step."""
         constants, schedule, data = task.model.constants(task.data.bound), task.schedule, task.data
         sampling, cohort = self._cohort(data, schedule.batch if isinstance(schedule.batch, int) else None)
+        picks = max(1, round(data.clients / cohort)) if sampling == "independent" else None
+        rounds = _ROUNDS if picks is None else max(1, round(_ROUNDS / picks)) * picks
         given = self.local_step if self.local_step is not None else schedule.step_size
-        step = float(given) if isinstance(given, int | float) else 1 / (constants.smoothness or 1.0)
+        pull = self.proximal or 0.0
+        step = float(given) if isinstance(given, int | float) else 1 / ((constants.smoothness or 1.0) + pull)
         most = data.largest_client if self.most_records is None else self.most_records
-        norm = _usual_norm(self, step * constants.lipschitz, data) if self.update_norm is None else self.update_norm
+        start = self.clip_start if self.clip == ADAPTIVE else self.update_norm
+        norm = _usual_norm(self, step * constants.lipschitz, data) if start is None else float(start)
+        rounds = schedule.rounds if isinstance(schedule.rounds, int) else rounds
+        steps = optimiser_fields(self)
         return FedAvg(
-            rounds=schedule.rounds if isinstance(schedule.rounds, int) else _ROUNDS,
+            rounds=rounds,
             sampling=sampling,
-            cohort=cohort,
+            cohort=cohort if picks is None else data.clients / picks,
+            picks=picks,
             local_epochs=self.local_epochs,
             local_batch=self.local_batch,
             local_step=step,
             update_norm=norm,
-            momentum=self.momentum if self.momentum is not None else _MOMENTUM,
-            noise=self.noise,
+            **steps,
+            correlation=rows_for(self, rounds, cohort, steps["momentum"], data.clients),
+            noise=noise_by(self, task),
             noise_multiplier=0.0 if self.noise == "none" else 1.0,
             weights=self.weights,
             most_records=most if self.weights == "records" else 0 if self.most_records is None else most,
+            proximal=self.proximal,
+            local_gradient="mean" if task.model.kind == "torch" else None,
         )
 
     def _cohort(self, data: DataShape, batch: int | None) -> tuple[Sampling, float]:
         """Return the sampling and the expected cohort: all clients unless a rate or a number is given."""
+        if self.noise == CORRELATED:
+            return cyclic_cohort(self, data.clients, batch)
         if self.rate is not None:
             return "poisson", self.rate * data.clients
         count = self.cohort if self.cohort is not None else batch
@@ -138,8 +255,9 @@ class FedAvgRequest:
         if given is not None:
             require(isinstance(given, int | float), "schedule.noise_std", "be one number for fedavg", given)
             share = float(given) if isinstance(given, int | float) else 0.0
-            shares = task.trust.honest(int(plain.cohort)) if task.trust.shared else plain.cohort
-            require(shares > 0, "trust", f"leave an honest client of {plain.cohort:g} in a round", task.trust)
+            senders = task.data.clients if plain.own_draws else 1.0 if plain.streams else plain.cohort
+            shares = task.trust.honest(senders)
+            require(shares > 0, "trust", f"leave an honest client of {senders:g} in a round", task.trust)
             return replace(plain, noise_multiplier=share * math.sqrt(shares) / plain.update_norm)
         return _calibrated(plain, task, target.epsilon * (1 - _EPSILON_SHARE), target.delta * (1 - _DELTA_SHARE))
 
@@ -147,8 +265,12 @@ class FedAvgRequest:
         """Set the server's step: as given, or such that the whole path has its usual length."""
         if self.server_step is not None:
             return replace(method, server_step=self.server_step)
+        hint = "Adam's steps have the length that is stated, whatever the updates are; 0.001 to 0.1 is usual."
+        require(self.optimizer != "adam", "algorithm.server_step", "be given for adam", None, hint)
         # Noise on a score at the end over the path: z/divisor of a round's length, and rounds add in quadrature.
         noise = method.noise_multiplier / method.divisor(task.data) / math.sqrt(method.rounds)
+        if method.correlated is not None:
+            noise *= last_error(method.correlated, np.ones(method.rounds)) / math.sqrt(method.rounds)
         longest = _LONGEST if noise == 0 else min(_LONGEST, _SCORE_NOISE / noise)
         way = longest / task.data.bound
         return replace(method, server_step=way * (1 - method.momentum) / (method.rounds * method.update_norm))
@@ -157,7 +279,9 @@ class FedAvgRequest:
 def _expected_risk(method: FedAvg, task: Task) -> float | None:
     """What the yardstick expects if clients have as many records each, drawn alike; None if it has no say."""
     data = task.data
-    if task.model.constants(data.bound).smoothness is None:
+    if task.model.constants(data.bound).smoothness is None or method.adaptive is not None or method.segments:
+        return None
+    if method.optimizer is not None or method.proximal is not None or method.correlated is not None:
         return None
     model, each = yardstick_of(task), max(1, data.records // data.clients)
     turns = method.local_epochs * (-(-each // method.local_batch) if method.local_batch else 1)
@@ -191,17 +315,15 @@ def _usual_norm(request: FedAvgRequest, step: float, data: DataShape) -> float:
 
 def _calibrated(method: FedAvg, task: Task, epsilon: float, delta: float) -> FedAvg:
     """Calibrate the noise; the multiplier is proportional to that of every observer, so one factor is enough."""
-    target = task.target
-    plain = replace(method, noise_multiplier=1.0)
-    if task.trust.shared:
-        task.trust.check(int(method.cohort))
-    seen = plain.mechanism(target.adversary, task.data, target.neighbours, task.trust)
+    plain = replace(method, noise_multiplier=1.0, segments=with_noise(method, 1.0))
+    check_cohorts(method.cohorts(task.setup), task.trust)
+    seen = plain.mechanism(task.target.adversary, task.setup)
     if seen is None:
         raise CannotCertify(
             'a server that adds the noise itself knows it; let clients share it (algorithm.noise = "shared")'
         )
     factor, _ = calibrate(seen, epsilon=epsilon, delta=delta)
-    return replace(method, noise_multiplier=factor)
+    return replace(method, noise_multiplier=factor, segments=with_noise(method, factor))
 
 
 def _check_schedule(task: Task) -> None:
@@ -217,11 +339,6 @@ def _check_schedule(task: Task) -> None:
         require(not isinstance(given, tuple), f"schedule.{name}", "be one number for fedavg", given)
 
 
-def _fedavg(method: Method) -> FedAvg:
-    if not isinstance(method, FedAvg):
-        raise BadValue(f"A plan for fedavg was expected, and it is for {method.kind}.")
-    return method
-
-
 REQUEST = FedAvgRequest
 WEIGHED_FOR = ("client",)  # the units for which kind = "auto" weighs it
+NO_CHOICE = "It is proved and built for dpsgd; state segments that are all run."

@@ -8,22 +8,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedveil.algorithms.fedavg.correlated import groups_of
+from fedveil.algorithms.fedavg.drawing import cohorts_of
+from fedveil.algorithms.fedavg.local import Held, Local, trained
 from fedveil.algorithms.fedavg.method import FedAvg
 from fedveil.algorithms.fedavg.steps import (
-    Held,
-    Local,
-    clipped,
-    cohort_of,
     method_of,
     noise_of,
+    noise_source,
+    read_sum,
+    sent_steps,
     summed,
     train_fedavg,
-    trained,
     weights_of,
 )
-from fedveil.algorithms.observation import AttackView, Observation, Observations, Push, Releases, noise_of_client
+from fedveil.algorithms.observation import (
+    AttackView,
+    DrawnRounds,
+    Observation,
+    Observations,
+    Push,
+    Releases,
+    noise_of_client,
+)
 from fedveil.algorithms.projection import project
 from fedveil.data.records import Records
+from fedveil.errors import BadValue
 from fedveil.noise.entropy import Entropy
 from fedveil.values import Indices, Vector
 
@@ -33,40 +43,52 @@ if TYPE_CHECKING:
 
 def _with_noise(plan: Plan, factor: float) -> Plan:
     method = method_of(plan)
+    rows = method.segments
     if method.noiseless or factor == 0:
-        return replace(plan, method=replace(method, noise="none", noise_multiplier=0.0))
-    return replace(plan, method=replace(method, noise_multiplier=method.noise_multiplier * factor))
+        rows = None if rows is None else tuple((*row[:3], 0.0, row[4]) for row in rows)
+        none = replace(method, noise="none", noise_multiplier=0.0, segments=rows, correlation=None)
+        return replace(plan, method=none)
+    rows = None if rows is None else tuple((*row[:3], row[3] * factor, row[4]) for row in rows)
+    return replace(plan, method=replace(method, noise_multiplier=method.noise_multiplier * factor, segments=rows))
 
 
 def _first_round(plan: Plan, records: Records, entropy: Entropy) -> Indices:
-    asked = cohort_of(method_of(plan), records.clients, entropy, 0)
+    asked = cohorts_of(method_of(plan), records.clients, entropy)(0)
     return np.flatnonzero(np.isin(records.owner, asked)).astype(np.int64)
 
 
 def _observe(plan: Plan, records: Records, entropy: Entropy, clients: Sequence[int], noiseless: bool) -> Observations:
-    method = method_of(plan)
+    method = method_of(plan).at(0)
     local = Local.of(plan)
     held, weights, sizes = Held.of(records), weights_of(method, records.sizes), records.sizes
-    unit, zero, asked = 2.0**plan.grid, np.zeros(plan.dimension), cohort_of(method, records.clients, entropy, 0)
+    unit, zero, asked = (
+        2.0**plan.grid,
+        np.zeros(plan.dimension),
+        cohorts_of(method_of(plan), records.clients, entropy)(0),
+    )
     once = method.local_step * method.local_epochs
-    share = method.noise_std / np.sqrt(method.cohort) / unit if method.noise == "shared" else 0.0
+    share = method.noise_std / np.sqrt(method.senders(records.clients)) / unit if method.noise == "shared" else 0.0
     own = {}
     for client in clients:
         change = trained(local, zero, held, client, entropy, 0)
-        steps = clipped(change, method.update_norm, float(weights[client]), unit)
+        steps = sent_steps(method, change, method.update_norm, float(weights[client]), unit)
         if steps is not None:
-            noised = (steps + noise_of_client(entropy, client, share, plan.dimension)) * unit
+            told = (steps + noise_of_client(entropy, client, share, plan.sum_length)) * unit
+            noised = read_sum(method, told, method.update_norm, 0)[0]
             rows = float(sizes[client])
             own[client] = Observation("server", -noised * (rows / (once * float(weights[client]))), rows)
-    total, _ = summed(local, zero, held, asked, weights, method.update_norm, unit, entropy, 0)
-    noise = noise_of(method, plan.dimension, unit, entropy, 0)
+    total, _ = summed(method, local, zero, held, asked, weights, method.update_norm, unit, entropy, 0)
+    noise = noise_of(method, plan.sum_length, unit, entropy, 0)
     rows, each = float(sizes[asked].sum()), float(sizes.mean()) / once
-    model = project((total + noise) * (unit * method.server_step / method.divisor(plan.data)), plan.radius)
-    told = total + noise if method.noise == "shared" else total  # central noise is the server's own
+    step = read_sum(method, (total + noise) * unit, method.update_norm, 0)[0]
+    # Adam's first step tells less than the sum that it is computed from, so the sum is shown in its place.
+    model = project(step * (method.server_step / method.divisor(plan.data)), plan.radius)
+    # central noise is the server's own
+    told = step if method.noise == "shared" else read_sum(method, total * unit, method.update_norm, 0)[0]
     back = method.divisor(plan.data) / method.server_step
     last = train_fedavg(plan, records, entropy, lambda _: None).model
     shared = (
-        Observation("server-with-secure-aggregation", -told * (unit * each), rows),
+        Observation("server-with-secure-aggregation", -told * each, rows),
         Observation("every-model", -model * (back * each), rows),
         Observation("final-model", -last, 0.0),
     )
@@ -77,26 +99,55 @@ def _sums(plan: Plan, records: Records, entropy: Entropy) -> Vector:
     """Return the noised sums of the clients' updates, round by round."""
     method, local = method_of(plan), Local.of(plan)
     held, weights, unit = Held.of(records), weights_of(method, records.sizes), 2.0**plan.grid
-    start, found = np.zeros(plan.dimension), []
+    start, found, joined = np.zeros(plan.dimension), [], cohorts_of(method, plan.data.clients, entropy)
+    noise = noise_source(method, plan.sum_length, unit, entropy)
     for turn in range(method.rounds):
-        clients = cohort_of(method, plan.data.clients, entropy, turn)
-        total, _ = summed(local, start, held, clients, weights, method.update_norm, unit, entropy, turn)
-        found.append((total + noise_of(method, plan.dimension, unit, entropy, turn)) * unit)
+        total, _ = summed(method, local, start, held, joined(turn), weights, method.update_norm, unit, entropy, turn)
+        noised = (total + noise(turn)) * unit
+        found.append(noised[: plan.dimension])  # with an adaptive bound: all at the first one
     return np.stack(found)
 
 
 def _widened(plan: Plan, width: int) -> FedAvg:
     method = method_of(plan)
+    if method.segments is not None:
+        raise BadValue("algorithm.segments must be left out in this game: its scores are for rounds that are alike.")
+    if method.sampling == "cyclic":  # as many groups
+        return replace(method, cohort=-(-width // groups_of(method, plan.data.clients)))
     return replace(method, cohort=method.cohort / plan.data.clients * width)
 
 
 def _push(plan: Plan, both: float) -> Push:
     method = method_of(plan)
     rate = min(1.0, method.cohort / plan.data.clients)
-    return Push(both / method.noise_multiplier, rate, method.noise_std)
+    both *= 1.0 if method.adaptive is None else method.adaptive.of_sum
+    if (found := method.correlated) is not None:
+        column = tuple(found.factor.coefficients(method.rounds).tolist())
+        groups = groups_of(method, plan.data.clients)
+        return Push(both / method.noise_multiplier, 1.0, method.noise_std, groups, column)
+    return Push(both / method.noise_multiplier, rate, method.noise_std, method.picks or 0)
+
+
+def _shortened(plan: Plan, rounds: int) -> Plan:
+    """Return the plan of the first so many rounds alone, which are whole passes where clients pick."""
+    method = method_of(plan)
+    if method.picks is not None and rounds % method.picks:
+        raise BadValue("algorithm.sampling must not be independent in this game: it looks at parts of a pass.")
+    found = None if method.correlated is None else method.correlated.shortened(rounds).table()
+    return replace(plan, method=replace(method, rounds=rounds, correlation=found))
+
+
+def _drawn(plan: Plan, entropy: Entropy) -> DrawnRounds | None:
+    """Return the sampler of the clients, where each joins by draws of its own."""
+    method, clients = method_of(plan), plan.data.clients
+    if method.sampling not in ("poisson", "independent") or method.segments is not None:
+        return None
+    rate = None if method.picks is not None else method.cohort / clients
+    return DrawnRounds(clients, method.picks or 1, rate, cohorts_of(method, clients, entropy))
 
 
 ATTACK_VIEW = AttackView(
+    drawn=_drawn,
     with_noise=_with_noise,
     observe=_observe,
     first_round=_first_round,
@@ -109,6 +160,6 @@ ATTACK_VIEW = AttackView(
         push=_push,
         clients=True,
         work=lambda plan: method_of(plan).local_epochs,
-        shortened=lambda plan, rounds: replace(plan, method=replace(method_of(plan), rounds=rounds)),
+        shortened=_shortened,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, final
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from fedveil.algorithms.across_sites import LOOSE, TAIL, Consortium, Standing
-from fedveil.algorithms.fedavg.shares import Rule, State, advance
-from fedveil.algorithms.fedavg.steps import cohort_of
+from fedveil.algorithms.fedavg.drawing import senders_of
+from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.fedavg.shares import Rule, advance
+from fedveil.algorithms.fedavg.steps import State, method_of
+from fedveil.algorithms.optimiser import from_row, row_length, to_row
 from fedveil.noise.entropy import Entropy
 from fedveil.sums.seam import Whole
 from fedveil.values import Indices, Vector
@@ -23,29 +27,44 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class FedAvgServer:
-    """Implements Serving (fedveil.algorithms.across_sites); the row is the model and the server's velocity."""
+    """Implements Serving (fedveil.algorithms.across_sites).
+
+    The row of a state is the model, what the server's optimiser keeps (its velocity), and the present bound on updates
+    if that is adaptive.
+    """
 
     plan: Plan
-    rule: Rule
+    method: FedAvg
+    rules: Callable[[int], Rule]
     members: Consortium
     entropy: Entropy
 
     @classmethod
     def make(cls, plan: Plan, members: Consortium, entropy: Entropy) -> FedAvgServer:
         """Set up the server; who takes part is drawn from the aggregator's key."""
-        return cls(plan, Rule.of(plan), members, entropy)
+        return cls(plan, method_of(plan), Rule.each(plan), members, entropy)
 
     @property
     def last(self) -> int:
         """Number of rounds."""
-        return int(self.rule.method.rounds)
+        return int(self.method.rounds)
 
     def begin(self) -> Standing:
-        """Return a model of zeros with velocity zero."""
-        return Standing(0, np.zeros(2 * self.plan.dimension))
+        """Return a model of zeros, before the first round."""
+        return self._standing(State.begin(self.plan, self.method))
+
+    def _standing(self, state: State) -> Standing:
+        clip = [] if self.method.adaptive is None else [state.clip]
+        return Standing(state.round, np.concatenate([state.model, to_row(state.memory), clip]))
+
+    def _state(self, standing: Standing) -> State:
+        size, method = self.plan.dimension, self.method
+        clip = method.update_norm if method.adaptive is None else float(standing.row[-1])
+        kept = standing.row[size : size + row_length(method.optimiser, size)]
+        return State(standing.round, standing.row[:size], from_row(method.optimiser, kept), clip)
 
     def model(self, standing: Standing) -> Vector:
-        """Return the first half of the row."""
+        """Return the first part of the row."""
         return standing.row[: self.plan.dimension]
 
     def proposal(self, site: str) -> dict[str, Indices]:
@@ -53,33 +72,33 @@ class FedAvgServer:
         return {"numbers": self.members.members[site].clients}
 
     def questions(self, standing: Standing) -> dict[str, Content]:
-        """Return the model and the numbers of the round's clients, for each of their sites."""
-        turn, model = standing.round, self.model(standing)
+        """Return the model, an adaptive bound, and the numbers of the round's clients, for each of their sites."""
+        turn, rows = standing.round, {"model": self.model(standing)}
+        if self.method.adaptive is not None:
+            rows["clip"] = standing.row[-1:]
         asked: dict[str, Content] = {}
         for site in self.members.members:
             mine = sorted(self.clients(turn, site))
             if mine:
-                asked[site] = Content(rows={"model": model, "clients": np.array(mine, dtype=np.int64)})
+                asked[site] = Content(rows={**rows, "clients": np.array(mine, dtype=np.int64)})
         return asked
 
     def cohort(self, turn: int) -> int:
-        """Return the planned cohort size."""
-        return int(self.rule.method.cohort)
+        """Return how many clients are to send."""
+        return self.method.at(turn).senders(self.plan.data.clients)
 
     def clients(self, turn: int, site: str) -> set[int]:
-        """Return the clients of this site that were drawn for the round."""
-        drawn = cohort_of(self.rule.method, self.plan.data.clients, self.entropy, turn).tolist()
+        """Return the clients of this site that send in the round: those drawn, or all if they draw themselves."""
+        drawn = senders_of(self.method, self.plan.data.clients, self.entropy, turn).tolist()
         return set(drawn) & set(self.members.members[site].clients.tolist())
 
     def limit(self, turn: int, site: str, clients: list[int]) -> int:
         """Return the limit from clipped updates, noise and rounding."""
-        size = self.plan.dimension
-        bound = len(clients) * self.rule.method.update_norm / self.rule.unit
-        noise = sqrt(len(clients)) * self.rule.share * (sqrt(size) + TAIL)
+        size, rule = self.plan.sum_length, self.rules(turn)
+        bound = len(clients) * rule.method.scale / rule.unit
+        noise = sqrt(len(clients)) * rule.share * (sqrt(size) + TAIL)
         return ceil((bound + noise) * LOOSE + 2 * len(clients) * sqrt(size))
 
     def advance(self, standing: Standing, total: Whole) -> Standing:
         """Return the state after one more round."""
-        size = self.plan.dimension
-        state = advance(self.rule, State(standing.round, standing.row[:size], standing.row[size:]), total)
-        return Standing(state.round, np.concatenate([state.model, state.speed]))
+        return self._standing(advance(self.rules(standing.round), self._state(standing), total))

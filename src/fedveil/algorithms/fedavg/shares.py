@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedveil.algorithms.fedavg.drawing import cohorts_of, senders_of
+from fedveil.algorithms.fedavg.local import Held, Local, trained
 from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import Held, Local, clipped, cohort_of, method_of, trained, weights_of
+from fedveil.algorithms.fedavg.segments import segments_of
+from fedveil.algorithms.fedavg.steps import State, advanced, method_of, sent_steps, weights_of
 from fedveil.algorithms.noise_shares import share_deviation
-from fedveil.algorithms.projection import project
 from fedveil.algorithms.shares import Fails, bounded, gathered, message, share
 from fedveil.algorithms.trained import Tick, Trained
 from fedveil.checks import require
@@ -25,17 +28,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
-    """The model and the server's velocity after ``round`` rounds."""
-
-    round: int
-    model: Vector
-    speed: Vector
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """What every round needs, computed once from the plan; ``share``: grid steps of one client's noise."""
+    """What a round needs, computed once for each segment of the plan; ``share``: grid steps of a client's noise."""
 
     method: FedAvg
     local: Local
@@ -47,49 +41,69 @@ class Rule:
 
     @classmethod
     def of(cls, plan: Plan) -> Rule:
-        """Return the rule that a plan states."""
-        method, trust, unit = method_of(plan), plan.trust, 2.0**plan.grid
-        cohort = int(method.cohort)
+        """Return the rule that a plan states for its first segment."""
+        return cls._of(plan, method_of(plan).at(0))
+
+    @classmethod
+    def each(cls, plan: Plan) -> Callable[[int], Rule]:
+        """Return the rule of each round, counted from 0."""
+        method = method_of(plan)
+        found = {part: cls._of(plan, part) for part in segments_of(method).parts}
+        return lambda turn: found[method.at(turn)]
+
+    @classmethod
+    def _of(cls, plan: Plan, method: FedAvg) -> Rule:
+        trust, unit = plan.trust, 2.0**plan.grid
+        cohort = method.senders(plan.data.clients)
         deviation = share_deviation(method.noise_std, trust, cohort) / unit
         return cls(method, Local.of(plan), unit, method.divisor(plan.data), plan.radius, deviation, trust.least(cohort))
 
 
+def nothing(rule: Rule, model: Vector) -> Whole:
+    """Return what a client contributes that did not draw the round: it sends its noise alone."""
+    return np.zeros(model.size + rule.method.extra_sums, dtype=np.int64)
+
+
 def contribution(
-    rule: Rule, turn: int, model: Vector, held: Held, client: int, weight: float, entropy: Entropy
+    rule: Rule, turn: int, model: Vector, clip: float, held: Held, client: int, weight: float, entropy: Entropy
 ) -> Whole | None:
     """Return a client's update, clipped, weighted and cut to whole grid steps; its norm is checked in exact integers.
 
     An update that is not finite counts as zero, and is sent with its noise like any other, because silence would tell
     the server about the client's records. None: the result exceeds its bound, so it was not computed as planned.
     """
-    change = trained(rule.local, model, held, client, entropy, turn) - model
-    steps = clipped(change, rule.method.update_norm, weight, rule.unit)
-    limit = Fraction(weight) * Fraction(rule.method.update_norm) / Fraction(rule.unit)
-    return bounded(np.zeros(model.size) if steps is None else steps, limit)
+    change, method = trained(rule.local, model, held, client, entropy, turn) - model, rule.method
+    clip = clip if method.adaptive is not None else method.update_norm
+    steps = sent_steps(method, change, clip, weight, rule.unit)
+    limit = Fraction(weight) * Fraction(method.scale) / Fraction(rule.unit)
+    return bounded(np.zeros(model.size + method.extra_sums) if steps is None else steps, limit)
 
 
 def advance(rule: Rule, state: State, total: Whole) -> State:
-    """Return the state after the server's part of a round: its velocity, its step, the projection."""
-    method = rule.method
-    speed = method.momentum * state.speed + total.astype(np.float64) * (rule.unit / rule.divisor)
-    return State(state.round + 1, project(state.model + method.server_step * speed, rule.radius), speed)
+    """Return the state after the server's part of a round."""
+    return advanced(rule.method, state, total.astype(np.float64) * (rule.unit / rule.divisor), state.clip, rule.radius)
 
 
 def train_shares(plan: Plan, records: Records, entropy: Entropy, tick: Tick, add_up: Summing, fails: Fails) -> Trained:
     """Train with shared noise and return the model after the last round."""
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
-    rule, held = Rule.of(plan), Held.of(records)
-    weights = weights_of(rule.method, records.sizes)
-    state = State(0, np.zeros(plan.dimension), np.zeros(plan.dimension))
-    while state.round < rule.method.rounds:
-        turn, model = state.round, state.model
+    method, rules, held, clients = method_of(plan), Rule.each(plan), Held.of(records), plan.data.clients
+    weights, joined = weights_of(method, records.sizes), cohorts_of(method, clients, entropy)
+    state = State.begin(plan, method)
+    while state.round < method.rounds:
+        turn, rule = state.round, rules(state.round)
+        active = set(joined(turn).tolist())
 
-        def answer(client: int, turn: int = turn, model: Vector = model) -> Whole | None:
-            part = contribution(rule, turn, model, held, client, float(weights[client]), entropy)
-            return message(part, share(entropy, client, turn, rule.share, model.size))
+        def answer(
+            client: int, turn: int = turn, now: State = state, rule: Rule = rule, active: set[int] = active
+        ) -> Whole | None:
+            part: Whole | None = nothing(rule, now.model)
+            if client in active:
+                part = contribution(rule, turn, now.model, now.clip, held, client, float(weights[client]), entropy)
+            return message(part, share(entropy, client, turn, rule.share, plan.sum_length))
 
-        cohort = cohort_of(rule.method, plan.data.clients, entropy, turn).tolist()
+        cohort = senders_of(method, clients, entropy, turn).tolist()
         state = advance(rule, state, gathered(turn, cohort, answer, add_up, rule.least, fails).total)
         tick(state.round)
-    sent = round(rule.method.rounds * rule.method.cohort) * plan.dimension * 8
+    sent = method.traffic(plan.setup, together=False)[0] * plan.sum_length * 8
     return Trained(model=state.model, bytes_up=sent, bytes_down=sent)

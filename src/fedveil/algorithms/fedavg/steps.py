@@ -6,22 +6,27 @@ docs/fedavg.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedveil.algorithms.base import expected
+from fedveil.algorithms.correlation import Attendance
+from fedveil.algorithms.fedavg.drawing import cohorts_of
+from fedveil.algorithms.fedavg.local import Held, Local, changes
 from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.optimiser import OptimiserState, advance, begin, heading
 from fedveil.algorithms.projection import project
 from fedveil.algorithms.trained import Tick, Trained
 from fedveil.checks import require
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.model.loss import Loss
-from fedveil.noise.entropy import Entropy, permutation
+from fedveil.noise.correlated import CorrelatedNoise
+from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
-from fedveil.values import Indices, Vector
+from fedveil.values import Indices, Matrix, Vector
 
 if TYPE_CHECKING:
     from fedveil.plan import Plan
@@ -30,45 +35,30 @@ _INSIDE = 1 - 2.0**-40  # more than the error of a computed norm of 2**40 number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Local:
-    """What a client needs to train; ``batch`` 0 takes all its records at once."""
+class State:
+    """The model, what the server's optimiser keeps, and the present bound on updates after ``round`` rounds."""
 
-    loss: Loss
+    round: int
+    model: Vector
+    memory: OptimiserState
     clip: float
-    l2: float
-    step: float
-    epochs: int
-    batch: int
 
     @classmethod
-    def of(cls, plan: Plan) -> Local:
-        """Return what a plan states for every client."""
-        method = method_of(plan)
-        return cls(
-            plan.model.loss,
-            plan.constants.lipschitz,
-            plan.model.l2,
-            method.local_step,
-            method.local_epochs,
-            method.local_batch,
-        )
+    def begin(cls, plan: Plan, method: FedAvg) -> State:
+        """Return a model of zeros, before the first round."""
+        return cls(0, np.zeros(plan.dimension), begin(method.optimiser, plan.dimension), method.update_norm)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """Records laid out client after client; client c holds rows ``starts[c]`` up to ``starts[c + 1]``."""
+def advanced(method: FedAvg, state: State, averaged: Vector, clip: float, radius: float) -> State:
+    """Return the state after the server's part of a round: its optimiser, its step, the projection.
 
-    features: Vector
-    targets: Vector
-    norms: Vector
-    starts: Indices
-
-    @classmethod
-    def of(cls, records: Records) -> Held:
-        """Return the records in the order of their clients."""
-        order, starts = records.by_client()
-        features = records.features[order]
-        return cls(features, records.targets[order], np.sqrt(np.vecdot(features, features)), starts)
+    ``averaged``: the noised sum over the divisor; ``clip``: the bound that its updates had. What follows is computed
+    from noised sums alone.
+    """
+    step, later = read_sum(method, averaged, clip, state.round)
+    memory = advance(method.optimiser, state.memory, step)
+    model = project(state.model + method.server_step * heading(method.optimiser, memory), radius)
+    return State(state.round + 1, model, memory, later)
 
 
 def train_fedavg(plan: Plan, records: Records, entropy: Entropy, tick: Tick) -> Trained:
@@ -76,34 +66,23 @@ def train_fedavg(plan: Plan, records: Records, entropy: Entropy, tick: Tick) -> 
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
     method, local = method_of(plan), Local.of(plan)
     held, weights = Held.of(records), weights_of(method, records.sizes)
-    unit, divisor = 2.0**plan.grid, method.divisor(plan.data)
-    model, speed = np.zeros(plan.dimension), np.zeros(plan.dimension)
+    unit = 2.0**plan.grid
+    state, joined = State.begin(plan, method), cohorts_of(method, plan.data.clients, entropy)
+    noise, attendance = noise_source(method, plan.sum_length, unit, entropy), attendance_of(method, records.clients)
     dropped = 0
     for turn in range(method.rounds):
-        clients = cohort_of(method, plan.data.clients, entropy, turn)
-        total, lost = summed(local, model, held, clients, weights, method.update_norm, unit, entropy, turn)
-        total += noise_of(method, plan.dimension, unit, entropy, turn)
-        speed = method.momentum * speed + total * (unit / divisor)
-        model = project(model + method.server_step * speed, plan.radius)
+        now, clients = method.at(turn), joined(turn)
+        if attendance is not None:
+            attendance.note(turn, clients)
+        clip = state.clip if now.adaptive is not None else now.update_norm
+        total, lost = summed(now, local, state.model, held, clients, weights, clip, unit, entropy, turn)
+        total += noise(turn)
+        state = advanced(now, state, total * (unit / now.divisor(plan.data)), clip, plan.radius)
         dropped += lost
         tick(turn + 1)
     # as planned, because who really took part is secret
-    sent = round(method.rounds * method.cohort) * plan.dimension * 8
-    return Trained(model=model, dropped=dropped, bytes_up=sent, bytes_down=sent)
-
-
-def cohort_of(method: FedAvg, clients: int, entropy: Entropy, turn: int) -> Indices:
-    """Return who takes part in a round, possibly nobody: a function of the run's key and the round."""
-    match method.sampling:
-        case "all":
-            return np.arange(clients, dtype=np.int64)
-        case "poisson":
-            words = entropy.words("cohort", turn, clients)
-            # rounded down, so that nobody takes part more often than planned
-            limit = int(method.cohort / clients * 2**64)
-            return np.flatnonzero(words < np.uint64(min(limit, 2**64 - 1))).astype(np.int64)
-        case _:
-            return np.sort(permutation(entropy, clients, f"cohort {turn}")[: int(method.cohort)])
+    sent = method.traffic(plan.setup, together=False)[0] * plan.sum_length * 8
+    return Trained(model=state.model, dropped=dropped, bytes_up=sent, bytes_down=sent)
 
 
 def weights_of(method: FedAvg, sizes: Indices) -> Vector:
@@ -120,26 +99,50 @@ def noise_of(method: FedAvg, size: int, unit: float, entropy: Entropy, turn: int
     return rounded_normal(entropy.stream("noise", turn), method.noise_std / unit, size).astype(np.float64)
 
 
+def noise_source(method: FedAvg, size: int, unit: float, entropy: Entropy) -> Callable[[int], Vector]:
+    """Return the noise of any round in whole grid steps, correlated with that of earlier rounds if the plan says so."""
+    found = method.correlated
+    if found is None:
+        return lambda turn: noise_of(method.at(turn), size, unit, entropy, turn)
+    return CorrelatedNoise(found.factor, entropy, "noise", method.noise_std / unit, size, method.rounds).at
+
+
+def attendance_of(method: FedAvg, clients: int) -> Attendance | None:
+    """Return what watches over the pattern of participations; None where no pattern is promised."""
+    return None if method.correlated is None else Attendance(method.correlated, clients)
+
+
+def read_sum(method: FedAvg, averaged: Vector, clip: float, turn: int) -> tuple[Vector, float]:
+    """Return the average update that a noised sum stands for, and the bound of the next round.
+
+    With an adaptive bound the average keeps the length that it has in units of the bound, times the first bound: how
+    far the server goes does not depend on how the bound moves.
+    """
+    rule = method.adaptive
+    if rule is None:
+        return averaged, clip
+    later = rule.following(clip, method.update_norm, float(averaged[-1]), (turn + 1) / method.rounds)
+    return averaged[:-1] * (method.update_norm / rule.of_sum), later
+
+
 def summed(
+    method: FedAvg,
     local: Local,
     model: Vector,
     held: Held,
     clients: Indices,
     weights: Vector,
-    bound: float,
+    clip: float,
     unit: float,
     entropy: Entropy,
     turn: int,
 ) -> tuple[Vector, int]:
     """Return the exact sum of the clients' updates in grid steps, and the number of updates dropped as not finite."""
-    total, lost = np.zeros(model.size), 0
-    for client in clients.tolist():
-        change = trained(local, model, held, client, entropy, turn) - model
-        steps = clipped(change, bound, float(weights[client]), unit)
-        if steps is None:
-            lost += 1
-        else:
-            total += steps
+    total, lost = np.zeros(model.size + method.extra_sums), 0
+    for group, change in changes(local, model, held, clients, entropy, turn):
+        steps, finite = sent_rows(method, change, clip, weights[group], unit)
+        total += steps.sum(axis=0)  # whole numbers below 2**53: exact in any order
+        lost += group.size - int(np.count_nonzero(finite))
     return total, lost
 
 
@@ -149,43 +152,49 @@ def clipped(change: Vector, bound: float, weight: float, unit: float) -> Vector 
     >>> clipped(np.array([3.0, 4.0]), 1.0, 1.0, 0.25).tolist(), clipped(np.array([np.nan]), 1.0, 1.0, 0.25)
     ([2.0, 3.0], None)
     """
+    steps, norms = _clipped_rows(change[None], bound, np.array([weight]), unit)
+    return steps[0] if np.isfinite(norms[0]) else None
+
+
+def _clipped_rows(changes: Matrix, bound: float, weights: Vector, unit: float) -> tuple[Matrix, Vector]:
+    """Return each row in whole grid steps, of norm at most its weight times ``bound``, and the norms before.
+
+    A row whose norm is not finite is zero. Each row is computed by itself: it has the same bits in any company.
+    """
     with np.errstate(all="ignore"):
-        norm = float(np.sqrt(np.sum(change * change)))
-    if not np.isfinite(norm):
-        return None
-    factor = weight * bound / max(norm, bound) * _INSIDE
-    return np.trunc(change * (factor / unit))
+        norms = np.sqrt(np.sum(changes * changes, axis=1))
+        factors = weights * bound / np.maximum(norms, bound) * _INSIDE
+        steps = np.trunc(changes * (factors / unit)[:, None])
+    steps[~np.isfinite(norms)] = 0.0
+    return steps, norms
 
 
-def trained(local: Local, model: Vector, held: Held, client: int, entropy: Entropy, turn: int) -> Vector:
-    """Return a client's model after its local epochs, from the global one."""
-    start, end = int(held.starts[client]), int(held.starts[client + 1])
-    features, targets, norms = held.features[start:end], held.targets[start:end], held.norms[start:end]
-    found = model
-    with np.errstate(all="ignore"):  # an overflow is dropped when it is clipped
-        for part in _parts(local, end - start, entropy, turn, client):
-            mine = (features, targets, norms) if part is None else (features[part], targets[part], norms[part])
-            rows, wanted, lengths = mine
-            total, _ = local.loss.gradient(found, rows, wanted, clip=local.clip, norms=lengths)
-            change = total / wanted.size if local.l2 == 0 else total / wanted.size + local.l2 * found
-            found = found - local.step * change
-    return found
+def sent_steps(method: FedAvg, change: Vector, clip: float, weight: float, unit: float) -> Vector | None:
+    """Return what a client adds to a sum in whole grid steps, its vote on an adaptive bound last.
+
+    Update and vote together have norm at most ``weight`` times the method's scale. None: the update is not finite.
+    """
+    steps, finite = sent_rows(method, change[None], clip, np.array([weight]), unit)
+    return steps[0] if finite[0] else None
 
 
-def _parts(local: Local, size: int, entropy: Entropy, turn: int, client: int) -> Iterator[Indices | None]:
-    """Yield the records of each local step: all (None), or batches of a new order in every epoch."""
-    if local.batch == 0 or local.batch >= size:
-        yield from [None] * local.epochs
-        return
-    words = entropy.stream(f"local {client}", turn)
-    for _ in range(local.epochs):
-        order = np.argsort(words.words(size)).astype(np.int64)
-        for first in range(0, size, local.batch):
-            yield order[first : first + local.batch]
+def sent_rows(
+    method: FedAvg, changes: Matrix, clip: float, weights: Vector, unit: float
+) -> tuple[Matrix, NDArray[np.bool_]]:
+    """Return what each of some clients adds to a sum, a row for each, and whose update is finite.
+
+    The others add zero.
+    """
+    rule = method.adaptive
+    if rule is None:
+        steps, norms = _clipped_rows(changes, clip, weights, unit)
+        return steps, np.isfinite(norms)
+    steps, norms = _clipped_rows(changes, clip, weights, unit * clip / rule.of_sum)
+    finite = np.isfinite(norms)
+    votes = [rule.vote(bool(norm <= clip), float(weight), unit) for norm, weight in zip(norms, weights, strict=True)]
+    return np.column_stack([steps, np.where(finite, votes, 0.0)]), finite
 
 
 def method_of(plan: Plan) -> FedAvg:
     """Return the plan's method, which must be federated averaging."""
-    if not isinstance(plan.method, FedAvg):
-        raise BadValue(f"The plan must be for fedavg here, and it is for {plan.method.kind}.")
-    return plan.method
+    return expected(FedAvg, plan.method)

@@ -12,7 +12,7 @@ from fedveil.algorithms.acting import Acts
 from fedveil.algorithms.hidden.server import HiddenServer
 from fedveil.algorithms.hidden.site import HiddenSite
 from fedveil.algorithms.hidden.steps import State
-from fedveil.algorithms.hidden.train import train
+from fedveil.algorithms.hidden.train import train, train_shares
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.wire.content import Content
@@ -62,4 +62,11 @@ def _dealt(plan: Plan, records: Records, place: NDArray[Any]) -> bool:
     return bool(np.all(np.bincount(units[units >= 0], minlength=plan.run.rounds) <= batches))
 
 
-ACTS = Acts(train=train, serve=HiddenServer.make, work=_work, check_proposal=_check_proposal, resumed=State)
+ACTS = Acts(
+    train=train,
+    train_shares=train_shares,
+    serve=HiddenServer.make,
+    work=_work,
+    check_proposal=_check_proposal,
+    resumed=State,
+)

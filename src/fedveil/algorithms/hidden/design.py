@@ -1,16 +1,23 @@
 """Design of hidden training: the schedule of least expected risk, with noise calibrated for the chosen observer."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
 
 from fedveil.account.evaluator import Evaluator
 from fedveil.account.grid import choose_grid
 from fedveil.account.observers import calibrate_views
-from fedveil.algorithms.base import Method
+from fedveil.account.sampled import least_epsilon
+from fedveil.algorithms.base import Method, expected
 from fedveil.algorithms.hidden.method import Deal, Hidden
-from fedveil.algorithms.hidden.schedule import Calibrator, Designed, Order, Problem, design
+from fedveil.algorithms.hidden.noising import NOISING
+from fedveil.algorithms.hidden.plain_steps import refuse_optimising
+from fedveil.algorithms.hidden.schedule import Calibrator, Designed, Order, Problem, design, least_risk
+from fedveil.algorithms.hidden.segments import with_segments
 from fedveil.algorithms.hidden.stated import stated_run
 from fedveil.algorithms.noise_shares import extra_noise
 from fedveil.algorithms.request import Draft, Task
@@ -19,6 +26,7 @@ from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.mechanism import LastIterate, Mechanism
 from fedveil.model.named import usual_reach
+from fedveil.model.torch import TorchLoss
 from fedveil.values import number
 
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
@@ -31,6 +39,9 @@ class HiddenRequest:
     With order auto the design weighs full batches, fixed partitions in a secret order, and units that draw their own
     rounds, by expected risk and gradient work. With order poisson every unit joins every round by a coin of its own, of
     chance ``rate`` (None: so that the schedule's batch is expected); with independent it picks one round of each pass.
+    ``clip`` is here to be refused: docs/theory/adaptive-clip.md says why. ``segments``: rounds, step and noise of
+    consecutive segments of the rounds of all passes. What follows them is here to be refused, with the reason: only
+    plain steps are proved to hide (docs/theory/post-processing.md).
     """
 
     order: Order | Literal["auto"] = "auto"
@@ -38,10 +49,23 @@ class HiddenRequest:
     stopping: Literal["end", "random"] = "end"
     noise: Literal["gaussian", "laplace"] = "gaussian"
     deal: Deal | None = None
+    clip: Any = None
+    segments: Any = None
+    optimizer: Any = field(default=None, repr=False)
+    momentum: Any = field(default=None, repr=False)
+    beta2: Any = field(default=None, repr=False)
+    weight_decay: Any = field(default=None, repr=False)
+    average: Any = field(default=None, repr=False)
+    step_decay: Any = field(default=None, repr=False)
+    warm_up: Any = field(default=None, repr=False)
 
     kind: ClassVar[str] = "hidden"
 
     def __post_init__(self) -> None:
+        hint = "A clip that follows earlier models makes the update map depend on data, and it contracts no more: "
+        hint += 'hiding proves nothing then. State model.clip, or take kind = "dpsgd".'
+        require(self.clip is None, "algorithm.clip", "be left out for hidden training", self.clip, hint)
+        refuse_optimising(self)
         choices: dict[str, tuple[str | None, ...]] = {
             "order": ("auto", *get_args(Order)),
             "stopping": ("end", "random"),
@@ -59,11 +83,21 @@ class HiddenRequest:
             require(0 < self.rate <= 1, "algorithm.rate", "lie in (0, 1]", self.rate, "Is it a batch size?")
 
     def design(self, task: Task) -> Draft:
-        """Design by the schedule's stated criterion."""
+        """Design by the schedule's stated criterion; equal tasks, such as folds of the same data, are designed once."""
+        return _drafted(replace(self, segments=None), with_segments(task, self.segments))
+
+    def least_risk(self, task: Task) -> float | None:
+        """Return a risk that the design for this task does not undercut, found without certifying any noise.
+
+        None where it is not known.
+        """
+        known = task.model.constants(task.data.bound).smoothness is not None
+        if not known or task.target.unit != "client" or self.segments is not None:
+            return None
+        return least_risk(self._problem(task), task.schedule, self._others(task, self._deal(task)))
+
+    def _designed(self, task: Task) -> Draft:
         if task.model.constants(task.data.bound).smoothness is None:
-            known = self.order in ("auto", "secret", "public")
-            hint = "What such a model computes for a record may depend, in its last bits, on who else is in the batch."
-            require(known, "algorithm.order", f"be secret or public for a {task.model.kind} model", self.order, hint)
             return self._stated(task)
         deal, problem, calibrator = self._deal(task), self._problem(task), self._calibrator(task)
         if deal == "clients" and task.target.unit == "record":
@@ -74,7 +108,13 @@ class HiddenRequest:
             )
             hint = 'Deal records, or protect clients (privacy.unit = "client").'
             require(even, "Clients", "be of one size when they are dealt whole but records are protected", sizes, hint)
-        designed = design(problem, task.schedule, calibrate=calibrator, orders=self._others(task, deal))
+        designed = design(
+            problem,
+            task.schedule,
+            calibrate=calibrator,
+            orders=self._others(task, deal),
+            misses=self._misses(task, problem),
+        )
         if deal == "clients" and task.target.unit == "record":
             schedule = _whole_clients(designed, task.schedule, task.data)
             designed = designed if schedule is task.schedule else design(problem, schedule, calibrate=calibrator)
@@ -94,36 +134,43 @@ class HiddenRequest:
         """Take the schedule as the user states it, since a model of unknown smoothness has no criterion."""
         self._check_noise(task)
         deal, target = self._deal(task), task.target
-        run = stated_run(
-            task,
-            order=self._first_order,
-            stopping=self.stopping,
-            noise=self.noise,
-            epsilon=target.epsilon * (1 - _EPSILON_SHARE),
-            delta=target.delta * (1 - _DELTA_SHARE),
-            calibrate=self._calibrator(task),
-        )
+
+        def stated(order: Order) -> LastIterate:
+            return stated_run(
+                task,
+                order=order,
+                rate=self.rate,
+                stopping=self.stopping,
+                noise=self.noise,
+                epsilon=target.epsilon * (1 - _EPSILON_SHARE),
+                delta=target.delta * (1 - _DELTA_SHARE),
+                calibrate=self._calibrator(task),
+            )
+
+        others = self._others(task, deal) if task.schedule.noise_std is None else ()
+        run = min((stated(order) for order in (self._first_order, *others)), key=_round_noise)
+        if isinstance(task.model.loss, TorchLoss) and run.sampled:
+            task.model.loss.check_company(task.data.features)
         if deal == "clients" and target.unit == "record":
             sizes, each = run.batch if isinstance(run.batch, tuple) else (run.batch,), task.data.largest_client
             fits = all(size % each == 0 for size in sizes)
             require(fits, "schedule.batch", f"be a multiple of a client's {each} records", run.batch)
         reason = "steps and batches as stated: the model's smoothness is unknown, so only the noise was calibrated"
-        return Draft(method=Hidden(run=run, deal=deal), reason=reason)
+        if others:
+            reason += f"; order {run.order}, which takes the least"
+        return Draft(method=Hidden(run=run, deal=deal), reason=reason, passes=float(run.passes))
 
     def grid(self, method: Method, task: Task) -> int:
         """Return the exponent of the finest grid on which float64 holds the state exactly."""
-        hidden = _hidden(method)
+        hidden = expected(Hidden, method)
         noise = hidden.noise()
-        largest = float(noise.max()) * math.sqrt(extra_noise(hidden.cohorts(task.data, task.target), task.trust))
-        radius = hidden.radius(task.data, task.model)
-        if task.trust.shared:  # a client's contribution must be held too, and may be longer than the ball is wide
-            longest = float(hidden.longest().max())
-            radius = max(radius, longest * 1.001)
-        return choose_grid(radius, float(noise.min()), largest)
+        largest = float(noise.max()) * math.sqrt(extra_noise(hidden.cohorts(task.setup), task.trust))
+        reach = NOISING[task.trust.noise].reach(hidden, task.setup)
+        return choose_grid(reach, float(noise.min()), largest)
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> Hidden:
         """Return the same schedule with its noise scaled."""
-        hidden = _hidden(method)
+        hidden = expected(Hidden, method)
         _, run = self._calibrator(task)(hidden.run, epsilon=epsilon, delta=delta)
         return replace(hidden, run=run) if isinstance(run, LastIterate) else hidden
 
@@ -141,27 +188,34 @@ class HiddenRequest:
         steady = self.noise == "gaussian" and self.stopping == "end"
         alone = deal == "records" or task.target.unit == "client"
         # Who sees single updates sees the draws, unless all clients send always: then every round counts.
-        unseen = task.target.adversary != "server" or task.trust.shared
+        unseen = task.target.adversary != "server" or task.trust.all_send
         free = self.order == "auto" and steady and alone and unseen and not dealt and task.canaries is None
-        # To calibrate exchanged records that pick one round takes most of a minute: such an order has to be stated.
-        if task.target.neighbours == "replace-one":
-            return ("poisson",) if free else ()
         return ("independent", "poisson") if free else ()
 
     def _deal(self, task: Task) -> Deal:
         return self.deal or ("clients" if task.target.unit == "client" else "records")
 
     def _calibrator(self, task: Task) -> Calibrator:
-        deal, target = self._deal(task), task.target
+        deal, adversary, setup = self._deal(task), task.target.adversary, task.setup
 
         def seen(run: LastIterate) -> Sequence[Evaluator]:
-            return Hidden(run=run, deal=deal).views(target.adversary, task.data, target, task.trust)
+            return Hidden(run=run, deal=deal).views(adversary, setup)
 
         def calibrator(run: Mechanism, /, *, epsilon: float, delta: float) -> tuple[float, Mechanism]:
             require(isinstance(run, LastIterate), "run", "be a hidden run", type(run).__name__)
             return calibrate_views(run, seen, epsilon=epsilon, delta=delta)  # type: ignore[arg-type]
 
         return calibrator
+
+    def _misses(self, task: Task, problem: Problem) -> Callable[[LastIterate], bool]:
+        """Return whether a run promises the target's observer less than is wanted."""
+        deal, adversary, setup = self._deal(task), task.target.adversary, task.setup
+
+        def misses(run: LastIterate) -> bool:
+            bounds = Hidden(run=run, deal=deal).views(adversary, setup)
+            return least_epsilon(bounds, problem.delta) > problem.epsilon
+
+        return misses
 
     def _check_noise(self, task: Task) -> int:
         """Return the number of parameters; refuse noise that does not fit it."""
@@ -182,6 +236,7 @@ class HiddenRequest:
             strong_convexity=constants.strong_convexity,
             diameter=None if radius is None else 2 * radius,
             distance=usual_reach(task.model.loss) / task.data.bound,
+            outputs=task.model.loss.outputs,
             order=self._first_order,
             rate=self.rate,
             stopping=self.stopping,
@@ -193,10 +248,15 @@ class HiddenRequest:
         )
 
 
-def _hidden(method: Method) -> Hidden:
-    if not isinstance(method, Hidden):
-        raise TypeError("a hidden method was expected")
-    return method
+def _round_noise(run: LastIterate) -> float:
+    """Return the noise of a round over its step and one unit's reach, to compare orders of the same schedule."""
+    batch = run.batch if isinstance(run.batch, int) else min(run.batch)
+    return float(np.max(run.noise_std)) / math.sqrt(batch)
+
+
+@lru_cache(maxsize=64)
+def _drafted(request: HiddenRequest, task: Task) -> Draft:
+    return request._designed(task)
 
 
 def _whole_clients(designed: Designed, schedule: ScheduleRequest, shape: DataShape) -> ScheduleRequest:
@@ -216,3 +276,4 @@ def _whole_clients(designed: Designed, schedule: ScheduleRequest, shape: DataSha
 
 REQUEST = HiddenRequest
 WEIGHED_FOR = ("record", "client")  # the units for which kind = "auto" weighs it
+NO_CHOICE = "Its promise is for rounds that are fixed beforehand and models that nobody sees: a rule sees them."

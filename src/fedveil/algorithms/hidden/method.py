@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, get_args
 
@@ -11,21 +11,15 @@ import numpy as np
 from fedveil.account.evaluator import Evaluator, bound_of, least_of
 from fedveil.account.grid import Grid
 from fedveil.account.hidden import lipschitz_of_step, per_round
-from fedveil.account.observers import Participation, views
+from fedveil.account.observers import Participation
 from fedveil.account.profile import composed
-from fedveil.account.sampled import best_pairs
-from fedveil.account.shares import Shares, views_of_shares
+from fedveil.account.shares import Shares
 from fedveil.algorithms.base import Served
-from fedveil.algorithms.hidden.crowd import crowd, crowded, steepness
+from fedveil.algorithms.hidden.crowd import crowd, steepness
+from fedveil.algorithms.hidden.noising import NOISING
 from fedveil.algorithms.hidden.words import assumption_rows, fact_rows
-from fedveil.algorithms.noise_shares import (
-    check_cohorts,
-    check_punctual,
-    check_range,
-    extra_noise,
-    variation,
-    with_masks,
-)
+from fedveil.algorithms.noise_shares import check_cohorts, check_punctual, check_range, extra_noise
+from fedveil.algorithms.setup import Setup
 from fedveil.algorithms.share_words import Row
 from fedveil.checks import require
 from fedveil.data.records import DataShape
@@ -35,9 +29,6 @@ from fedveil.mechanism_file import last_iterate_table, mechanism_of
 from fedveil.model.rounding import rounding_bound
 from fedveil.model.rows import grain_of
 from fedveil.model.spec import ModelPlan
-from fedveil.target import Target
-from fedveil.theory.grid import halves_of
-from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices, Vector
 
 Deal = Literal["records", "clients"]
@@ -66,10 +57,10 @@ class Hidden(Served):
         """Number of rounds of all passes."""
         return self.run.total
 
-    def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
+    def check(self, setup: Setup) -> None:
         """Refuse units that do not fit the data, and constants below those that the model enforces."""
-        _check_units(self, data, target)
-        _check_constants(self.run, model, data)
+        _check_units(self, setup)
+        _check_constants(self.run, setup.model, setup.data)
 
     @property
     def everyone(self) -> bool:
@@ -81,9 +72,9 @@ class Hidden(Served):
         """True: nobody sees a model before the last."""
         return True
 
-    def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
+    def check_shares(self, setup: Setup, exponent: int) -> None:
         """Refuse noise that is not normal, which cannot be shared, and a grid that does not hold all sums."""
-        sizes = self.cohorts(data, target)
+        sizes, trust = self.cohorts(setup), setup.trust
         check_cohorts(sizes, trust)
         check_punctual(trust, self.kind)
         hint = "A sum of Laplace shares is no Laplace noise."
@@ -92,68 +83,48 @@ class Hidden(Served):
         most = self.longest()
         check_range(self.noise(), sizes, trust, exponent, most, most)
 
-    def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
+    def traffic(self, setup: Setup, together: bool) -> tuple[int, int, int]:
         """Return the traffic: a client answers once a round, for all of its units.
 
         If all are asked together, clients without a unit in the batch send as well.
         """
-        batches, clients = per_round(self.run.batch, self.run), data.clients
-        each = 1 if target.unit == "client" else data.largest_client
+        batches, clients = per_round(self.run.batch, self.run), setup.data.clients
         if self.run.sampled:
             return self.run.total * clients, self.run.total, clients
         if self.deal == "records":
             sizes, most = np.full_like(batches, clients) if together else np.minimum(batches, clients), self.run.total
             return int(sizes.sum()), most, clients
-        sizes = np.minimum(np.ceil(batches / each), clients)
+        sizes = np.minimum(np.ceil(batches / setup.held), clients)
         return int(sizes.sum()), self.run.passes, int(sizes.max())
 
-    def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
+    def average_noise(self, sizes: Indices, setup: Setup) -> float | None:
         """Return the root mean square over rounds, weighted by their squared step."""
         steps = per_round(self.run.step_size, self.run)
         law = math.sqrt(2) if self.run.noise == "laplace" else 1.0  # a Laplace scale is not yet a deviation
         each = law * self.noise() / steps
         whole = float(np.sqrt(np.average(each**2, weights=steps**2)))
-        return whole * math.sqrt(extra_noise(self.cohorts(data, target), trust))
+        return whole * math.sqrt(extra_noise(self.cohorts(setup), setup.trust))
 
-    def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
+    def cohorts(self, setup: Setup) -> Sequence[int]:
         """Return all clients where records are dealt or units draw (some send noise alone); else the round's own."""
         if self.everyone:
-            return [data.clients] * self.total
-        each = 1 if target.unit == "client" else data.largest_client
-        return [round(size) // each for size in per_round(self.run.batch, self.run).tolist()]
+            return [setup.data.clients] * self.total
+        return [round(size) // setup.held for size in per_round(self.run.batch, self.run).tolist()]
 
-    def answer(
-        self,
-        adversary: Adversary,
-        data: DataShape,
-        target: Target,
-        delta: float,
-        trust: Trust = CENTRAL,
-        beside: Gaussian | None = None,
-    ) -> Answer:
+    def answer(self, adversary: Adversary, setup: Setup, delta: float, beside: Gaussian | None = None) -> Answer:
         """Return the bounds on hidden runs, as this observer sees them."""
-        bounds = [bound_of(e, delta, None) for e in self.views(adversary, data, target, trust, beside)]
+        bounds = [bound_of(e, delta, None) for e in self.views(adversary, setup, beside)]
         return least_of(bounds, delta, None)
 
-    def views(
-        self,
-        adversary: Adversary,
-        data: DataShape,
-        target: Target,
-        trust: Trust = CENTRAL,
-        beside: Gaussian | None = None,
-    ) -> Sequence[Evaluator]:
+    def views(self, adversary: Adversary, setup: Setup, beside: Gaussian | None = None) -> Sequence[Evaluator]:
         """Every bound on what this observer learns, with ideal noise; one for all with what it learns ``beside``."""
         if beside is not None:
-            return [_composed(self, adversary, data, target, trust, beside)]
-        who = self.participation(data, target)
-        if trust.shared:
-            return views_of_shares(self.run, adversary, who, self.shares(data, target, trust))
-        return views(self.run, adversary, who)
+            return [_composed(self, adversary, setup, beside)]
+        return NOISING[setup.trust.noise].views(self, adversary, setup)
 
-    def shares(self, data: DataShape, target: Target, trust: Trust) -> Shares:
+    def shares(self, setup: Setup) -> Shares:
         """Return how the clients share the noise of a round."""
-        sizes = self.cohorts(data, target)[: self.run.rounds]
+        sizes, trust = self.cohorts(setup)[: self.run.rounds], setup.trust
         return Shares(
             cohort=sizes[0] if len(set(sizes)) == 1 else tuple(sizes),
             dropouts=trust.dropouts,
@@ -164,19 +135,18 @@ class Hidden(Served):
             together=trust.hand,
         )
 
-    def participation(self, data: DataShape, target: Target) -> Participation:
+    def participation(self, setup: Setup) -> Participation:
         """Return how often clients take part, in the form that accounting needs."""
-        held = 1 if target.unit == "client" else data.largest_client
         # Where one party draws the noise, clients that drew no unit have nothing to send: it sees who takes part.
-        every_round = self.deal == "records" and held > 1 and not self.run.sampled
-        return Participation(largest_client=held, clients=data.clients, every_round=every_round)
+        every_round = self.deal == "records" and setup.held > 1 and not self.run.sampled
+        return Participation(largest_client=setup.held, clients=setup.data.clients, every_round=every_round)
 
-    def radius(self, data: DataShape, model: ModelPlan) -> float:
+    def radius(self, setup: Setup) -> float:
         """Return the stated radius, or one too large to be reached by steps and noise in practice."""
-        if model.radius is not None:
-            return model.radius
+        if setup.model.radius is not None:
+            return setup.model.radius
         step = per_round(self.run.step_size, self.run)
-        noise = float(np.sqrt(np.sum(self.noise() ** 2) * model.loss.size(data.features)))
+        noise = float(np.sqrt(np.sum(self.noise() ** 2) * setup.dimension))
         return 2.0 ** math.ceil(math.log2(float(step.sum()) * self.run.lipschitz + 10 * noise))
 
     def longest(self) -> Vector:
@@ -194,57 +164,9 @@ class Hidden(Served):
         step, batch, std = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
         return np.asarray(step * std / (1.0 if run.noise == "laplace" else np.sqrt(batch)), dtype=np.float64)
 
-    def grid(
-        self,
-        exponent: int,
-        adversary: Adversary,
-        data: DataShape,
-        model: ModelPlan,
-        target: Target,
-        trust: Trust = CENTRAL,
-    ) -> Grid:
+    def grid(self, adversary: Adversary, setup: Setup, exponent: int) -> Grid:
         """State and noise on multiples of 2**exponent; floating-point errors of the step included."""
-        if trust.shared:
-            return self._grid_of_shares(exponent, adversary, data, model, target, trust)
-        grid = Grid.of(
-            exponent=exponent,
-            dimension=model.loss.size(data.features),
-            noise=self.noise(),
-            lipschitz=self.stretch(),
-            errors=self.float_errors(data, model, target),
-            law=self.run.noise,
-        )
-        grid = replace(grid, total_variation=min(1.0, grid.total_variation + crowded(self.run)))
-        if adversary in ("final-model", "every-model"):
-            return grid
-        # The others know part of a round's noise; some unit's share is left, or no guarantee is given at all.
-        left = 1 / float(per_round(self.run.batch, self.run).max())
-        return replace(grid, distance=grid.distance / math.sqrt(left))
-
-    def _grid_of_shares(
-        self, exponent: int, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust
-    ) -> Grid:
-        """Return the cost of the grid if each contribution is rounded separately and a state has the error of all
-        shares.
-        """
-        cohorts, dimension = self.cohorts(data, target), model.loss.size(data.features)
-        sizes = np.array(cohorts, dtype=np.float64)
-        sent = np.minimum(sizes, crowd(self.run))  # zeros are not rounded
-        noise, half = self.noise(), 2.0**exponent / 2 * math.sqrt(dimension)
-        stretch, errors = self.stretch(), self.float_errors(data, model, target)
-        shares = self.shares(data, target, trust)
-        honest = shares.honest(self.run)
-        if adversary == "server":  # it sees every message: each is rounded on its own, against its own share
-            noise, stretch = noise / np.sqrt(honest * sent), np.zeros_like(stretch)
-        else:
-            left = shares.beside(self.run) if adversary == "curious-client" else np.ones_like(noise)
-            halves = np.array([halves_of(count) for count in sizes.tolist()]) if sizes.size else sizes
-            errors = errors + half * (sent + stretch * (float(halves.max()) - 1))
-            noise = noise * np.sqrt(left)
-        found = Grid.of(exponent=exponent, dimension=dimension, noise=noise, lipschitz=stretch, errors=errors)
-        sampled = variation(self.noise(), cohorts, trust, found) + crowded(self.run)
-        found = replace(found, total_variation=min(1.0, sampled))
-        return with_masks(found, trust, adversary, self.total)
+        return NOISING[setup.trust.noise].grid(self, adversary, setup, exponent)
 
     def stretch(self) -> Vector:
         """Return how much a step of each round may enlarge the rounding of the state that it starts from.
@@ -262,14 +184,14 @@ class Hidden(Served):
             return np.asarray(1 + step * steepest, dtype=np.float64)
         return np.maximum(np.abs(1 - step * self.run.strong_convexity), np.abs(1 - step * steepest))
 
-    def float_errors(self, data: DataShape, model: ModelPlan, target: Target) -> Vector:
+    def float_errors(self, setup: Setup) -> Vector:
         """Return how far a step computed in floats is from the exact one: the gradient's rounding, and the step's own.
 
         In one piece or in parts: rounding errors of parts add up to no more than those of the whole.
         """
-        step = per_round(self.run.step_size, self.run)
-        raw, radius = model.loss.constants(data.bound, model.clip), self.radius(data, model)
-        each, grain = data.largest_client if target.unit == "client" else 1, self.grain(data)
+        data, model, step = setup.data, setup.model, per_round(self.run.step_size, self.run)
+        raw, radius = model.loss.constants(data.bound, model.clip), self.radius(setup)
+        each, grain = data.largest_client if setup.target.unit == "client" else 1, self.grain(data)
         gradient: float | Vector = rounding_bound(
             rows=int(per_round(self.run.batch, self.run).max()) * each if grain is None else 1,
             features=data.features,
@@ -281,15 +203,13 @@ class Hidden(Served):
         size = radius * (1 + step * model.l2) + step * max(raw.lipschitz, self.run.lipschitz)
         if grain is not None:  # every record errs by itself, and is rounded to the grain; the sum is exact
             full = crowd(self.run) / per_round(self.run.batch, self.run)
-            gradient = full * (gradient + each * grain / 2 * math.sqrt(model.loss.size(data.features)))
+            gradient = full * (gradient + each * grain / 2 * math.sqrt(setup.dimension))
             size = radius * (1 + step * model.l2) + step * full * max(raw.lipschitz, self.run.lipschitz)
         return np.asarray(step * gradient + _STEP_ROUNDINGS * _UNIT * size, dtype=np.float64)
 
-    def assumptions(
-        self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
-    ) -> Sequence[Row]:
+    def assumptions(self, adversary: Adversary, setup: Setup) -> Sequence[Row]:
         """Return the assumptions: clipping, order, noise, steps, and what this observer is trusted with."""
-        return assumption_rows(self, adversary, data, target, trust)
+        return assumption_rows(self, adversary, setup)
 
     def table(self) -> dict[str, Any]:
         """Return the table of a mechanism file, with what is dealt."""
@@ -305,21 +225,19 @@ class Hidden(Served):
         require(right, "The plan's mechanism", "be a last-iterate one", type(run).__name__)
         return cls(run=run, deal=deal)  # type: ignore[arg-type]
 
-    def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
+    def facts(self, setup: Setup) -> Sequence[tuple[str, str]]:
         """Return facts about order, rounds and noise."""
-        return fact_rows(self, target)
+        return fact_rows(self, setup.target)
 
 
 @lru_cache(maxsize=32)
-def _composed(
-    method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust, beside: Gaussian
-) -> Evaluator:
+def _composed(method: Hidden, adversary: Adversary, setup: Setup, beside: Gaussian) -> Evaluator:
     """Kept, since the curve of the run is worked out once for all questions about the composition."""
-    pairs = best_pairs(method.run) if method.run.sampled and adversary == "final-model" else None
-    return composed(method.views(adversary, data, target, trust), beside, pairs)
+    return composed(method.views(adversary, setup), beside)
 
 
-def _check_units(method: Hidden, data: DataShape, target: Target) -> None:
+def _check_units(method: Hidden, setup: Setup) -> None:
+    data, target = setup.data, setup.target
     run, unit, deal = method.run, target.unit, method.deal
     require(run.place is None, "plan.run.place", "be left out", run.place, "A certificate speaks for every unit.")
     fits = unit == "record" or deal == "clients"
@@ -335,7 +253,7 @@ def _check_units(method: Hidden, data: DataShape, target: Target) -> None:
     whole = unit == "client" or deal == "records" or not run.sampled
     hint = "Records of one client that join together would tell each other's draws."
     require(whole, "algorithm.deal", f"be records when records are protected and the order is {run.order}", deal, hint)
-    units = data.clients if unit == "client" else data.records
+    units = setup.units
     require(run.records == units, "plan.run.records", f"be the number of units, {units}", run.records)
     same = run.neighbours == target.neighbours
     require(same, "plan.run.neighbours", "match the target", run.neighbours)
@@ -350,9 +268,6 @@ def _check_constants(run: LastIterate, model: ModelPlan, data: DataShape) -> Non
         require(run.smoothness >= least, "plan.run.smoothness", f"be at least {least}", run.smoothness)
     most = real.strong_convexity
     if run.sampled:
-        known = model.kind != "torch"
-        hint = "What torch computes for a record may depend, in its last bits, on who else is in the batch."
-        require(known, "algorithm.order", "be secret or public for a torch model", run.order, hint)
         stated = run.largest_batch is not None or not run.smoothness
         hint = "A record's smoothness says nothing of a round that many join."
         require(stated, "plan.run.largest_batch", f"be given when the order is {run.order}", None, hint)

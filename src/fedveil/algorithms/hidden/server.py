@@ -44,7 +44,7 @@ class HiddenServer:
         Order and stop are drawn from its key, and each site learns only its own records' rounds.
         """
         place = None if plan.run.sampled else rounds_of_owned(plan, members.owner, entropy)
-        sizes = tuple(plan.method.cohorts(plan.data, plan.target))
+        sizes = tuple(plan.method.cohorts(plan.setup))
         return cls(plan, Rule.of(plan), members, place, sizes, last_round(plan, entropy))
 
     def begin(self) -> Standing:

@@ -44,7 +44,7 @@ class HiddenSite:
 
         It is None where units draw their own rounds: then the site draws, from its own key.
         """
-        sizes = tuple(plan.method.cohorts(plan.data, plan.target))
+        sizes = tuple(plan.method.cohorts(plan.setup))
         if place is None:
             return cls(plan, Rule.of(plan), Drawn(plan, records, numbers, entropy), numbers, sizes, entropy)
         inside = place.shape == (len(records),) and bool(np.all((place >= -1) & (place < plan.run.rounds)))

@@ -5,6 +5,7 @@ because the model is kept in a ball while noise is added (docs/torch.md), and by
 """
 
 from fedveil.algorithms.hidden.schedule import Calibrator
+from fedveil.algorithms.hidden.schedule.drawn import drawn_deal
 from fedveil.algorithms.request import Task
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
@@ -14,12 +15,20 @@ from fedveil.model.loss import Constants
 
 
 def stated_run(
-    task: Task, *, order: str, stopping: str, noise: str, epsilon: float, delta: float, calibrate: Calibrator
+    task: Task,
+    *,
+    order: str,
+    rate: float | None = None,
+    stopping: str,
+    noise: str,
+    epsilon: float,
+    delta: float,
+    calibrate: Calibrator,
 ) -> LastIterate:
     """Return the user's schedule with the least certified noise, or with the user's own noise if that is enough."""
     constants, schedule = task.model.constants(task.data.bound), task.schedule
     units = task.data.clients if task.target.unit == "client" else task.data.records
-    run = _unscaled(task, constants, units, order=order, stopping=stopping, noise=noise)
+    run = _unscaled(task, constants, units, order=order, rate=rate, stopping=stopping, noise=noise)
     factor, calibrated = calibrate(run, epsilon=epsilon, delta=delta)
     if schedule.noise_std is not None:
         hint = f"It takes {factor:.4g} times this noise; leave noise_std out to have it calibrated."
@@ -31,13 +40,16 @@ def stated_run(
     return calibrated
 
 
-def _unscaled(task: Task, constants: Constants, units: int, *, order: str, stopping: str, noise: str) -> LastIterate:
+def _unscaled(
+    task: Task, constants: Constants, units: int, *, order: str, rate: float | None, stopping: str, noise: str
+) -> LastIterate:
     schedule, radius = task.schedule, task.model.radius
     hint = "No rule finds it for a model of unknown smoothness."
     require(schedule.step_size is not None, "schedule.step_size", f"be given for a {task.model.kind} model", None, hint)
     hint = "The kind auto takes the step_size and batch you state."
     require(schedule.kind in ("auto", "constant"), "schedule.kind", "be auto or constant here", schedule.kind, hint)
-    rounds, batch = _deal(schedule, units)
+    rounds, batch = _deal(schedule, units) if order in ("public", "secret") else _drawn(schedule, units, order, rate)
+    chance = min(1.0, batch / units) if rate is None and isinstance(batch, int) else rate
     return LastIterate(
         rounds=rounds,
         passes=schedule.passes or 1,
@@ -53,7 +65,19 @@ def _unscaled(task: Task, constants: Constants, units: int, *, order: str, stopp
         noise=noise,  # type: ignore[arg-type]
         noise_std=constants.lipschitz if schedule.noise_std is None else schedule.noise_std,
         neighbours=task.target.neighbours,
+        rate=chance if order == "poisson" else None,
     )
+
+
+def _drawn(schedule: ScheduleRequest, units: int, order: str, rate: float | None) -> tuple[int, int | tuple[int, ...]]:
+    """Return the rounds of a pass, and the planned batch, where every unit draws its own rounds."""
+    batch, rounds = schedule.batch, schedule.rounds
+    require(rounds != "converged", "schedule.rounds", "be a number for a model of unknown smoothness", rounds)
+    count = rounds if isinstance(rounds, int) else None
+    if batch is None and rate is None:
+        require(count is not None, "schedule.batch", "be given (or rounds)", None)
+        batch = max(1, units // (count or 1))
+    return drawn_deal(units, order, rate, count, batch)
 
 
 def _deal(schedule: ScheduleRequest, units: int) -> tuple[int, int | tuple[int, ...]]:

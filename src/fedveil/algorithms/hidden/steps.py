@@ -77,7 +77,7 @@ def step(rule: Rule, state: State, batch: Batch, noise: Vector) -> State:
 
     The divisor is the planned batch, whoever answers; a gradient that is not finite contributes nothing and is counted.
     Several runs may be made at once: positions one a row, and rows of the batch that are zero but for their own run's
-    columns (fedveil.attack.batched_runs). Such sums are not exact: their last bits are not those of a single run.
+    columns (fedveil.jobs.attack.batched_runs). Such sums are not exact: their last bits are not those of a single run.
     """
     turn = state.round
     model = model_of(rule, state)

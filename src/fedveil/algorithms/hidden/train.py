@@ -27,49 +27,19 @@ _NUMBER = 8  # bytes
 
 
 def train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
-    """Return the last model and the state it came from.
-
-    The noise of a round depends on the key and the round alone, so what was lost is computed again to the same bytes
-    and no round's noise is ever drawn anew.
-    """
-    require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
-    rule = Rule.of(plan)
-    one = (_in_shares if plan.trust.shared else _at_once)(plan, rule, records, entropy, session)
-    state = start(plan) if session.begun is None else session.begun
-    end = last_round(plan, entropy)
-    while state.round < end:
-        state = one(state)
-        session.watch(state)
-    sent = _messages(plan) * plan.dimension * _NUMBER
-    return Trained(model=model_of(rule, state), state=state, dropped=state.dropped, bytes_up=sent, bytes_down=sent)
-
-
-def _at_once(plan: Plan, rule: Rule, records: Records, entropy: Entropy, session: Session) -> Callable[[State], State]:
-    """Return a function that runs a round at once: the sum of all clients, and the sum of their noise."""
-    dealt = batches_of(plan, records, entropy)
+    """Train where one party draws the noise: a round is the sum of all clients, and the sum of their noise, at once."""
+    rule, dealt = Rule.of(plan), batches_of(plan, records, entropy)
 
     def one(state: State) -> State:
         noise = draw(rule, state.round, plan.dimension, entropy)
         return step(rule, state, dealt.batch(state.round), noise)
 
-    return one
+    return _rounds(plan, rule, records, entropy, session, one)
 
 
-def batches_of(plan: Plan, records: Records, entropy: Entropy) -> Dealt | Drawn:
-    """Return the batch of every round: dealt before the first one, or drawn by each unit."""
-    if plan.run.sampled:
-        return Drawn(plan, records, range(records.clients), entropy)
-    return deal(plan, records, entropy)
-
-
-def _in_shares(
-    plan: Plan, rule: Rule, records: Records, entropy: Entropy, session: Session
-) -> Callable[[State], State]:
-    """Return a function that runs a round as clients and server do.
-
-    Each client sends its part with its share of noise.
-    """
-    laid = laid_out(plan, records, entropy)
+def train_shares(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
+    """Train as clients and server do: each client sends its part with its share of noise."""
+    rule, laid = Rule.of(plan), laid_out(plan, records, entropy)
 
     def one(state: State) -> State:
         turn, model = state.round, model_of(rule, state)
@@ -84,7 +54,32 @@ def _in_shares(
         found = gathered(turn, cohort, answer, session.add_up, least, session.fails)
         return advance(rule, state, found.total)
 
-    return one
+    return _rounds(plan, rule, records, entropy, session, one)
+
+
+def _rounds(
+    plan: Plan, rule: Rule, records: Records, entropy: Entropy, session: Session, one: Callable[[State], State]
+) -> Trained:
+    """Return the last model and the state it came from.
+
+    The noise of a round depends on the key and the round alone, so what was lost is computed again to the same bytes
+    and no round's noise is ever drawn anew.
+    """
+    require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
+    state = start(plan) if session.begun is None else session.begun
+    end = last_round(plan, entropy)
+    while state.round < end:
+        state = one(state)
+        session.watch(state)
+    sent = _messages(plan) * plan.dimension * _NUMBER
+    return Trained(model=model_of(rule, state), state=state, dropped=state.dropped, bytes_up=sent, bytes_down=sent)
+
+
+def batches_of(plan: Plan, records: Records, entropy: Entropy) -> Dealt | Drawn:
+    """Return the batch of every round: dealt before the first one, or drawn by each unit."""
+    if plan.run.sampled:
+        return Drawn(plan, records, range(records.clients), entropy)
+    return deal(plan, records, entropy)
 
 
 def _messages(plan: Plan) -> int:
@@ -92,6 +87,6 @@ def _messages(plan: Plan) -> int:
 
     In shares, clients without a unit in the batch send their noise too; and nobody says who drew which round.
     """
-    if plan.trust.shared or plan.run.sampled:
-        return sum(plan.method.cohorts(plan.data, plan.target))
+    if plan.trust.all_send or plan.run.sampled:
+        return sum(plan.method.cohorts(plan.setup))
     return int(np.minimum(per_round(plan.run.batch, plan.run), plan.data.clients).sum())

@@ -9,12 +9,20 @@ import numpy as np
 
 from fedveil.account.hidden import per_round
 from fedveil.algorithms.hidden.crowd import chance_of_a_larger_batch, steepness
-from fedveil.algorithms.share_words import SENT_ALWAYS, Row, drawn, share_rows, span
-from fedveil.data.records import DataShape
+from fedveil.algorithms.setup import Setup
+from fedveil.algorithms.share_words import (
+    ADDED,
+    SENT_ALWAYS,
+    SUMS_ALONE,
+    CentralWords,
+    Row,
+    company_rows,
+    span,
+    words_of,
+)
 from fedveil.guarantee import Adversary
 from fedveil.mechanism import LastIterate
 from fedveil.target import Target
-from fedveil.trust import Trust
 
 if TYPE_CHECKING:
     from fedveil.algorithms.hidden.method import Hidden
@@ -23,20 +31,18 @@ _SERVER: Row = ("the server is trusted", "declared", "declared: it sees more tha
 _SENT: Row = ("it is sent a model only when it takes part", "declared", "declared: so in this process")
 
 
-def assumption_rows(
-    method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust
-) -> Sequence[Row]:
+def assumption_rows(method: Hidden, adversary: Adversary, setup: Setup) -> Sequence[Row]:
     """Return everything that the guarantee against this observer assumes, besides what every algorithm does."""
-    rows = [*_units(method), *_noise(method, trust)]
+    trust, said = setup.trust, words_of(setup.trust)
+    company = company_rows(setup.model.kind, method.run.sampled)
+    rows = [*_units(method), *company, *_noise(method, said)]
     if adversary == "final-model" or (adversary == "curious-client" and not method.run.sampled):
-        rows += [*_steps(method), *_hiding(method, trust)]
-    elif adversary in ("every-model", "curious-client") or (method.run.sampled and trust.shared):
-        rows += _order(method, trust)  # where noise differs between rounds, not to know a unit's own round counts
-    rows += _observer(method, adversary, data, target, trust)
-    if not trust.shared:
-        return rows
+        rows += [*_steps(method), *_hiding(method, said)]
+    elif adversary in ("every-model", "curious-client") or (method.run.sampled and trust.all_send):
+        rows += _order(method, said)  # where noise differs between rounds, not to know a unit's own round counts
+    rows += _observer(method, adversary, setup.held, said)
     seen = method.everyone or trust.key_holder == "clients"
-    return [*rows, *share_rows(adversary, trust, method.cohorts(data, target), SENT_ALWAYS if seen else _SENT)]
+    return [*rows, *said.closing(adversary, method.cohorts(setup), SENT_ALWAYS if seen else _SENT)]
 
 
 def _units(method: Hidden) -> list[Row]:
@@ -54,11 +60,10 @@ def _units(method: Hidden) -> list[Row]:
     ]
 
 
-def _noise(method: Hidden, trust: Trust) -> list[Row]:
+def _noise(method: Hidden, said: CentralWords) -> list[Row]:
     run = method.run
     law = "normal" if run.noise == "gaussian" else "Laplace"
-    how = "planned; made up by the clients' shares" if trust.shared else "drawn for every round by the run"
-    return [(f"noise per unit ({law})", f"{span(run.noise_std)}", how)]
+    return [(f"noise per unit ({law})", f"{span(run.noise_std)}", said.noise)]
 
 
 def _steps(method: Hidden) -> list[Row]:
@@ -102,56 +107,40 @@ def _curvature(run: LastIterate) -> list[Row]:
     return rows
 
 
-def _hiding(method: Hidden, trust: Trust) -> list[Row]:
+def _hiding(method: Hidden, said: CentralWords) -> list[Row]:
     kept = "they are kept in memory and in private checkpoints only; whoever copies those voids it"
-    rows = [("intermediate models stay hidden", f"{method.run.total} rounds", kept), *_order(method, trust)]
+    rows = [("intermediate models stay hidden", f"{method.run.total} rounds", kept), *_order(method, said)]
     if method.run.stopping == "random":
-        rows.append(("random stopping", "uniform", drawn(trust, "drawn from the run's key, never written down")))
+        rows.append(("random stopping", "uniform", said.drawn("drawn from the run's key, never written down")))
     return rows
 
 
-def _order(method: Hidden, trust: Trust) -> list[Row]:
+def _order(method: Hidden, said: CentralWords) -> list[Row]:
     if method.run.sampled:
-        return [("secret draws", "of every unit, for itself", _who_draws(trust))]
+        return [("secret draws", "of every unit, for itself", said.draws)]
     if method.run.order != "secret":
         return []
-    how = drawn(trust, "drawn from the run's key, never written down")
+    how = said.drawn("drawn from the run's key, never written down")
     return [("secret order", f"{method.run.rounds} rounds a pass", how)]
 
 
-def _who_draws(trust: Trust) -> str:
-    """Return who draws, and who does not learn the draws."""
-    if not trust.shared:
-        how = "drawn for each client from the run's key, never written down; whoever draws the noise is trusted with "
-        return how + "them, and may see who has something to send"
-    how = "each client draws for its own units, across sites from its site's key, and tells nobody; every client is "
-    return how + "sent every model and answers in every round, with its noise alone if it drew nothing"
-
-
-def _observer(method: Hidden, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> list[Row]:
-    """Return what this observer is trusted with; if clients add shares, :func:`share_rows` says the rest."""
-    shares = ("every client adds its share of the noise", "no dropouts, no colluders", "declared")
+def _observer(method: Hidden, adversary: Adversary, held: int, said: CentralWords) -> list[Row]:
+    """Return what this observer is trusted with."""
     match adversary:
         case "final-model" | "every-model":
             return [_SERVER]
         case "curious-client":
-            held = method.participation(data, target).largest_client
             if method.run.sampled:
                 own = ("a single client, not the victim's", f"at most {held} units", "it knows its own draws alone")
                 return [own, _SERVER]
             alone = ("a single client, not the victim's", f"at most {held} units", "the plan's data shape")
-            return [alone, _SERVER] if trust.shared else [alone, _SENT, _SERVER]
-        case _ if trust.shared:
-            return []
-        case "server-with-secure-aggregation" if method.run.sampled:
-            sums = ("the server learns sums only", "declared", "declared: this run did not use secure aggregation")
-            why = "counted as known: only where clients add shares of the noise do all take part in every round"
-            return [sums, shares, ("the draws", "known to the server", why)]
+            return [alone, *said.if_central(_SENT), _SERVER]
         case "server-with-secure-aggregation":
-            sums = ("the server learns sums only", "declared", "declared: this run did not use secure aggregation")
-            return [sums, shares]
+            why = "counted as known: only where clients add shares of the noise do all take part in every round"
+            draws = [("the draws", "known to the server", why)] if method.run.sampled else []
+            return said.if_central(SUMS_ALONE, ADDED, *draws)
         case _:
-            return [("every client adds its share of the noise", "before it sends", "declared")]
+            return said.if_central(("every client adds its share of the noise", "before it sends", "declared"))
 
 
 _ORDERS = {

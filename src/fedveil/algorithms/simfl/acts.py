@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedveil.algorithms.acting import Acts, Relay, Rounds, Session
+from fedveil.algorithms.acting import Acts, Relay, Session
 from fedveil.algorithms.simfl.server import check_parties, relayed_model
 from fedveil.algorithms.simfl.site import SimFLSite, check_party
 from fedveil.algorithms.simfl.steps import train_simfl
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
-    return train_simfl(plan, records, entropy, lambda done: session.watch(Rounds(done)))
+    return train_simfl(plan, records, entropy, session.tick)
 
 
 ACTS = Acts(

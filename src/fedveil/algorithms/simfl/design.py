@@ -6,11 +6,10 @@ from typing import ClassVar
 
 from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
-from fedveil.algorithms.base import Method
+from fedveil.algorithms.base import Method, expected
 from fedveil.algorithms.request import Draft, Task
 from fedveil.algorithms.simfl.method import SimFL
 from fedveil.checks import require
-from fedveil.errors import BadValue
 from fedveil.values import number
 
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # reserved for the cost of the grid
@@ -47,7 +46,7 @@ class SimFLRequest:
             clip=constants.lipschitz,
             noise_multiplier=1.0,
         )
-        plain.check(data, task.model, target)
+        plain.check(task.setup)
         if isinstance(schedule.noise_std, float):
             method = replace(plain, noise_multiplier=schedule.noise_std / plain.clip)
         else:
@@ -55,17 +54,17 @@ class SimFLRequest:
             method = self.recalibrated(plain, task, epsilon=epsilon, delta=delta)
         step = float(schedule.step_size) if isinstance(schedule.step_size, float) else _step(method, task)
         reason = f"{method.rounds} rounds led in turn by {data.clients} parties"
-        return Draft(method=replace(method, step_size=step), reason=reason)
+        return Draft(method=replace(method, step_size=step), reason=reason, passes=method.rounds * method.rate)
 
     def grid(self, method: Method, task: Task) -> int:
         """Return the exponent of the finest grid on which float64 holds the sum of all records' gradients exactly."""
-        found = _simfl(method)
+        found = expected(SimFL, method)
         most = found.noise_std * math.sqrt(task.data.clients)
         return choose_grid(task.data.records * found.clip, found.noise_std, most)
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> SimFL:
         """Return the same rounds with the noise for another target."""
-        found, target = _simfl(method), task.target
+        found, target = expected(SimFL, method), task.target
         seen = replace(found, noise_multiplier=1.0).mechanism(target.adversary, task.data.clients, target.neighbours)
         factor, _ = calibrate(seen, epsilon=epsilon, delta=delta)
         return replace(found, noise_multiplier=factor)
@@ -91,10 +90,5 @@ def _check_schedule(task: Task) -> None:
         require(not isinstance(given, tuple), f"schedule.{name}", "be one number for simfl", given)
 
 
-def _simfl(method: Method) -> SimFL:
-    if not isinstance(method, SimFL):
-        raise BadValue(f"A plan for simfl was expected, and it is for {method.kind}.")
-    return method
-
-
 REQUEST = SimFLRequest
+NO_CHOICE = "It has no segments."

@@ -14,6 +14,7 @@ import numpy as np
 from fedveil.account.compare import account_for
 from fedveil.account.grid import Grid
 from fedveil.algorithms.base import EveryModelSeen, Tabled
+from fedveil.algorithms.setup import Setup
 from fedveil.algorithms.share_words import Row
 from fedveil.checks import require
 from fedveil.data.records import DataShape
@@ -21,9 +22,6 @@ from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Answer, Bound, Neighbours
 from fedveil.mechanism import Compose, Gaussian, Mechanism, Repeat, SampledGaussian, with_beside
 from fedveil.model.rounding import rounding_bound
-from fedveil.model.spec import ModelPlan
-from fedveil.target import Target
-from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices, number, whole
 
 _MOST_ROUNDS = 1_000_000
@@ -86,12 +84,13 @@ class SimFL(Tabled, EveryModelSeen):
         """Return what sums are divided by, however many records joined."""
         return self.rate * data.records
 
-    def check(self, data: DataShape, model: ModelPlan, target: Target) -> None:
+    def check(self, setup: Setup) -> None:
         """Refuse unless records are protected, the model enforces the clip, and there are several parties."""
+        data, unit = setup.data, setup.target.unit
         hint = 'Set privacy.unit = "record", or use fedavg, which protects clients.'
-        require(target.unit == "record", "privacy.unit", "be record for simfl", target.unit, hint)
+        require(unit == "record", "privacy.unit", "be record for simfl", unit, hint)
         require(data.clients >= 2, "clients", "be at least two for simfl, which has no server", data.clients)
-        least = model.constants(data.bound).lipschitz
+        least = setup.model.constants(data.bound).lipschitz
         require(self.clip >= least, "simfl.clip", f"be at least the gradient bound, {least}", self.clip)
 
     def seen_by(self, party: int, parties: int, neighbours: Neighbours) -> Mechanism:
@@ -131,37 +130,30 @@ class SimFL(Tabled, EveryModelSeen):
         """False: a rotating leader takes the place of a server."""
         return False
 
-    def check_shares(self, trust: Trust, exponent: int, data: DataShape, model: ModelPlan, target: Target) -> None:
+    def check_shares(self, setup: Setup, exponent: int) -> None:
         """Refuse any stated trust, since there is no server."""
         raise BadValue(f"[trust] must be left out for {self.kind}: it has no server to be trusted or not.")
 
-    def traffic(self, data: DataShape, target: Target, trust: Trust, together: bool) -> tuple[int, int, int]:
+    def traffic(self, setup: Setup, together: bool) -> tuple[int, int, int]:
         """Return the traffic: all parties but the leader send in every round."""
-        return self.rounds * (data.clients - 1), self.rounds, data.clients
+        return self.rounds * (setup.data.clients - 1), self.rounds, setup.data.clients
 
-    def average_noise(self, sizes: Indices, data: DataShape, target: Target, trust: Trust) -> float | None:
+    def average_noise(self, sizes: Indices, setup: Setup) -> float | None:
         """Return the noise of all parties over the divisor."""
-        return self.noise_std * math.sqrt(data.clients) / (self.rate * data.records)
+        return self.noise_std * math.sqrt(setup.data.clients) / self.divisor(setup.data)
 
-    def cohorts(self, data: DataShape, target: Target) -> Sequence[int]:
+    def cohorts(self, setup: Setup) -> Sequence[int]:
         """Return all parties, for every round."""
-        return [data.clients] * self.total
+        return [setup.data.clients] * self.total
 
-    def answer(
-        self,
-        adversary: Adversary,
-        data: DataShape,
-        target: Target,
-        delta: float,
-        trust: Trust = CENTRAL,
-        beside: Gaussian | None = None,
-    ) -> Answer:
+    def answer(self, adversary: Adversary, setup: Setup, delta: float, beside: Gaussian | None = None) -> Answer:
         """Compose over the rounds; against a curious party, also give the guarantee for each party's own view."""
-        seen = with_beside(self.mechanism(adversary, data.clients, target.neighbours), beside)
+        parties, neighbours = setup.data.clients, setup.target.neighbours
+        seen = with_beside(self.mechanism(adversary, parties, neighbours), beside)
         found = account_for(seen, delta=delta)
         if adversary != "curious-client" or beside is not None:
             return found
-        rows = [self._row(group, data.clients, target, delta) for group in self.groups(data.clients)]
+        rows = [self._row(group, parties, neighbours, delta) for group in self.groups(parties)]
         return replace(found, bounds=(*found.bounds, *rows))
 
     def groups(self, parties: int) -> list[range]:
@@ -169,8 +161,8 @@ class SimFL(Tabled, EveryModelSeen):
         more = self.rounds % parties
         return [group for group in (range(more), range(more, parties)) if len(group)]
 
-    def _row(self, group: range, parties: int, target: Target, delta: float) -> Bound:
-        epsilon = account_for(self.seen_by(group[0], parties, target.neighbours), delta=delta).epsilon
+    def _row(self, group: range, parties: int, neighbours: Neighbours, delta: float) -> Bound:
+        epsilon = account_for(self.seen_by(group[0], parties, neighbours), delta=delta).epsilon
         # A statement about these parties, not about the worst one, so it must not be used as the certificate.
         return Bound(name=_name(group), status="comparison", reason=self.received(group[0], parties), epsilon=epsilon)
 
@@ -182,64 +174,57 @@ class SimFL(Tabled, EveryModelSeen):
             f"was sent the model in the other {self.rounds - led} rounds"
         )
 
-    def grid(
-        self,
-        exponent: int,
-        adversary: Adversary,
-        data: DataShape,
-        model: ModelPlan,
-        target: Target,
-        trust: Trust = CENTRAL,
-    ) -> Grid:
+    def grid(self, adversary: Adversary, setup: Setup, exponent: int) -> Grid:
         """Return what the grid costs.
 
         Every party's sum is rounded once a round, and a sum of rounded normals is as good as a rounded normal.
         """
-        parties = data.clients
+        parties = setup.data.clients
         once = Grid.of(
             exponent=exponent,
-            dimension=model.loss.size(data.features),
+            dimension=setup.dimension,
             noise=np.full(self.rounds, self.noise_std / math.sqrt(parties)),
             lipschitz=np.zeros(self.rounds),
-            errors=np.full(self.rounds, self._float_error(data, model)),
+            errors=np.full(self.rounds, self._float_error(setup)),
         )
         return replace(once, total_variation=min(1.0, once.total_variation * parties))
 
-    def _float_error(self, data: DataShape, model: ModelPlan) -> float:
+    def _float_error(self, setup: Setup) -> float:
         """Return the float error of one party's sum."""
+        data, model = setup.data, setup.model
         raw, rows = model.loss.constants(data.bound, model.clip), data.largest_client
         average = rounding_bound(
             rows=rows,
             features=data.features,
             lipschitz=max(raw.lipschitz, self.clip),
             smoothness=raw.smoothness,
-            radius=self.radius(data, model),
+            radius=self.radius(setup),
             outputs=model.loss.outputs,
         )
         return average * rows
 
-    def radius(self, data: DataShape, model: ModelPlan) -> float:
+    def radius(self, setup: Setup) -> float:
         """Return the stated radius, or one too large to be reached by steps and noise in practice."""
-        if model.radius is not None:
-            return model.radius
-        noise = 10 * self.noise_std * math.sqrt(data.clients * model.loss.size(data.features))
+        if setup.model.radius is not None:
+            return setup.model.radius
+        data = setup.data
+        noise = 10 * self.noise_std * math.sqrt(data.clients * setup.dimension)
         travel = self.step_size / (1 - self.momentum) * (data.records * self.clip + noise) / self.divisor(data)
         return 2.0 ** math.ceil(math.log2(self.rounds * travel))
 
-    def assumptions(
-        self, adversary: Adversary, data: DataShape, model: ModelPlan, target: Target, trust: Trust = CENTRAL
-    ) -> Sequence[Row]:
+    def assumptions(self, adversary: Adversary, setup: Setup) -> Sequence[Row]:
         """Return the assumptions: clipping, noise, sampling, and what this observer has seen."""
+        divisor = f"{self.divisor(setup.data):.12g} records"
         everyone = "drawn for every party and round, also when none of its records joins"
         rows = [
             ("gradient bound", f"{self.clip:.12g}", "every record's gradient is clipped to it before it is added"),
-            ("fixed divisor", f"{self.divisor(data):.12g} records", "sums divide by it, however many records join"),
+            ("fixed divisor", divisor, "sums divide by it, however many records join"),
             ("noise of a party's sum", f"{self.noise_std:.12g}", everyone),
         ]
         if self.rate < 1:
             how = "drawn by the party from the run's key, never told to anybody"
             rows.append(("secret records", f"{self.rate:.6g} of them, poisson", how))
-        return [*rows, *self._observer_rows(adversary, data.clients)]
+        return [*rows, *self._observer_rows(adversary, setup.data.clients)]
 
     def _observer_rows(self, adversary: Adversary, parties: int) -> list[Row]:
         honest = ("every party adds its noise", "no colluders", "declared: so in this process")
@@ -256,13 +241,14 @@ class SimFL(Tabled, EveryModelSeen):
             case _:
                 return [("messages between parties stay between them", "declared", "declared"), honest]
 
-    def facts(self, data: DataShape, target: Target) -> Sequence[tuple[str, str]]:
+    def facts(self, setup: Setup) -> Sequence[tuple[str, str]]:
         """Return facts about turns, steps and noise."""
+        parties = setup.data.clients
         joined = "all" if self.rate == 1 else f"{100 * self.rate:.4g}% of the"
         return [
             ("server", "none: the parties lead in turn"),
-            ("rounds", f"{self.rounds:,}, each party leads {self.leads(data.clients - 1, data.clients):,} or one more"),
-            ("a round uses", f"{joined} records of {data.clients:,} parties"),
+            ("rounds", f"{self.rounds:,}, each party leads {self.leads(parties - 1, parties):,} or one more"),
+            ("a round uses", f"{joined} records of {parties:,} parties"),
             ("step", f"{self.step_size:.4g}, momentum {self.momentum:.4g}"),
             ("noise multiplier of a party", f"{self.noise_multiplier:.4g}"),
         ]

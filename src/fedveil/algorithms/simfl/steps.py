@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedveil.algorithms.base import expected
 from fedveil.algorithms.projection import project
 from fedveil.algorithms.simfl.method import SimFL
 from fedveil.algorithms.trained import Tick, Trained
 from fedveil.checks import require
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.model.loss import Loss
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
@@ -106,6 +106,4 @@ def parties_of(plan: Plan, records: Records) -> list[Party]:
 
 def simfl_of(plan: Plan) -> SimFL:
     """Return the plan's method, which must be SimFL."""
-    if not isinstance(plan.method, SimFL):
-        raise BadValue(f"The plan must be for simfl here, and it is for {plan.method.kind}.")
-    return plan.method
+    return expected(SimFL, plan.method)

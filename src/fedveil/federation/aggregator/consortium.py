@@ -1,6 +1,7 @@
 """The sites of a run as the aggregator knows them: the clients of each, their records, and one numbering for all."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,27 @@ def consortium(described: Mapping[str, Content]) -> Consortium:
     values = [said.values for said in described.values()]
     places = next((word for word in _NAMED if any(said.get("places") == word for said in values)), None)
     blank = any(said.get("blank_rows") is True for said in values)
-    return Consortium(members, shape, owner_of, places, blank)
+    held = _held(described, members, first_client)
+    largest = {} if held is None else {"largest_client": int(held.max()), "smallest_client": int(held.min())}
+    counted = None if held is None else replace(shape, records=int(held.sum()), **largest)
+    return Consortium(members, shape, owner_of, places, blank, counted, held)
+
+
+def _held(described: Mapping[str, Content], members: Mapping[str, Member], clients: int) -> Indices | None:
+    """Return how many records each client holds out; None where no site does."""
+    stated = {name: "held" in said.rows for name, said in described.items()}
+    if not any(stated.values()):
+        return None
+    hint = "State [data.held_out] in the data files of all sites, or of none."
+    others = sorted(name for name, own in stated.items() if not own)
+    require(not others, "The sites", "all hold records out, or none", f"none at {others}", hint)
+    found = np.zeros(clients, dtype=np.int64)
+    for name, said in described.items():
+        sizes = _sizes(said, name, "held")
+        own = members[name].clients
+        require(sizes.size == own.size, f"The clients of {name}", f"hold records out, all {own.size}", sizes.size)
+        found[own] = sizes
+    return found
 
 
 def _kind(said: Content) -> tuple[int, int, float]:
@@ -71,8 +92,8 @@ def _kind(said: Content) -> tuple[int, int, float]:
         raise BadValue("A site's description must state features, classes and bound.") from error
 
 
-def _sizes(said: Content, name: str) -> Indices:
-    sizes: Any = said.rows.get("sizes")
+def _sizes(said: Content, name: str, key: str = "sizes") -> Indices:
+    sizes: Any = said.rows.get(key)
     right = sizes is not None and sizes.dtype == np.int64 and sizes.size >= 1
     right = right and bool(np.all((sizes >= 1) & (sizes <= _MOST)) and float(sizes.astype(np.float64).sum()) <= _MOST)
     rule = f"have at least one record each, and all together at most {_MOST}"

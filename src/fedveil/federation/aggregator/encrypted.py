@@ -18,6 +18,7 @@ from fedveil.federation.aggregator.refusals import reason
 from fedveil.federation.aggregator.serving import least
 from fedveil.federation.agreements.consents import majority
 from fedveil.federation.agreements.encrypted import parameters_of
+from fedveil.federation.agreements.turns import length_of
 from fedveil.run.files import write_atomically
 from fedveil.sums.homomorphic.roles import Adder
 from fedveil.sums.seam import Whole
@@ -37,7 +38,7 @@ class Asks(Protocol):
 
 def adder_of(serving: Serving, public: bytes, turn: int) -> Adder:
     """Return an empty sum; refuse a key that does not fit the plan."""
-    return Adder.open(public, parameters_of(serving.plan), turn=turn, size=serving.plan.dimension)
+    return Adder.open(public, parameters_of(serving.plan), turn=turn, size=length_of(serving.plan, turn))
 
 
 def weight(answer: Answer) -> int:
@@ -122,7 +123,7 @@ def right(serving: Serving, turn: int, site: str, answer: Answer, empty: Adder) 
         return "consent" in answer.content.blocks
     if answer.kind == "opened":
         total = answer.content.rows.get("total")
-        return total is not None and total.dtype == np.int64 and total.shape == (serving.plan.dimension,)
+        return total is not None and total.dtype == np.int64 and total.shape == (length_of(serving.plan, turn),)
     own = {str(client) for client in serving.clients(turn, site)}
     if answer.kind != "encrypted" or not answer.content.blocks or not set(answer.content.blocks) <= own:
         return False

@@ -18,13 +18,17 @@ from fedveil.algorithms.acting import Relay
 from fedveil.algorithms.registry import acts_of
 from fedveil.checks import require
 from fedveil.data.load import Loaded
-from fedveil.data.preparation import Preparation
-from fedveil.data.records import Records
+from fedveil.data.preparation import Labels
 from fedveil.federation.aggregator.consortium import consortium
+from fedveil.federation.aggregator.described import Described, described_by
+from fedveil.federation.aggregator.evaluating import EvaluatedServer, check_evaluated, counted_held
+from fedveil.federation.aggregator.held import Held, keep_rule, kept_rule
 from fedveil.federation.aggregator.late_windows import LateWindows
 from fedveil.federation.aggregator.post import Post
+from fedveil.federation.aggregator.preparing import MeasuredServer, planned_outline
 from fedveil.federation.aggregator.refusals import ask_all, never
 from fedveil.federation.aggregator.round_sums import RoundSums
+from fedveil.federation.agreements.terms import carried_by_sites
 from fedveil.files import public_folder
 from fedveil.ledger import Ledger
 from fedveil.ledger.costs import cost_of
@@ -32,11 +36,15 @@ from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.limits import ENVELOPE
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.plan import Plan, read_plan, write_plan
+from fedveil.prepare.columns import Outline
+from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fedveil.run.conduct import Progress, System, model_file
 from fedveil.run.ending import LAST, destroy_secrets, has_released, written_metrics
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
-from fedveil.run.measure import measure, published
+from fedveil.run.measure import measure, plain, published
+from fedveil.run.model_file import model_file
+from fedveil.run.system import Progress, System
 from fedveil.study import Study
 from fedveil.trust import Trust
 from fedveil.wire.content import Content
@@ -46,18 +54,13 @@ _ATTEMPT: Final = 2**32  # most envelopes that one start of the aggregator may s
 _HELLO: Final = 120.0  # seconds in which sites must introduce themselves, before there is a plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Held:
-    """Records that the aggregator may measure on, whether they are public, and how they were made, if it knows."""
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A model that is ready for its release; ``learned`` and ``told``: what was measured before and after training."""
 
-    records: Records | None = None
-    public: bool = True
-    preparation: Preparation | None = None
-
-    @property
-    def count(self) -> int:
-        """Number of records, zero if there are none."""
-        return 0 if self.records is None else len(self.records)
+    model: Any
+    learned: LearnedPreparation | None = None
+    told: Callable[[Labels | None], dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +85,7 @@ def check_folder(folder: Path, resume: bool) -> None:
 def check_carried(plan: Plan) -> None:
     """Refuse a plan that sites cannot carry out together."""
     hint = "Add a [trust] table to the study: every site adds its own share of the noise."
-    stated = plan.trust.shared or acts_of(plan.method.kind).relay is not None
-    require(stated, "The study", "say whom the sites trust", None, hint)
+    require(carried_by_sites(plan), "The study", "say whom the sites trust", None, hint)
     hint = "Leave speeds, jitter, delay and loss out: a real network has its own."
     require(plan.method.waits, "algorithm", "let clients wait for each other across sites", "a network", hint)
     most = ENVELOPE // 16  # leaves as many bytes again for everything around the model
@@ -96,9 +98,7 @@ def together(study: Study, members: Consortium) -> Study:
     A curious site sees what all of its clients see.
     """
     most = max(member.clients.size for member in members.members.values())
-    if not study.trust.shared or most <= study.trust.hand:
-        return study
-    return replace(study, trust=replace(study.trust, together=most))
+    return replace(study, trust=study.trust.joined(most))
 
 
 def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
@@ -146,45 +146,64 @@ class Federation:
             if has_released(self.folder):  # stopped between the release and the certificate
                 self._end()
                 return written_metrics(self.folder)
-            members = self._members()
-            plan = self._plan(members)
+            members, described = self._members()
+            plan, outline = self._plan(members, described)
             with Ledger.open(self._books(), self._fingerprint, urandom=self.system.random) as ledger:
                 books = Transaction(ledger, self.begun.run, moment(plan, self.system.now()))
                 books.charge(plan, caps=caps_of(self.study.books, self.study.target))
                 entropy = self._entropy(plan)
-                model = self._model(plan, members, entropy)
-                return self._release(plan, model, entropy, books)
+                trained = self._train(plan, members, entropy, outline)
+                keep_rule(self.folder, described, trained.learned)
+                return self._release(plan, trained, entropy, books)
 
-    def _model(self, plan: Plan, members: Consortium, entropy: Entropy) -> Any:
+    def _train(self, plan: Plan, members: Consortium, entropy: Entropy, outline: Outline | None) -> "Trained":
+        """Return the released model, and what was learned before and after it was trained, if anything was."""
         acts = acts_of(plan.method.kind)
+        server = None if acts.serve is None else acts.serve(plan, members, entropy)
+        measured = None if outline is None else MeasuredServer(plan, members, outline, server)
+        first = measured or server
+        numbers = {site: {"numbers": member.clients} for site, member in members.members.items()}
+        self._propose(plan, numbers.__getitem__ if first is None else first.proposal)
         if acts.relay is not None:
-            self._propose(plan, lambda site: {"numbers": members.members[site].clients})
-            return self._relayed(plan, acts.relay)
-        assert acts.serve is not None  # noqa: S101  an algorithm has a server or a relay
-        server = acts.serve(plan, members, entropy)
-        self._propose(plan, server.proposal)
-        return self._rounds(plan, members, server)
+            learned = None if measured is None else measured.learned(self._rounds(plan, members, measured))
+            return Trained(self._relayed(plan, acts.relay), learned)
+        assert server is not None  # noqa: S101  an algorithm has a server or a relay
+        if plan.trust.patience is not None:
+            return Trained(self._windows(plan, members, server))
+        whole = measured or server
+        if plan.evaluation is None:
+            stand = self._rounds(plan, members, whole)
+            return Trained(whole.model(stand), None if measured is None else measured.learned(stand))
+        counting = EvaluatedServer(plan, members, whole)
+        stand = self._rounds(plan, members, counting)
+        learned = None if measured is None else measured.learned(counting.before(stand))
+        return Trained(counting.model(stand), learned, lambda labels: counting.told(stand, labels))
 
-    def _members(self) -> Consortium:
+    def _members(self) -> tuple[Consortium, Described]:
         """Return what the sites say about themselves, as kept at the first start, since the data of a run do not
         change.
         """
         path = self.folder / "private" / "members"
         if path.exists():
             kept = Content.read(path.read_bytes())
-            return consortium({name: Content.read(block) for name, block in kept.blocks.items()})
+            said = {name: Content.read(block) for name, block in kept.blocks.items()}
+            return consortium(said), described_by(said)
         asked = {site: Content() for site in self.cards}
         found = ask_all(self.post, "hello", asked, _HELLO, "here")
         said = {site: answer.content for site, answer in found.items()}
-        made = consortium(said)
+        made = consortium(said), described_by(said)
         write_atomically(path, Content(blocks={site: content.write() for site, content in said.items()}).write())
         return made
 
-    def _plan(self, members: Consortium) -> Plan:
-        path = self.folder / "plan.toml"
-        planned = together(self.study, members).planned(members.shape, self.held.count, self.held.public)
+    def _plan(self, members: Consortium, described: Described) -> tuple[Plan, Outline | None]:
+        path, study = self.folder / "plan.toml", together(self.study, members)
+        preparation, outline, shape = planned_outline(study, described.outline, members.shape)
+        theirs = counted_held(study, members, self.held.count)
+        count, public = (self.held.count, self.held.public) if theirs is None else (theirs.records, False)
+        planned = study.planned(shape, count, public, preparation, theirs, joint=True)
         plan = members.stated(planned.plan)
         check_carried(plan)
+        check_evaluated(plan)
         relay = acts_of(plan.method.kind).relay
         if relay is not None:
             relay.check_parties(members)
@@ -196,7 +215,7 @@ class Federation:
             hint = "Or begin in another folder."
             require(begun == plan, "The study", f"give the plan that was begun, {begun.hash}", plan.hash, hint)
         write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
-        return plan
+        return plan, outline
 
     def _books(self) -> Path:
         """Return the path of the books. The aggregator has no data, so there is no default place beside them."""
@@ -225,6 +244,8 @@ class Federation:
         values: dict[str, Any] = {"plan": plan.hash}
         if plan.seeded:
             values["seed"] = self.study.seed
+        if self.study.prepare is not None and plan.preparation is not None:
+            values |= {"components": self.study.prepare.components, "whiten": self.study.prepare.whiten}
         blocks = {"plan": write_plan(plan).encode()}
         seconds = plan.trust.timeout
         if _outside(plan) and self.holder is not None:
@@ -244,21 +265,27 @@ class Federation:
         log = self.folder / "private" / "relayed"
         return relay.model(plan, list(self.cards), ask, log, lambda turn: tick(turn, plan.method.total))
 
-    def _rounds(self, plan: Plan, members: Consortium, server: Serving) -> Any:
-        """Run all rounds and return the last model; the state is on the disk before the next question leaves."""
-        private, mark = self.folder / "private", sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
-        tick = self._ticking(plan)
-        if plan.trust.patience is not None:
-            windows = LateWindows(
-                server=server,
-                members=members,
-                trust=plan.trust,
-                post=self.post,
-                private=private,
-                mark=mark,
-                tick=tick,
-            )
-            return windows.model()
+    def _windows(self, plan: Plan, members: Consortium, server: Serving) -> Any:
+        """Run all windows of sites that do not wait for each other, and return the last model."""
+        return LateWindows(
+            server=server,
+            members=members,
+            trust=plan.trust,
+            post=self.post,
+            private=self.folder / "private",
+            mark=self._mark(plan),
+            tick=self._ticking(plan),
+        ).model()
+
+    def _mark(self, plan: Plan) -> str:
+        return sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
+
+    def _rounds(self, plan: Plan, members: Consortium, server: Serving) -> Standing:
+        """Run all rounds and return the last state, which is on the disk before the next question leaves.
+
+        What a preparation has learned is told to the sites before training begins, and again after a restart.
+        """
+        private, mark, tick = self.folder / "private", self._mark(plan), self._ticking(plan)
         sums = RoundSums(
             server=server,
             trust=plan.trust,
@@ -272,12 +299,18 @@ class Federation:
         path = private / "checkpoint"
         found = load_checkpoint(path, plan=mark, run=self.begun.run)
         stand = server.begin() if found is None else Standing(found.round, np.array(found.state, dtype=np.float64))
-        while stand.round < server.last:
+        first = server.then if isinstance(server, EvaluatedServer) else server
+        told = not isinstance(first, MeasuredServer)
+        while not told or stand.round < server.last:
+            if isinstance(first, MeasuredServer) and not told and stand.round >= first.rounds:
+                sums.tell_learned(first.sums(stand))
+                told = True
+                continue
             stand = server.advance(stand, sums.sum(stand))
             mine = Checkpoint(plan=mark, run=self.begun.run, round=stand.round, state=stand.row, counts={})
             save_checkpoint(path, mine)
             tick(stand.round, server.last)
-        return server.model(stand)
+        return stand
 
     def _ticking(self, plan: Plan) -> Callable[[int, int], None]:
         """Return a function that reports the progress to the watcher: rounds done, and rounds in all."""
@@ -292,12 +325,19 @@ class Federation:
 
         return tick
 
-    def _release(self, plan: Plan, model: Any, entropy: Entropy, books: Transaction) -> dict[str, Any]:
+    def _release(self, plan: Plan, trained: "Trained", entropy: Entropy, books: Transaction) -> dict[str, Any]:
         """Record the release, then publish the model, then tell the sites."""
-        metrics = self._metrics(plan, model, entropy)
-        data = model_file(plan, model)
-        also = ["metrics.json"] if metrics["test"] else []
+        model, learned = trained.model, trained.learned
+        metrics = self._metrics(plan, model, entropy, learned)
+        if trained.told is not None:
+            rule = self.held.preparation or kept_rule(self.folder)
+            metrics["evaluation"] = plain(trained.told(None if rule is None else rule.labels))
+        data = model_file(plan, model, learned)
+        also = ["metrics.json"] if metrics["test"] or trained.told is not None else []
+        also += [] if learned is None else [PREPARATION]
         books.release(data, also=also)
+        if learned is not None:
+            write_atomically(self.folder / PREPARATION, learned.text().encode(), mode=PUBLIC)
         write_atomically(self.folder / "model.npz", data, mode=PUBLIC)
         text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
         write_atomically(self.folder / "metrics.json", text.encode(), mode=PUBLIC)
@@ -306,8 +346,8 @@ class Federation:
         self._end()
         return metrics
 
-    def _metrics(self, plan: Plan, model: Any, entropy: Entropy) -> dict[str, Any]:
-        held = self.held.records
+    def _metrics(self, plan: Plan, model: Any, entropy: Entropy, learned: LearnedPreparation | None) -> dict[str, Any]:
+        held = self.held.rows(learned)
         if held is None:
             task = "classification" if plan.data.classes else "regression"
             return {"format": 1, "task": task, "test": None, "baselines": {}}
@@ -318,7 +358,7 @@ class Federation:
             test_public=self.held.public,
             dropped_rows=0,
             feature_names=(),
-            preparation=self.held.preparation,
+            preparation=self.held.preparation if self.held.cells is None else kept_rule(self.folder),
         )
         return published(plan, measure(plan, loaded, model, entropy), self.folder / "private")
 
@@ -336,11 +376,13 @@ class Federation:
 
         A key holder is told without the model, and destroys its key.
         """
-        asked = {site: Content(blocks={"model": data}) for site in self.cards}
+        learned = self.folder / PREPARATION
+        blocks = {"model": data, **({"preparation": learned.read_bytes()} if learned.exists() else {})}
+        asked = {site: Content(blocks=blocks) for site in self.cards}
         plan = read_plan((self.folder / "plan.toml").read_text(encoding="utf-8"))
         if _outside(plan) and self.holder is not None:
             asked[self.holder.name] = Content()
-        seconds = plan.trust.timeout if plan.trust.shared else _HELLO
+        seconds = plan.trust.timeout if plan.method.served else _HELLO
         found = self.post.ask("finish", 0, asked, seconds, lambda _, answer: answer.kind == "recorded", never)
         if len(found) == len(asked):
             (self.folder / "private" / "released").unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from fedveil.wire.keys import Card, Identity
 
 PAUSE: Final = 0.2  # seconds between two polls
 AGAIN: Final = 3.0  # seconds before a site that failed, but is needed, is asked again
+SILENT: Final = 30.0  # seconds after which a question may have been lost on its way; doubled with every try
 
 
 class Carrier(Protocol):
@@ -85,25 +86,31 @@ class Post:
         """Ask these sites the same kind of question and return the answers that came in time.
 
         ``right``: whether an answer is acceptable; others count as no answer. The call ends when no site is awaited and
-        the answers are ``enough``; if they are not enough, the missing sites are asked again.
+        the answers are ``enough``; if they are not enough, the missing sites are asked again. A silent site is asked
+        again too, more and more rarely: a node that was replaced has lost the question, and nobody reports that.
         """
         end, found = self.clock.seconds() + timeout, dict[str, Answer]()
         waiting: list[Sent] = []
-        tried: dict[str, float] = {}
+        tried: dict[str, list[float]] = {}  # when each site was asked
         while True:
             now = self.clock.seconds()
-            missing = set(contents) - set(found) - {sent.site for sent in waiting}
-            ready = [site for site in contents if site in missing and now - tried.get(site, -AGAIN) >= AGAIN]
-            if ready and (not enough(found) or any(site not in tried for site in ready)):
+            silent = {sent.site for sent in waiting}
+            asked = [
+                site
+                for site in contents
+                if site not in found and _is_due(now, tried.get(site, []), site in silent, enough(found))
+            ]
+            if asked:
                 online = self.carrier.online()
-                for site in ready:
+                for site in asked:
                     if site in online:
-                        tried[site] = now
+                        tried.setdefault(site, []).append(now)
                         waiting.append(self.send(kind, turn, site, contents[site], online[site], max(end - now, 1.0)))
             for sent, answer in self.collect(waiting, right):
                 waiting.remove(sent)
                 if answer is not None:
                     found[sent.site] = answer
+            waiting = [sent for sent in waiting if sent.site not in found]
             if len(found) == len(contents) or (not waiting and tried and enough(found)):
                 return found
             if self.clock.seconds() >= end:
@@ -151,6 +158,18 @@ class Post:
             return Answer(head.kind, Content.read(opened.body))
         except Refused:
             return None
+
+
+def _is_due(now: float, tried: Sequence[float], silent: bool, enough: bool) -> bool:
+    """Return whether a site without an answer is to be asked now.
+
+    ``tried``: when it was asked; ``silent``: whether such a question is still on its way.
+    """
+    if not tried:
+        return True
+    if silent:
+        return now - tried[-1] >= SILENT * 2.0 ** (len(tried) - 1)
+    return not enough and now - tried[-1] >= AGAIN
 
 
 def _digest(envelope: bytes) -> str:

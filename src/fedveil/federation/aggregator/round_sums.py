@@ -6,18 +6,21 @@ from pathlib import Path
 from typing import final
 
 from fedveil.algorithms.across_sites import Serving, Standing
+from fedveil.errors import TooFewSurvivors
 from fedveil.federation.aggregator import encrypted as encrypted_server
 from fedveil.federation.aggregator import masked as masked_server
 from fedveil.federation.aggregator.post import Answer, Post
-from fedveil.federation.aggregator.refusals import SiteRefused, ask_all
+from fedveil.federation.aggregator.refusals import SiteRefused, ask_all, never, reason
 from fedveil.federation.aggregator.serving import count, least, right, summed
 from fedveil.federation.agreements.encrypted import maker_of
 from fedveil.federation.agreements.enrolment import roster_of
+from fedveil.federation.agreements.turns import server_of
 from fedveil.federation.agreements.vouched_key import public_of
 from fedveil.run.files import write_atomically
 from fedveil.sums.homomorphic.roles import Adder
 from fedveil.sums.seam import Whole
 from fedveil.trust import Trust
+from fedveil.values import Vector
 from fedveil.wire.content import Content
 from fedveil.wire.keys import Card
 
@@ -49,13 +52,34 @@ class RoundSums:
 
     def sum(self, stand: Standing) -> Whole:
         """Return the sum of the next round over those who answered in time."""
-        match self.trust.server:
+        match server_of(self.server.plan, stand.round):
             case "secure-aggregation":
                 return self._masked(stand)
             case "homomorphic":
                 return self._encrypted(stand)
             case _:
                 return self._open(stand)
+
+    def tell_learned(self, sums: Vector) -> None:
+        """Tell every site what the sums of the preparation were; as many clients as a round needs must know them."""
+        server = self.server
+        said = self.post.ask(
+            "learned",
+            0,
+            {site: Content(rows={"sums": sums}) for site in self.cards},
+            self.trust.timeout,
+            lambda _, answer: answer.kind in ("prepared", "refused"),
+            never,
+        )
+        refused = {site: answer for site, answer in said.items() if answer.kind == "refused"}
+        for site in sorted(refused):
+            raise SiteRefused(f"Site {site} refuses: {reason(refused[site])}. Go on with --resume.")
+        known, needed = sum(len(server.clients(0, site)) for site in said), least(server, 0)
+        if not known >= needed:
+            raise TooFewSurvivors(
+                f"The sites of {known} clients know what the preparation has learned, and {needed} must. What was"
+                " charged stays charged; go on with --resume when the sites are back."
+            )
 
     def _open(self, stand: Standing) -> Whole:
         server, turn = self.server, stand.round

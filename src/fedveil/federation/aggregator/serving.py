@@ -7,6 +7,7 @@ import numpy as np
 from fedveil.algorithms.across_sites import Serving
 from fedveil.errors import TooFewSurvivors
 from fedveil.federation.aggregator.post import Answer
+from fedveil.federation.agreements.turns import length_of
 from fedveil.sums.exact import squared_norm
 from fedveil.sums.seam import Whole
 
@@ -20,7 +21,7 @@ def right(serving: Serving, turn: int, site: str, answer: Answer) -> bool:
     if answer.kind != "update" or total is None or not isinstance(clients, list) or not clients:
         return False
     known = all(type(client) is int for client in clients) and set(clients) <= serving.clients(turn, site)
-    shaped = total.dtype == np.int64 and total.shape == (serving.plan.dimension,)
+    shaped = total.dtype == np.int64 and total.shape == (length_of(serving.plan, turn),)
     if not (known and len(set(clients)) == len(clients) and shaped):
         return False
     limit = serving.limit(turn, site, clients)
@@ -45,7 +46,7 @@ def summed(serving: Serving, turn: int, answers: Mapping[str, Answer]) -> Whole:
             f"Round {turn + 1} has the answers of {count(answers)} clients and needs {needed}: its sum may lack noise"
             " and is not used. What was charged stays charged; go on with --resume when the sites are back."
         )
-    total = np.zeros(serving.plan.dimension, dtype=np.int64)
+    total = np.zeros(length_of(serving.plan, turn), dtype=np.int64)
     for site in sorted(answers):
         # modulo 2**64, as in every other way of adding up
         total += answers[site].content.rows["total"].astype(np.int64)

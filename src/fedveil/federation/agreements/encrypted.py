@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
+from fedveil.federation.agreements.turns import all_floors
 from fedveil.plan import Plan
-from fedveil.run.sums import floors_of
 from fedveil.sums.homomorphic.parameters import Parameters, parameters_for
 
 KEY_FILE: Final = "sums.key"  # in a site's private folder during the run: the key that opens sums
@@ -12,7 +12,7 @@ KEY_FILE: Final = "sums.key"  # in a site's private folder during the run: the k
 
 def parameters_of(plan: Plan) -> Parameters:
     """Return the parameters for all rounds, chosen for the round with the most clients."""
-    return parameters_for(max(most for most, _ in floors_of(plan)))
+    return parameters_for(max(most for most, _ in all_floors(plan)))
 
 
 def maker_of(sites: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ masks, because the aggregator names the run and could otherwise choose a name th
 from collections.abc import Mapping
 from hashlib import sha256
 
+from fedveil.federation.agreements.turns import length_of
 from fedveil.plan import Plan
 from fedveil.sums.masks.setting import Setting
 from fedveil.theory.neighbours import least_neighbours
@@ -31,7 +32,7 @@ def setting_of(plan: Plan, run: str, turn: int, clients: tuple[int, ...], keys: 
         neighbours=neighbours,
         threshold=threshold,
         least=least,
-        length=plan.dimension,
+        length=length_of(plan, turn),
         colluders=trust.colluders,
         identities=() if trust.identities is None else tuple(keys[client] for client in clients),
     )

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from fedveil.algorithms.registry import acts_of
-from fedveil.data.records import Records
+from fedveil.data.records import DataShape
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.tables import read_tables
 from fedveil.wire.content import Content
@@ -26,7 +26,10 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Plan:
     if len(text) > _LONGEST:
         raise Refused("malformed")
     try:
-        _check_code(read_tables(text.decode("utf-8"), "The plan").get("model"), modules)
+        tables = read_tables(text.decode("utf-8"), "The plan")
+        if "tune" in tables:  # a site trains one run, and what it promises is that of a secret choice among several
+            raise Refused("not-by-parts")
+        _check_code(tables.get("model"), modules)
         plan = read_plan(text.decode("utf-8"))
         same = write_plan(plan).encode() == text and plan.hash == proposal.values.get("plan")
     except Refused:
@@ -35,13 +38,16 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Plan:
         raise Refused("malformed") from error
     if not same:
         raise Refused("other-plan")
-    if (
-        plan.preparation is not None
-    ):  # a site knows no measurements, so nobody may ask it to train as if it had made them
-        raise Refused("not-by-parts")
-    if not (plan.trust.shared or acts_of(plan.method.kind).relay is not None):
+    if plan.evaluation is not None and (plan.trust.patience is not None or not plan.method.served):
+        raise Refused("not-by-parts")  # there is no round for its sums
+    if not carried_by_sites(plan):
         raise Refused("not-by-parts")
     return plan
+
+
+def carried_by_sites(plan: Plan) -> bool:
+    """Return whether sites can carry out the plan: each adds its clients' noise, or there is no server at all."""
+    return plan.trust.shared or acts_of(plan.method.kind).relay is not None
 
 
 def _check_code(model: Any, modules: Collection[str]) -> None:
@@ -55,11 +61,11 @@ def _check_code(model: Any, modules: Collection[str]) -> None:
         raise Refused("malformed")
 
 
-def fits(plan: Plan, records: Records) -> None:
+def fits(plan: Plan, mine: DataShape) -> None:
     """Refuse unless the plan was made for data like these."""
-    said, mine = plan.data, records.shape
+    said = plan.data
     same = (said.features, said.classes, said.bound) == (mine.features, mine.classes, mine.bound)
     within = said.smallest_client <= mine.smallest_client and mine.largest_client <= said.largest_client
-    together = not plan.trust.shared or mine.clients <= plan.trust.hand
+    together = mine.clients <= plan.trust.hand
     if not (same and within and together and mine.clients <= said.clients and mine.records <= said.records):
         raise Refused("other-data")

@@ -14,7 +14,7 @@ from typing import Final
 
 from cryptography import x509
 
-from fedveil.errors import FedveilError
+from fedveil.errors import FedveilError, why
 from fedveil.federation.deploy.files import LINK, PROXY, RELAY, read_deployment, read_site
 from fedveil.federation.deploy.units import INSIDE
 
@@ -99,7 +99,7 @@ def _authority(path: Path, now: datetime) -> Row:
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
-        return Row("authority", False, f"{path} cannot be used: {error}")
+        return Row("authority", False, f"{path} cannot be used: {why(error)}")
     days = (found.not_valid_after_utc - now).days
     fine = days >= 0
     detail = f"valid for {days} days" if days >= _SOON else f"valid for {days} days only; write a new deployment"
@@ -113,11 +113,11 @@ def _link(host: str, port: int, authority: Path, mark: str = "") -> list[Row]:
             rows = [Row(f"{mark}reach", True, f"{host}:{port}")]
     except OSError as error:
         hint = "Does it run, and is its port open to this machine?"
-        return [Row(f"{mark}reach", False, f"{host}:{port} cannot be reached ({error}). {hint}")]
+        return [Row(f"{mark}reach", False, f"{host}:{port} cannot be reached ({why(error)}). {hint}")]
     try:
         rows.append(Row(f"{mark}TLS", True, _tls(host, port, authority)))
     except (OSError, ssl.SSLError) as error:
-        detail = f"{host}:{port} does not prove itself by {authority.name}: {error}"
+        detail = f"{host}:{port} does not prove itself by {authority.name}: {why(error)}"
         return [*rows, Row(f"{mark}TLS", False, detail)]
     for what, path in (("nodes", "/v1/fleet/pull-messages"), ("tasks", "/v1/runtime/acquire-task")):
         status = _status(host, port, authority, path)
@@ -152,7 +152,7 @@ def _status(host: str, port: int, authority: Path, path: str) -> str:
             secure.sendall(asked.encode("ascii"))
             line = secure.recv(256).split(b"\r\n")[0].decode("ascii", "replace")
     except OSError as error:
-        return f"? ({error})"
+        return f"? ({why(error)})"
     return line.split(" ")[1] if line.startswith("HTTP/") and " " in line else "?"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedveil.checks import require
-from fedveil.errors import BadValue
+from fedveil.errors import BadValue, why
 from fedveil.federation.deploy.certificates import MOST_DAYS, Certified, make_certificates, make_node_key
 from fedveil.federation.deploy.page import page
 from fedveil.federation.deploy.proxy import proxy_configuration
@@ -254,7 +254,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"{path} must be a readable file of a deployment: {error}.") from error
+        raise BadValue(f"{path} must be a readable file of a deployment: {why(error)}.") from error
 
 
 def _write(folder: Path, private: dict[str, bytes], public: dict[str, bytes]) -> None:

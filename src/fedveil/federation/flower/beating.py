@@ -6,7 +6,7 @@ then sleeps. A node or a relay serves many tasks, and the end of one must not en
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import Any, Final
 
 import httpx
@@ -29,6 +29,18 @@ def patient(again: Any, seconds: float | None, over: Callable[[], bool] = lambda
 
 def _is_no(error: Exception) -> bool:
     return isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in _LATER
+
+
+@contextmanager
+def at_most(seconds: float, over: Callable[[], None]) -> Iterator[None]:
+    """Call ``over`` if the block has not been left after so many seconds."""
+    timer = Timer(seconds, over)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

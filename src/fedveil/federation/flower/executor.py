@@ -10,7 +10,6 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, final
 
-import httpx
 from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
@@ -24,10 +23,11 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from fedveil.federation.flower.beating import beating, patient
+from fedveil.federation.flower.beating import at_most, beating, patient
 from fedveil.federation.flower.client_app import relay
 from fedveil.federation.flower.supernode import Naps
 
+_LYING: Final = 30.0  # seconds to fetch a message that lies in the node, on this machine
 _SELDOM: Final = 1.0  # seconds between looks for a task when none has come for long
 _ACQUIRE: Final = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
@@ -67,7 +67,10 @@ class Executor:
             self._naps = Naps()
             try:
                 self._one(found.token)
-            except (httpx.HTTPError, RuntimeError):  # the node says no, or the client was closed: its run has ended
+            except Exception as error:
+                # The node says no, has lost the message, or no longer takes the answer, mostly because the run has
+                # ended meanwhile. Flower has a class of its own for each. The node is replaced; the site goes on.
+                getLogger(__name__).info("A task was given up: %s", type(error).__name__)
                 return False
         else:
             self._naps.sleep(_SELDOM)
@@ -80,8 +83,11 @@ class Executor:
         status, details = SubStatus.COMPLETED, ""
         try:
             # Flower waits up to two hours for a message cut short by the end of its run; closing the client ends that.
+            # So it does where the node itself has lost the message, as after a relay was killed with it: then the link
+            # still counts the task as alive.
             with beating(client, over=client.close):
-                message, context, _, _ = pull_task_input(client)
+                with at_most(_LYING, client.close):
+                    message, context, _, _ = pull_task_input(client)
                 context.node_config["guard"] = str(self.guard)
                 try:
                     reply = relay(message, context)

@@ -37,6 +37,7 @@ from fedveil.federation.flower.network import (
 )
 from fedveil.federation.flower.processes import Processes, Started, free_port
 from fedveil.federation.site.data import write_dealt
+from fedveil.prepare.loading import Unprepared
 
 _READY = "listening"
 _SOCKET = "relay.sock"
@@ -138,21 +139,23 @@ class LocalNetwork:
 
 @contextmanager
 def local_network(
-    records: Records,
+    records: Records | Unprepared,
     sites: int,
     files: Path,
     keep: Path,
     now: datetime,
     options: Sequence[str],
     holder: bool = False,
+    held: Records | None = None,
 ) -> Iterator[LocalNetwork]:
     """Start a link, guards (with ``options``) and nodes; the sites' own records are left in ``keep``.
 
     ``files``: the deployment's keys and the sites' data, created if absent and reused when a trial is resumed.
-    ``holder``: with a third party that holds the key of encrypted sums.
+    ``holder``: with a third party that holds the key of encrypted sums. ``held``: what the clients keep from training.
     """
     names = site_names(sites)
-    dealt = deal_clients(records.clients, names)
+    whole = records.train if isinstance(records, Unprepared) else records
+    dealt = deal_clients(whole.clients, names)
     folder = Path(tempfile.mkdtemp(prefix="fedveil-"))  # a short path, because socket paths must be short
     try:
         port = free_port()
@@ -168,7 +171,7 @@ def local_network(
         with Processes(folder / "flower", folder / "logs") as processes:
             network = LocalNetwork(folder, processes, files, deployment, link, keep, {}, {}, [])
             for site in names:
-                write_dealt(network.place(site) / "data.npz", records, dealt[site])
+                write_dealt(network.place(site) / "data.npz", records, dealt[site], held)
                 network.start_guard(site, options)
             network.start_holder()
             network.start_center()

@@ -1,6 +1,11 @@
-"""A site's data: a file with tables like a study's [data] and [clients], or arrays that a trial gave to it."""
+"""A site's data: a file with tables like a study's [data] and [clients], or arrays that a trial gave to it.
 
-from dataclasses import dataclass
+Where the file leaves open how columns become rows, the site keeps its cells, and a run learns the rule privately.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +14,18 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.load import load
-from fedveil.data.records import Records
-from fedveil.data.spec import Places, Source, Split
-from fedveil.errors import BadValue
-from fedveil.tables import known, read_tables, table
+from fedveil.data.preparation import Preparation
+from fedveil.data.records import DataShape, Records
+from fedveil.data.spec import HeldOut, Places, Source, Split
+from fedveil.errors import BadValue, why
+from fedveil.prepare.columns import Columns, Outline, Words
+from fedveil.prepare.learned import LearnedPreparation, outline_table, read_outline
+from fedveil.prepare.loading import Unprepared, open_columns
+from fedveil.prepare.reading import Reading
+from fedveil.prepare.request import BOUND, PrepareRequest
+from fedveil.tables import filled, known, read_tables, table
 from fedveil.values import Indices
+from fedveil.wire.content import Content
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,10 +37,28 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """The cells of a site's records, in their order, where the rule for rows is to be learned."""
+
+    columns: Columns
+    outline: Outline
+    reading: Reading | None
+
+    def described(self) -> dict[str, bytes]:
+        """What the aggregator is told of the columns: names, types and what the site's file states, but no value."""
+        told = {"outline": outline_table(self.outline)}
+        told |= {} if self.reading is None else {"reading": self.reading.table()}
+        return {"columns": json.dumps(told, sort_keys=True, allow_nan=False).encode()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SiteData:
     """The records of a site, with its own clients numbered from 0.
 
-    ``places``, ``blank_rows``: what the certificate must say about them, as in a plan (fedveil.plan).
+    ``places``, ``blank_rows``: what the certificate must say about them, as in a plan (fedveil.plan). ``cells``: where
+    the rule for rows is to be learned; ``records`` then say whose each record is and what it is to predict, and hold no
+    features. ``rule``: how they were made, where the site's file states it. ``held``: records of the same clients that
+    never train, for a private evaluation; ``held_columns``: their cells, likewise.
     """
 
     records: Records
@@ -36,10 +66,72 @@ class SiteData:
     places: Places | None = None
     blank_rows: bool = False
     raw: RawRows | None = None
+    cells: Cells | None = None
+    rule: Preparation | None = None
+    held: Records | None = None
+    held_columns: Columns | None = None
 
     def fingerprint(self, key: bytes) -> str:
         """Return a keyed fingerprint of all rows of the source as they were read, or of the records of a trial."""
-        return self.records.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
+        return self.records_fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
+
+    def records_fingerprint(self, key: bytes) -> str:
+        """Return a keyed fingerprint of the records, with their cells where there are no rows yet."""
+        parts = [self.records.fingerprint(key)]
+        parts += [] if self.cells is None else [self.cells.columns.fingerprint(key)]
+        parts += [] if self.held is None else [self.held.fingerprint(key)]
+        parts += [] if self.held_columns is None else [self.held_columns.fingerprint(key)]
+        return "".join(parts)
+
+    def description(self) -> Content:
+        """Return the counts and the bound that a plan is made from, but no value of a record."""
+        records, shape = self.records, self.shape()
+        values: dict[str, Any] = {"features": shape.features, "classes": records.classes}
+        told = {"blank_rows": self.blank_rows, "places": self.places}
+        values |= {"bound": shape.bound, **{name: value for name, value in told.items() if value}}
+        rows: dict[str, Any] = {"sizes": records.sizes.astype(np.int64)}
+        if self.held is not None:
+            rows["held"] = self.held.sizes.astype(np.int64)
+        if self.fixed is not None:
+            rows |= {"numbers": self.fixed.clients, "positions": self.fixed.records}
+            rows |= {"owner": records.owner.astype(np.int64)}
+        return Content(values=values, rows=rows, blocks=self.described())
+
+    def described(self) -> dict[str, bytes]:
+        """Return what the aggregator is told about columns and rule: what the site's file states, but no value."""
+        if self.cells is not None:
+            return self.cells.described()
+        if self.rule is None:
+            return {}
+        return {"rule": json.dumps(self.rule.table(), sort_keys=True, allow_nan=False).encode()}
+
+    def shape(self, outline: Outline | None = None) -> DataShape:
+        """Return the public quantities of the records; with an ``outline``, of the rows that it will make."""
+        own = self.records.shape
+        if self.cells is None:
+            return own
+        outline = outline or self.cells.outline
+        return replace(own, features=outline.width, bound=outline.total)
+
+    def prepared(self, learned: LearnedPreparation) -> Records:
+        """Return the records with the rows that a learned rule makes of their cells."""
+        return self.records if self.cells is None else _made(self.records, self.cells.columns, learned)
+
+    def counted(self, learned: LearnedPreparation | None, *, held: bool) -> Records:
+        """Return the records that an evaluation counts: those held out, or those that train."""
+        records, columns = self.records, None if self.cells is None else self.cells.columns
+        if held:
+            if self.held is None:
+                raise BadValue("The site's data file must hold records out to have them counted.")
+            records, columns = self.held, self.held_columns
+        return records if columns is None or learned is None else _made(records, columns, learned)
+
+
+def _made(records: Records, columns: Columns, learned: LearnedPreparation) -> Records:
+    """Return records with the rows that a learned rule makes of their cells."""
+    rows = learned.rows(columns)
+    rows[records.blank] = 0.0
+    return replace(records, features=rows, bound=learned.outline.total)
 
 
 def read_site_data(path: Path) -> SiteData:
@@ -49,27 +141,106 @@ def read_site_data(path: Path) -> SiteData:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"--data must name a readable file: {error}.") from error
+        raise BadValue(f"--data must name a readable file: {why(error)}.") from error
     tables = read_tables(text, "The site's data file")
-    known(tables, ["data", "clients"], "a site's data file")
+    known(tables, ["data", "clients", "prepare"], "a site's data file")
     require("data" in tables, "The site's data file", "have a [data] table", sorted(tables))
-    source = Source.parse(dict(table(tables["data"], "data")))
-    owners = table(tables.get("clients", {"kind": "equal", "count": 1}), "clients")
-    split = Split.parse(dict(owners))
+    wanted, given = _wanted(tables), dict(table(tables["data"], "data"))
+    if wanted is not None:
+        given.setdefault("feature_bound", BOUND)
+    asked = given.pop("held_out", None)
+    source = Source.parse(given)
+    held_out = None if asked is None else _held_out(asked, source)
+    hint = "The plan of a federated run does not name a map: compute the features first, and state them as the data."
+    require(source.feature_map is None, "data.feature_map", "be left out at a site", source.feature_map, hint)
+    owners = dict(table(tables.get("clients", {}), "clients"))
+    split = Split.parse(owners or {"kind": "equal", "count": 1})  # unless it says otherwise, a site is one client
     hint = "Other sites see who answers and how many records each client has; or state data.public = true."
     free = split.places != "labels" or source.public
     require(free, "clients.kind", "be a split that does not depend on labels", split.kind, hint)
-    loaded = load(source, split, None, base=path.parent, generator=np.random.default_rng)
     # Labels may decide only if the site's records are public, since they then reveal nothing to the others.
     places = split.places if split.natural else None
-    return SiteData(loaded.train, places=places, blank_rows=source.drops_rows, raw=loaded.raw)
+    base, draw = path.parent, np.random.default_rng
+    if wanted is not None:
+        source = replace(source, learned="all" if wanted.kind == "private" else "unstated")
+        found = open_columns(source, split, held_out, wanted, base=base, generator=draw)
+        cells = Cells(found.training_columns, found.outline, found.reading)
+        return SiteData(
+            found.train,
+            places=places,
+            blank_rows=source.drops_rows,
+            raw=found.raw,
+            cells=cells,
+            held=same_clients(found.train, found.test),
+            held_columns=found.held_columns,
+        )
+    loaded = load(source, split, held_out, base=base, generator=draw)
+    rule, held = loaded.preparation, same_clients(loaded.train, loaded.test)
+    return SiteData(loaded.train, places=places, blank_rows=source.drops_rows, raw=loaded.raw, rule=rule, held=held)
 
 
-def write_dealt(path: Path, records: Records, clients: Indices) -> None:
-    """Write the records of some clients of a study, for a trial on one machine."""
+def _held_out(given: Any, source: Source) -> HeldOut:
+    """The part of its records that a site keeps from training, which an evaluation counts."""
+    found = HeldOut.parse(table(given, "data.held_out"), source)
+    hint = "The books of a site are about the rows of one source."
+    require(found.fraction is not None, "[data.held_out]", "state a fraction at a site", "a source", hint)
+    hint = "Public records need no private evaluation: give them to the aggregator."
+    require(not found.public, "data.held_out.public", "be left out at a site", found.public, hint)
+    return found
+
+
+def same_clients(train: Records, held: Records | None) -> Records | None:
+    """Return the held-out records, which must be of the same clients, each with some; None where there are none."""
+    if held is None:
+        return None
+    alone = train.clients == held.clients == 1
+    same = train.names == held.names and train.clients == held.clients
+    hint = "Take another fraction or seed, name the clients by a column, or make the site one client."
+    lacking = sorted(set(train.names) ^ set(held.names))[:5]
+    rule = "leave every client records on both sides, each client being known by its name across sites"
+    require(alone or same, "[data.held_out]", rule, f"not so for {lacking}", hint)
+    return replace(held, names=train.names)
+
+
+def _wanted(tables: Mapping[str, Any]) -> PrepareRequest | None:
+    """What is left to be learned: as in a study; without [prepare], where the file states no feature bound."""
+    if "prepare" not in tables:
+        return None if "feature_bound" in table(tables["data"], "data") else PrepareRequest()
+    given = table(tables["prepare"], "prepare")
+    known(given, ["kind", "numbers", "texts"], "a site's [prepare] table")
+    found: PrepareRequest = filled(PrepareRequest, given, "prepare")
+    return None if found.kind == "stated" else found
+
+
+def write_dealt(path: Path, given: Records | Unprepared, clients: Indices, held: Records | None = None) -> None:
+    """Write the records of some clients of a study, for a trial on one machine; ``held``: those that they hold out."""
+    records = given.train if isinstance(given, Unprepared) else given
     chosen = np.flatnonzero(np.isin(records.owner, clients))
+    more: dict[str, Any] = {}
+    if isinstance(given, Unprepared):
+        columns = given.training_columns.rows(chosen)
+        told: dict[str, Any] = {
+            "outline": outline_table(given.outline),
+            "spelt": {name: word.spelt for name, word in columns.texts.items()},
+        }
+        told["reading"] = None if given.reading is None else given.reading.table()
+        codes = [words.codes for words in columns.texts.values()]
+        more["numbers"] = columns.numbers
+        more["codes"] = np.column_stack(codes) if codes else np.zeros((chosen.size, 0), dtype=np.int64)
+        if held is not None and given.held_columns is not None:
+            theirs = given.held_columns.rows(np.flatnonzero(np.isin(held.owner, clients)))
+            told["held_spelt"] = {name: word.spelt for name, word in theirs.texts.items()}
+            codes = [words.codes for words in theirs.texts.values()]
+            more["held_numbers"] = theirs.numbers
+            more["held_codes"] = np.column_stack(codes) if codes else np.zeros((len(theirs), 0), dtype=np.int64)
+        more["columns"] = np.array(json.dumps(told, allow_nan=False))
+    if held is not None:
+        kept = np.flatnonzero(np.isin(held.owner, clients))
+        more |= {"held_features": held.features[kept], "held_targets": held.targets[kept]}
+        more["held_owner"] = np.searchsorted(clients, held.owner[kept]).astype(np.int64)
     np.savez(
         path,
+        **more,
         features=records.features[chosen],
         targets=records.targets[chosen],
         owner=np.searchsorted(clients, records.owner[chosen]).astype(np.int64),
@@ -86,8 +257,10 @@ def _read_dealt(path: Path) -> SiteData:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays: dict[str, Any] = {name: archive[name] for name in names}
+            cells = _dealt_cells(archive) if "columns" in archive.files else None
+            kept = _dealt_held(archive) if "held_owner" in archive.files else None
     except (OSError, ValueError, KeyError) as error:
-        raise BadValue(f"{path} must be what a trial dealt to a site: {error}.") from error
+        raise BadValue(f"{path} must be what a trial dealt to a site: {why(error)}.") from error
     records = Records(
         features=np.ascontiguousarray(arrays["features"]),
         targets=arrays["targets"],
@@ -96,4 +269,31 @@ def _read_dealt(path: Path) -> SiteData:
         bound=float(arrays["bound"]),
         classes=int(arrays["classes"]),
     )
-    return SiteData(records, Fixed(arrays["clients"], arrays["positions"]))
+    fixed = Fixed(arrays["clients"], arrays["positions"])
+    if kept is None:
+        return SiteData(records, fixed, cells=cells)
+    rows, columns = kept
+    return SiteData(records, fixed, cells=cells, held=replace(records, **rows), held_columns=columns)
+
+
+def _dealt_held(archive: Any) -> tuple[dict[str, Any], Columns | None]:
+    rows = {name: np.ascontiguousarray(archive[f"held_{name}"]) for name in ("features", "targets", "owner")}
+    if "held_numbers" not in archive.files:
+        return rows, None
+    spelt = json.loads(str(archive["columns"]))["held_spelt"]
+    return rows, _dealt_columns(archive["held_numbers"], archive["held_codes"], spelt)
+
+
+def _dealt_cells(archive: Any) -> Cells:
+    told = json.loads(str(archive["columns"]))
+    columns = _dealt_columns(archive["numbers"], archive["codes"], told["spelt"])
+    reading = None if told["reading"] is None else Reading.read(told["reading"])
+    return Cells(columns, read_outline(told["outline"]), reading)
+
+
+def _dealt_columns(numbers: Any, codes: Any, spelt: Mapping[str, Any]) -> Columns:
+    texts = {
+        name: Words(spelt=tuple(words), codes=np.ascontiguousarray(codes[:, place]))
+        for place, (name, words) in enumerate(spelt.items())
+    }
+    return Columns(numbers=np.ascontiguousarray(numbers), texts=texts)

@@ -22,9 +22,14 @@ from fedveil.federation.agreements.enrolment import enrolment, roster_of
 from fedveil.federation.agreements.instructions import ANY, agreed_to, answered
 from fedveil.federation.agreements.masked import STAGES
 from fedveil.federation.agreements.terms import fits, plan_of
+from fedveil.federation.agreements.turns import all_floors, server_of
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.encrypted import EncryptedSite
+from fedveil.federation.site.evaluating import check_evaluation, whole_work
+from fedveil.federation.site.kept_answer import KeptAnswer
 from fedveil.federation.site.masked import MaskedSite
+from fedveil.federation.site.measuring import Measuring, outline_at
+from fedveil.federation.site.prepared import SUMS, learned_at, notes_at, told
 from fedveil.federation.site.record import Record, World
 from fedveil.federation.site.state import SiteState, save_state
 from fedveil.federation.site.work import check_proposal, site_work
@@ -32,9 +37,10 @@ from fedveil.files import owners_folder
 from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Cap, CapExceeded
 from fedveil.ledger.costs import covered
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.run.files import private_folder, write_atomically
-from fedveil.run.sums import floors_of
+from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Opened, Refused, unseal
 from fedveil.wire.keys import Card, Identity
@@ -106,7 +112,8 @@ class Site:
 class Guard:
     """Handles one envelope at a time and returns the sealed answer.
 
-    ``show`` displays a page to the operator; ``finished`` is called with the folder of a run that has ended.
+    ``show`` displays a page to the operator; ``finished`` is called with the folder of a run that has ended; ``note``
+    tells the operator what nobody else may know of the site's own records.
     """
 
     site: Site
@@ -114,8 +121,10 @@ class Guard:
     world: World
     show: Callable[[Plan], None]
     finished: Callable[[Path], None]
+    note: Callable[[str], None] = lambda text: None
     _works: dict[str, SiteWork] = field(default_factory=dict)
     _machines: dict[str, MaskedSite] = field(default_factory=dict)
+    _kept: KeptAnswer = field(default_factory=KeptAnswer)
 
     def handle(self, data: bytes) -> bytes:
         """Return the sealed answer.
@@ -132,7 +141,7 @@ class Guard:
         asked = Content.read(opened.body)
         match opened.head.kind:
             case "hello":
-                return "here", self._description()
+                return "here", self.site.data.description()
             case "propose":
                 return self._propose(asked, opened.body, record, state)
             case "step":
@@ -143,6 +152,8 @@ class Guard:
                 return self._encrypted(asked, opened, record, state)
             case "enrol" | "roster":
                 return self._enrolled(asked, opened, record, state)
+            case "learned":
+                return self._learned(asked, record, state)
             case "party" | "lead":
                 return self._party(asked, opened, record, state)
             case "finish":
@@ -150,23 +161,12 @@ class Guard:
             case _:
                 raise Refused("unknown-kind")
 
-    def _description(self) -> Content:
-        """Return the counts and the bound that a plan is made from, but no value of a record."""
-        records = self.site.records
-        values: dict[str, Any] = {"features": int(records.features.shape[1]), "classes": records.classes}
-        told = {"blank_rows": self.site.data.blank_rows, "places": self.site.data.places}
-        values |= {"bound": records.bound, **{name: value for name, value in told.items() if value}}
-        rows: dict[str, Any] = {"sizes": records.sizes.astype(np.int64)}
-        if self.site.data.fixed is not None:
-            rows |= {"numbers": self.site.data.fixed.clients, "positions": self.site.data.fixed.records}
-            rows |= {"owner": records.owner.astype(np.int64)}
-        return Content(values=values, rows=rows)
-
     def _propose(self, asked: Content, body: bytes, record: Record, state: SiteState) -> tuple[str, Content]:
         """Check a proposed plan, show it to the operator and charge it, or refuse with a code."""
         plan = plan_of(asked, self.terms.modules)
-        fits(plan, self.site.records)
+        fits(plan, self.site.data.shape(outline_at(plan, self.site.data, asked)))
         check_proposal(plan, asked, self.site.records)
+        check_evaluation(plan, self.site.data)
         if plan.trust.key_holder == "third-party" and self.site.holder is None:
             raise Refused("no-holder")
         relay = acts_of(plan.method.kind).relay
@@ -210,18 +210,25 @@ class Guard:
     def _step(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
             raise Refused("not-accepted")
-        if self._server(record, state) != "trusted":
-            raise Refused("not-in-the-open")
         turn = opened.head.round
+        if self._server(record, state, turn) != "trusted":
+            raise Refused("not-in-the-open")
         stepped = state.stepped(turn, hashlib.sha256(opened.body).hexdigest())
-        parts = self._work(record, state).parts(turn, asked)
-        if not parts:
-            raise Refused("nothing-to-send")
-        save_state(record.private / "state", stepped)  # saved before the answer leaves: this round is used up
+        if (again := self._kept.to(opened)) is not None:
+            return again
+        parts = self._parts(record, state, turn, asked, stepped)
         total = np.zeros_like(next(iter(parts.values())))
         for part in parts.values():
             total += part
-        return "update", Content(values={"clients": sorted(parts)}, rows={"total": total})
+        return self._kept.keep(opened, "update", Content(values={"clients": sorted(parts)}, rows={"total": total}))
+
+    def _parts(self, record: Record, state: SiteState, turn: int, asked: Content, used: SiteState) -> dict[int, Whole]:
+        """Return the clients' parts of a round; that the round is ``used`` up is on the disk before anything leaves."""
+        parts = self._work(record, state).parts(turn, asked)
+        if not parts:
+            raise Refused("nothing-to-send")
+        save_state(record.private / "state", used)
+        return parts
 
     def _masked(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         """Answer one stage of a masked round.
@@ -230,10 +237,10 @@ class Guard:
         """
         if not state.plan:
             raise Refused("not-accepted")
-        if self._server(record, state) != "secure-aggregation":
-            raise Refused("unknown-kind")
         plan, _ = self._agreed(record, state)
         turn, body = opened.head.round, opened.body
+        if self._server(record, state, turn) != "secure-aggregation":
+            raise Refused("unknown-kind")
         if record.run not in self._machines:
             keys = self._roster(record, plan)
             self._machines[record.run] = MaskedSite(plan, record.run, self.world.random, self.site.identity, keys)
@@ -244,11 +251,8 @@ class Guard:
         if asked.values.get("stage") != STAGES[0]:
             return "masked", machines.go_on(turn, asked, body)
         begun = state.begun(turn, hashlib.sha256(body).hexdigest())
-        parts = self._work(record, state).parts(turn, asked)
-        if not parts:
-            raise Refused("nothing-to-send")
-        save_state(record.private / "state", begun)  # saved before anything leaves: this round is used up
-        return "masked", machines.begin(turn, asked, body, parts, floors_of(plan)[turn][0])
+        parts = self._parts(record, state, turn, asked, begun)
+        return "masked", machines.begin(turn, asked, body, parts, all_floors(plan)[turn][0])
 
     def _enrolled(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         """Exchange identity keys for masked sums, once in a run.
@@ -297,11 +301,10 @@ class Guard:
             kind = opened.head.kind
             return sums.answer(kind, turn, asked, lambda digest: save_state(path, state.opening(turn, digest)))
         stepped = state.stepped(turn, hashlib.sha256(opened.body).hexdigest())
-        parts = self._work(record, state).parts(turn, asked)
-        if not parts:
-            raise Refused("nothing-to-send")
-        save_state(path, stepped)  # saved before the answer leaves: this round is used up
-        return "encrypted", sums.encrypt(turn, parts)
+        if (again := self._kept.to(opened)) is not None:
+            return again
+        parts = self._parts(record, state, turn, asked, stepped)
+        return self._kept.keep(opened, "encrypted", sums.encrypt(turn, parts))
 
     def _party(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         """Answer in a run without a server.
@@ -315,17 +318,36 @@ class Guard:
         if relay is None:
             raise Refused("unknown-kind")
         turn = opened.head.round
-        entropy = record.entropy(plan, self.site.data, proposal.values.get("seed") if plan.seeded else None)
-        keys = (self.site.identity, self.site.peers)
-        memory = record.private / "memory"
-        party = relay.party(plan, record.run, self.site.records, keys, entropy, memory, self.world.random)
+        entropy, memory = self._entropy(record, plan, proposal), record.private / "memory"
+        keys, records = (self.site.identity, self.site.peers), self.site.records
+        measuring = Measuring.make(plan, self.site.data, proposal, entropy)
+        if measuring is not None:
+            records = self.site.data.prepared(learned_at(measuring, record.private / SUMS))
+        party = relay.party(plan, record.run, records, keys, entropy, memory, self.world.random)
         if opened.head.kind == "lead":
             return "led", party.lead(turn, asked)
         return "sum", party.contribute(turn, asked)
 
-    def _server(self, record: Record, state: SiteState) -> str:
+    def _learned(self, asked: Content, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Keep what the sums of the preparation were, and tell the operator what follows for the site's own records."""
+        if not state.plan:
+            raise Refused("not-accepted")
+        plan, proposal = self._agreed(record, state)
+        measuring = Measuring.make(plan, self.site.data, proposal, self._entropy(record, plan, proposal))
+        if measuring is None:
+            raise Refused("unknown-kind")
+        learned = told(measuring, record.private / SUMS, asked)
+        if learned is not None:
+            for text in record.keep_notes(notes_at(measuring, learned)):
+                self.note(text)
+        return "prepared", Content()
+
+    def _server(self, record: Record, state: SiteState, turn: int) -> str:
         plan, _ = self._agreed(record, state)
-        return plan.trust.server if plan.trust.shared else ""
+        return server_of(plan, turn)
+
+    def _entropy(self, record: Record, plan: Plan, proposal: Content) -> Entropy:
+        return record.entropy(plan, self.site.data, proposal.values.get("seed") if plan.seeded else None)
 
     def _finish(self, asked: Content, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
@@ -333,7 +355,7 @@ class Guard:
         model = asked.blocks.get("model", b"")
         if not state.finished:
             plan, _ = self._agreed(record, state)
-            record.release(plan, self.site.data, model)
+            record.release(plan, self.site.data, model, asked.blocks.get("preparation"))
             save_state(record.private / "state", replace(state, finished=True))
         elif not record.released(model):
             raise Refused("finished")
@@ -347,10 +369,13 @@ class Guard:
         """Return the work that was agreed, set up once in a process."""
         if record.run not in self._works:
             plan, proposal = self._agreed(record, state)
-            seed = proposal.values.get("seed") if plan.seeded else None
-            entropy = record.entropy(plan, self.site.data, seed)
-            memory = record.private / "memory"
-            self._works[record.run] = site_work(plan, self.site.records, proposal, entropy, memory)
+            entropy, memory = self._entropy(record, plan, proposal), record.private / "memory"
+
+            def trained(records: Records) -> SiteWork:
+                return site_work(plan, records, proposal, entropy, memory)
+
+            sums = record.private / SUMS
+            self._works[record.run] = whole_work(plan, self.site.data, proposal, entropy, sums, trained)
         return self._works[record.run]
 
     def _agreed(self, record: Record, state: SiteState) -> tuple[Plan, Content]:

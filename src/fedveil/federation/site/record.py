@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +22,10 @@ from fedveil.ledger import Cap, Ledger
 from fedveil.ledger.transaction import Transaction, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.plan import Plan, write_plan
+from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.run.ending import destroy_secrets
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
+from fedveil.run.preparing import write_notes
 from fedveil.wire.envelope import Refused
 
 _SALT: Final = 32
@@ -71,7 +74,7 @@ class Record:
         write_atomically(self.folder / "plan.toml", write_plan(plan).encode(), mode=PUBLIC)
         if not (self.private / "prepared").exists():
             salt = self.world.random(_SALT)
-            write_atomically(self.private / "prepared", salt + data.records.fingerprint(salt).encode())
+            write_atomically(self.private / "prepared", salt + data.records_fingerprint(salt).encode())
 
     def entropy(self, plan: Plan, data: SiteData, seed: int | None) -> Entropy:
         """Return the site's noise for this run: from the key drawn when it was agreed to, or from the seed of a trial.
@@ -85,7 +88,7 @@ class Record:
             key = (self.private / "key").read_bytes()
         except FileNotFoundError as error:  # with a new key, a round could be answered with two different noises
             raise Refused("lost-key") from error
-        return Entropy.from_key(key, context=f"{plan.hash} {self.run} {data.records.fingerprint(key)}")
+        return Entropy.from_key(key, context=f"{plan.hash} {self.run} {data.records_fingerprint(key)}")
 
     def draw_key(self) -> None:
         """Draw the key of this run's noise, unless it exists."""
@@ -98,15 +101,25 @@ class Record:
         path = self.folder / "model.npz"
         return path.exists() and path.read_bytes() == model
 
+    def keep_notes(self, notes: list[str]) -> list[str]:
+        """Keep what the operator alone should know of the site's records, and return it."""
+        return write_notes(notes, self.private)
+
     def destroy_secrets(self) -> None:
         """Destroy the keys of noise and sums, the rounds of the records and the memory of the run, at its end."""
         destroy_secrets(self.folder, SECRETS)
 
-    def release(self, plan: Plan, data: SiteData, model: bytes) -> None:
-        """Record the release, and keep the released model."""
+    def release(self, plan: Plan, data: SiteData, model: bytes, learned: bytes | None = None) -> None:
+        """Record the release, and keep the released model; ``learned``: its preparation, where it has one."""
         _check_model(plan, model)
+        also = []
+        if plan.preparation is not None:
+            _check_learned(model, learned)
+            also.append(PREPARATION)
         with self._opened(data) as ledger:
-            export = self._transaction(ledger, plan).release(model).export()
+            export = self._transaction(ledger, plan).release(model, also=also).export()
+        if learned is not None and also:
+            write_atomically(self.folder / PREPARATION, learned, mode=PUBLIC)
         write_atomically(self.folder / "model.npz", model, mode=PUBLIC)
         write_atomically(self.folder / "ledger.jsonl", export, mode=PUBLIC)
         task = "classification" if plan.data.classes else "regression"
@@ -120,11 +133,11 @@ class Record:
             raise Refused("not-charged")
         path = self.private / "prepared"
         known = path.read_bytes() if path.exists() else None
-        if known is not None and known[_SALT:] != data.records.fingerprint(known[:_SALT]).encode():
+        if known is not None and known[_SALT:] != data.records_fingerprint(known[:_SALT]).encode():
             raise Refused("changed-data")  # the same rows prepared into other records: a round would get two answers
 
     def _ledger(self, data: SiteData) -> Ledger:
-        older, random = data.records.fingerprint, self.world.random
+        older, random = data.records_fingerprint, self.world.random
         return Ledger.open(self.books, data.fingerprint, older=older, urandom=random)
 
     def _opened(self, data: SiteData) -> Ledger:
@@ -138,6 +151,14 @@ class Record:
 
     def _transaction(self, ledger: Ledger, plan: Plan) -> Transaction:
         return Transaction(ledger, self.run, moment(plan, self.world.now()))
+
+
+def _check_learned(model: bytes, learned: bytes | None) -> None:
+    """Refuse unless this is the learned preparation that the model names."""
+    with np.load(io.BytesIO(model), allow_pickle=False) as arrays:
+        named = str(arrays["preparation"]) if "preparation" in arrays.files else ""
+    if learned is None or sha256(learned).hexdigest() != named:
+        raise Refused("other-preparation")
 
 
 def _check_model(plan: Plan, model: bytes) -> None:

@@ -13,7 +13,7 @@ from threading import BoundedSemaphore, Thread
 from typing import Final, Protocol, final
 
 from fedveil.checks import require
-from fedveil.errors import FedveilError
+from fedveil.errors import FedveilError, why
 from fedveil.wire import frames
 from fedveil.wire.envelope import LARGEST
 
@@ -143,7 +143,7 @@ def _hear(
         except FedveilError as error:
             tell(str(error))
         except OSError as error:  # the other side has closed the connection
-            tell(f"The relay was lost: {error}.")
+            tell(f"The relay was lost: {why(error)}.")
         finally:
             free.release()
 

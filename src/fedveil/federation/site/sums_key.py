@@ -4,9 +4,9 @@ from pathlib import Path
 
 from fedveil.errors import BadValue
 from fedveil.federation.agreements.encrypted import parameters_of
+from fedveil.federation.agreements.turns import all_floors, length_of
 from fedveil.plan import Plan
 from fedveil.run.files import write_atomically
-from fedveil.run.sums import floors_of
 from fedveil.sums.homomorphic.roles import Decryptor, Keys, make_keys
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
@@ -49,12 +49,12 @@ def opened_sum(plan: Plan, keys: Keys, turn: int, message: bytes) -> Content:
 
     The caller must make sure that only one sum of a round is opened.
     """
-    floors = floors_of(plan)
+    floors = all_floors(plan)
     if not 0 <= turn < len(floors):
         raise Refused("no-such-round")
     holder = Decryptor.open(keys, parameters_of(plan), least=floors[turn][1])
     try:
-        _, found = holder.decrypt(message, turn=turn, size=plan.dimension)
+        _, found = holder.decrypt(message, turn=turn, size=length_of(plan, turn))
     except BadValue as error:
         raise Refused("no-sum") from error
     return Content(values={"clients": list(found.survivors)}, rows={"total": found.total})

@@ -14,7 +14,7 @@ from fedveil.run.ending import destroy_secrets
 from fedveil.run.files import clear_parts
 
 # at a site; a key holder has only the second
-SECRETS: Final = ("key", KEY_FILE, "memory", "proposal", "prepared")
+SECRETS: Final = ("key", KEY_FILE, "memory", "proposal", "prepared", "preparation.sums")
 
 
 def clear_records(folder: Path, secrets: tuple[str, ...] = SECRETS) -> None:

@@ -4,5 +4,6 @@ from fedveil.algorithms.hidden.schedule.designed import Calibrator as Calibrator
 from fedveil.algorithms.hidden.schedule.designed import Designed as Designed
 from fedveil.algorithms.hidden.schedule.designed import Row as Row
 from fedveil.algorithms.hidden.schedule.designed import design as design
+from fedveil.algorithms.hidden.schedule.designed import least_risk as least_risk
 from fedveil.algorithms.hidden.schedule.problem import Order as Order
 from fedveil.algorithms.hidden.schedule.problem import Problem as Problem

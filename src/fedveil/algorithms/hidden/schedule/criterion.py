@@ -18,4 +18,5 @@ def yardstick(problem: Problem) -> Yardstick:
         ridge=problem.strong_convexity,
         distance=problem.lipschitz / (2 * data) if problem.distance is None else problem.distance,
         diameter=problem.diameter,
+        outputs=problem.outputs,
     )

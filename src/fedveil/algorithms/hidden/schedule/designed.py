@@ -1,13 +1,17 @@
 """From a problem and the user's request to the schedule that will run: searched by expected risk, noise certified."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 from fedveil.account.calibrate import calibrate as calibrate_final_model
+from fedveil.account.calibrate import scaled
 from fedveil.algorithms.hidden.schedule.drawn import planned, rate_of
 from fedveil.algorithms.hidden.schedule.families import Frame, Shape, injected, noise_on_average, shaped
+from fedveil.algorithms.hidden.schedule.outdone import outdone
 from fedveil.algorithms.hidden.schedule.problem import Order, Problem
 from fedveil.algorithms.hidden.schedule.search import hopeful, pick, search
 from fedveil.algorithms.hidden.schedule.stopped import stopping_words
@@ -18,6 +22,7 @@ from fedveil.mechanism import LastIterate, Mechanism, Numbers, Repeat, SampledGa
 
 _FORGOTTEN = 1e-3  # a converged run has forgotten its start, and its guarantee has stopped growing, up to this
 _MOST_PASSES = 10_000
+SOON = 50  # rounds of units that draw their own, up to which their noise is soon certified
 
 
 class Calibrator(Protocol):
@@ -87,10 +92,12 @@ def design(
     *,
     calibrate: Calibrator = calibrate_final_model,
     orders: Sequence[Order] = (),
+    misses: Callable[[LastIterate], bool] | None = None,
 ) -> Designed:
     """Return the schedule of least expected risk among those the wishes allow, with the least noise that is certified.
 
     ``orders``: those that may be taken instead of the problem's own, if they promise as little risk for less work.
+    ``misses``: whether a run misses the target, for fewer questions than calibrating asks; it changes no choice.
 
     >>> problem = Problem(units=1000, dimension=10, lipschitz=1.0, smoothness=0.25, epsilon=1.0, delta=1e-4)
     >>> designed = design(problem, ScheduleRequest(kind="constant", rounds=1, passes=20, step_size=4.0))
@@ -99,12 +106,8 @@ def design(
     """
     schedule = schedule if schedule is not None else ScheduleRequest()
     converged = schedule.rounds == "converged"
-    found = [[_converged(problem, schedule)]] if converged else list(search(problem, schedule).values())
-    for order in () if converged else orders:
-        found += search(replace(problem, order=order), schedule).values()
-    hint = "Growing batches need at least two rounds and a few units in each."
-    require(found, "[schedule]", f"leave a schedule for {problem.units} units", schedule, hint)
-    finals = _finals(problem, schedule, found, calibrate, weigh=bool(orders))
+    found = [list(shapes) for shapes in _found(problem, schedule, tuple(orders))]
+    finals = _finals(problem, schedule, found, calibrate, weigh=bool(orders), misses=misses)
     best, mechanism = finals[0]
     rows = [_row(shape, certified=True) for shape, _ in finals]
     taken = {(row.order, row.kind, row.passes, row.rounds) for row in rows}
@@ -121,8 +124,33 @@ def design(
     )
 
 
+def least_risk(problem: Problem, schedule: ScheduleRequest, orders: Sequence[Order]) -> float:
+    """Return a risk that the design does not undercut, however little noise would do: that without any noise."""
+    shapes = [shape for some in _found(problem, schedule, tuple(orders)) for shape in some]
+    return min(shape.bias + shape.sampling for shape in shapes)
+
+
+@lru_cache(maxsize=4)
+def _found(problem: Problem, schedule: ScheduleRequest, orders: tuple[Order, ...]) -> tuple[tuple[Shape, ...], ...]:
+    """Return the shapes that were searched, for each order and kind, before any noise is certified."""
+    converged = schedule.rounds == "converged"
+    found = [[_converged(problem, schedule)]] if converged else list(search(problem, schedule).values())
+    for order in () if converged else orders:
+        with suppress(BadValue):  # numbers that are stated may not fit an order that nobody asked for: others may
+            found += search(replace(problem, order=order), schedule).values()
+    hint = "Growing batches need at least two rounds and a few units in each."
+    require(found, "[schedule]", f"leave a schedule for {problem.units} units", schedule, hint)
+    return tuple(tuple(shapes) for shapes in found)
+
+
 def _finals(
-    problem: Problem, schedule: ScheduleRequest, found: list[list[Shape]], calibrate: Calibrator, *, weigh: bool
+    problem: Problem,
+    schedule: ScheduleRequest,
+    found: list[list[Shape]],
+    calibrate: Calibrator,
+    *,
+    weigh: bool,
+    misses: Callable[[LastIterate], bool] | None = None,
 ) -> list[tuple[Shape, LastIterate]]:
     """The schedules whose noise was certified, the chosen one first.
 
@@ -130,23 +158,67 @@ def _finals(
     so the best of these comes first; a partition is certified too if it is hoped to do better.
     """
     candidates = [pick(shapes) for shapes in found]
+    settle = _Settling(problem, schedule, calibrate)
     if weigh:
         known = [s for shapes in found for s in shapes if s.order in ("poisson", "independent") or s.frame.rounds == 1]
         candidates.sort(key=lambda shape: shape.risk)
         candidates = [*([pick(known)] if known else []), *candidates]
+        if misses is not None and schedule.noise_std is None:
+            candidates = _without_outdone(candidates, settle, misses)
     else:  # Noise that is spread first: what the others are expected to need is more often too little.
         candidates.sort(key=lambda shape: (shape.frame.kind != "decaying", shape.risk))
     finals: list[tuple[Shape, LastIterate]] = []
     for shape in candidates:
         if finals and not hopeful(shape, finals[0][0]):
             continue
-        own: Problem = replace(problem, order=shape.order)  # type: ignore[arg-type]
-        finals.append(_settled(own, schedule, shape, calibrate))
+        finals.append(settle(shape))
         finals.sort(key=lambda pair: pair[0].risk)
     if weigh:
         chosen = pick([shape for shape, _ in finals])
         finals.sort(key=lambda pair: pair[0] is not chosen)
     return finals
+
+
+class _Settling:
+    """Certifies the noise of shapes, of each once."""
+
+    def __init__(self, problem: Problem, schedule: ScheduleRequest, calibrate: Calibrator) -> None:
+        self._problem, self._schedule, self._calibrate = problem, schedule, calibrate
+        self._known: list[tuple[Shape, tuple[Shape, LastIterate]]] = []
+
+    def own(self, shape: Shape) -> Problem:
+        """Return the problem in the order of a shape."""
+        return replace(self._problem, order=shape.order)  # type: ignore[arg-type]
+
+    def __call__(self, shape: Shape) -> tuple[Shape, LastIterate]:
+        for known, found in self._known:
+            if known is shape:
+                return found
+        found = _settled(self.own(shape), self._schedule, shape, self._calibrate)
+        self._known.append((shape, found))
+        return found
+
+
+def _without_outdone(candidates: list[Shape], settle: _Settling, misses: Callable[[LastIterate], bool]) -> list[Shape]:
+    """Return the candidates without the first, if its noise takes long to certify and the next one outdoes it."""
+    if len(candidates) < 2:
+        return candidates
+    first, hoped = candidates[:2]
+    drawn = ("poisson", "independent")
+    if first.order not in drawn or hoped.order in drawn or first.frame.total <= SOON:
+        return candidates
+    try:
+        rival, _ = settle(hoped)
+    except CannotCertify:
+        return candidates
+
+    def missed(shape: Shape, factor: float) -> bool:
+        run = scaled(mechanism_of(settle.own(shape), shape.frame, shape.noise_std), factor)
+        return isinstance(run, LastIterate) and misses(run)
+
+    if not outdone(first, rival, hoped, missed):
+        return candidates
+    return [shape for shape in candidates[1:] if shape != first]
 
 
 def mechanism_of(problem: Problem, frame: Frame, noise_std: Numbers) -> LastIterate:

@@ -16,17 +16,16 @@ _LEVELS = 4  # of the noise of passes
 
 
 def drawn_deal(
-    problem: Problem, rounds: int | None, batch: int | tuple[int, ...] | None
+    units: int, order: str, rate: float | None, rounds: int | None, batch: int | tuple[int, ...] | None
 ) -> tuple[int, int | tuple[int, ...]]:
     """Rounds of a pass and the planned batch, where the user states a batch or a rate."""
-    units, order = problem.units, problem.order
     hint = f"With order {order} every unit draws its own rounds, so that no batch is given beforehand."
     single = not isinstance(batch, tuple)
     require(single, "schedule.batch", "be one number, not a partition into batches", f"{batch!r}"[:60], hint)
-    if problem.rate is not None:
+    if rate is not None:
         hint = "The planned batch is the rate times the number of units."
         require(batch is None, "schedule.batch", "be left out beside algorithm.rate", batch, hint)
-        batch = max(1, round(problem.rate * units))
+        batch = max(1, round(rate * units))
     size = int(batch) if isinstance(batch, int) else 1
     require(size <= units, "schedule.batch", f"be at most the number of units, {units}", size)
     count = rounds if rounds is not None else max(1, round(units / size))

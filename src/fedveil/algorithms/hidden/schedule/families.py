@@ -109,6 +109,12 @@ def _model(problem: Problem) -> Yardstick:
     return yardstick(problem)
 
 
+def steepest_direction(problem: Problem) -> float:
+    """The largest curvature of the model problem, ridge term included."""
+    model = _model(problem)
+    return float(model.curvature.max()) + model.ridge
+
+
 def later_factors(problem: Problem, steps: Vector) -> Vector:
     """Return products of the Lipschitz constants of the later rounds, never too small for a float."""
     probe = LastIterate(
@@ -128,20 +134,24 @@ def shaped(problem: Problem, frame: Frame, noise_std: Numbers | None = None) -> 
     """Return the frame with noise of its kind that should meet the target, or with the given noise; and the risk."""
     model, steps, batch = _model(problem), frame.step_sizes, frame.batches
     kept = model.kept(steps)
-    bias, weights = bias_and_weights(problem, model, steps)
+    bias, weights = bias_and_weights(problem, model, steps, kept)
     if noise_std is None:
         variance = _variance(problem, frame, weights) / target_mu(problem) ** 2
         noise_std = _tidy(np.sqrt(variance * batch) / steps, even=frame.kind != "decaying")
     sampling = model.sampling(steps, kept, batch[: frame.rounds], problem.units, order=problem.order)
-    noise = injected(problem, frame, noise_std)
+    noise = _injected(problem, frame, noise_std, weights)
     return Shape(frame, noise_std, bias, sampling, noise, problem.order, model.learnable)
 
 
 def injected(problem: Problem, frame: Frame, noise_std: Numbers) -> float:
     """Return the risk from this noise."""
+    return _injected(problem, frame, noise_std, bias_and_weights(problem, _model(problem), frame.step_sizes)[1])
+
+
+def _injected(problem: Problem, frame: Frame, noise_std: Numbers, weights: Vector) -> float:
     scale = frame.step_sizes * _tiled(noise_std, frame.rounds, frame.total) / np.sqrt(frame.batches)
-    model, spare = _model(problem), 2.0 if problem.noise == "laplace" else 1.0  # Laplace: variance 2 * scale**2
-    return spare * float(bias_and_weights(problem, model, frame.step_sizes)[1] @ scale**2)
+    spare = 2.0 if problem.noise == "laplace" else 1.0  # Laplace: variance 2 * scale**2
+    return spare * float(weights @ scale**2)
 
 
 def noise_on_average(frame: Frame, noise_std: Numbers) -> float:
@@ -154,7 +164,8 @@ def _variance(problem: Problem, frame: Frame, weights: Vector) -> Vector:
     """Return variances of the rounds for mu = 1 (for a secret order, on average over the places)."""
     steps, secret = frame.step_sizes, problem.order == "secret"
     if problem.sampled:
-        spread = weights if frame.kind == "decaying" else None
+        # Coins of unequal rounds take long to account for, so only the passes of independent draws differ in noise.
+        spread = weights if frame.kind == "decaying" and problem.order == "independent" else None
         return expected_variance(problem, frame.rounds, frame.batches, steps, spread)
     gaps = sensitivity(problem.neighbours) * problem.lipschitz * steps / frame.batches
     factors = later_factors(problem, steps)

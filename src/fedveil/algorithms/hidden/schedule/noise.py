@@ -33,11 +33,11 @@ def energies(
     If the models are seen (not ``hidden``), every gap must be closed in the round that opens it.
     """
     places, stands_for = watched(rounds)
-    clock = factors**2 * variance
+    clock, arriving = factors**2 * variance, factors * gaps
     slopes = np.zeros((places.size, gaps.size))
     for row, place in enumerate(places):
         opened = np.zeros(gaps.size)
-        opened[place::rounds] = (factors * gaps)[place::rounds]
+        opened[place::rounds] = arriving[place::rounds]
         rates = opened / clock
         slopes[row] = isotonic_regression(rates, weights=clock).x if hidden else rates
     return np.sum(slopes**2 * clock, axis=1), slopes, stands_for

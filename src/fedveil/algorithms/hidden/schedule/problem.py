@@ -23,6 +23,7 @@ class Problem:
     ``lipschitz`` is the clip of the data part, ``smoothness`` includes the ridge term, whose strength is
     ``strong_convexity``; ``dimension`` counts parameters; ``diameter`` is twice the projection radius; ``distance`` is
     how far from zero the best model is assumed to lie in each direction; None takes half of lipschitz over smoothness.
+    ``outputs``: the scores of a record (softmax has one for each class), among which the parameters are shared.
     ``hidden``: only the last model is seen by those the target is for; otherwise noise is shaped for a reader of every
     model (and the calibrator must be one for that reader). ``rate``: of the coins of a poisson order; None: from the
     batch.
@@ -35,6 +36,7 @@ class Problem:
     strong_convexity: float = 0.0
     diameter: float | None = None
     distance: float | None = None
+    outputs: int = 1
     order: Order = "secret"
     rate: float | None = None
     stopping: Literal["end", "random"] = "end"
@@ -45,7 +47,7 @@ class Problem:
     delta: float
 
     def __post_init__(self) -> None:
-        for name in ("units", "dimension"):
+        for name in ("units", "dimension", "outputs"):
             object.__setattr__(self, name, whole(f"The problem's {name}", getattr(self, name)))
             require(
                 1 <= getattr(self, name) <= 10**12, f"The problem's {name}", "lie in [1, 1e12]", getattr(self, name)
@@ -88,7 +90,7 @@ class Problem:
     @property
     def dealt(self) -> "Problem":
         """The same problem of units that are dealt, to which the law of least noise speaks whatever the order."""
-        return replace(self, order="secret", rate=None) if self.sampled else self
+        return _dealt(self) if self.sampled else self
 
     def _check_draws(self) -> None:
         if self.sampled:
@@ -102,6 +104,11 @@ class Problem:
         enough = self.rate * self.units >= 1 - 1e-9
         rule = f"expect at least one of the {self.units} units a round"
         require(enough, "algorithm.rate", rule, self.rate, f"Take at least {1 / self.units:.3g}.")
+
+
+@lru_cache(maxsize=64)
+def _dealt(problem: Problem) -> Problem:
+    return replace(problem, order="secret", rate=None)
 
 
 @lru_cache(maxsize=64)

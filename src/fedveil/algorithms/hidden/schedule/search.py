@@ -14,6 +14,7 @@ from fedveil.algorithms.hidden.schedule.families import (
     law_parts,
     law_risk,
     shaped,
+    steepest_direction,
 )
 from fedveil.algorithms.hidden.schedule.problem import Problem
 from fedveil.algorithms.schedule_request import ScheduleRequest
@@ -23,10 +24,13 @@ from fedveil.mechanism import Numbers
 KINDS = ("constant", "decaying", "growing-batches")
 _COUNTS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 300, 500, 800, 1200, 2000)
 _MOST_PASSES = 100  # work that a design asks for unless told otherwise
+_MOST_DRAWN = 10  # the same where units draw their rounds: further passes bring little there
 _MOST_ROUNDS = 2000
 _MOST_SINGLE = 5000  # rounds of one unit each, with Laplace noise
 _STEPS = (2.0, 1.0, 0.5, 0.25)  # over smoothness; at 2 a step is just not expansive
 _SHORT = (0.12, 0.06, 0.03)  # also tried for runs of few rounds
+_LONGER = (1.0, 0.5)  # over the largest curvature of the model problem, where units draw their rounds
+_FALLING = (1.9, 1.0, 0.5)  # the same for first steps that fall linearly; from 2 on they would run away
 _POWERS = {"constant": (0.0,), "decaying": (0.0, 1.0, 2.0), "growing-batches": (0.0,)}
 _CLOSE = 1.03  # frames whose risk is this close are alike before their noise is worked out: then the fewest rounds
 _WORK = 0.003  # the share of the risk that twice the passes, or twice the rounds, must save
@@ -57,13 +61,15 @@ def kinds_of(problem: Problem, schedule: ScheduleRequest) -> tuple[str, ...]:
     if varied:
         return ("decaying",)
     if problem.sampled:
-        return KINDS[:2] if problem.order == "independent" else KINDS[:1]  # unequal coins take long to account for
+        return KINDS[:2]
     return KINDS if schedule.batch is None else KINDS[:2]
 
 
 def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]]:
     """Return for each kind its best shape for each number of passes, fewest first; a kind without any is left out."""
     counts = [count for count in _COUNTS if count <= _MOST_PASSES] if problem.noise == "gaussian" else [1]
+    if problem.sampled:
+        counts = [*(count for count in counts if count < _MOST_DRAWN), _MOST_DRAWN]
     counts = [schedule.passes] if schedule.passes is not None else counts
     found: dict[str, list[Shape]] = {}
     for kind in kinds_of(problem, schedule):
@@ -94,6 +100,17 @@ def hopeful(shape: Shape, best: Shape) -> bool:
     return shape.risk < min(_WORTH * best.risk, best.risk - _UNSEEN * best.learnable)
 
 
+def expected_from(shape: Shape) -> float:
+    """Return the risk of a certified shape from which on this one is worth certifying after it."""
+    return max(shape.risk / _WORTH, shape.risk + _UNSEEN * shape.learnable)
+
+
+def taken_up_to(shape: Shape, rival: Shape) -> float:
+    """Return the risk above which a shape is picked neither before its rival nor in place of it."""
+    price = max(_WORK * rival.risk, _UNSEEN * rival.learnable)
+    return rival.risk + max(0.0, price * (work_of(rival.frame) - work_of(shape.frame)))
+
+
 def work_of(frame: Frame) -> float:
     """How often gradients and communication are doubled: every round is a message, every pass a gradient a record."""
     return math.log2(frame.passes) + math.log2(frame.total)
@@ -109,6 +126,9 @@ def _best(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) -
     options.sort(key=lambda option: option[0])
     near = [frame for risk, frame in options if risk <= _CLOSE * options[0][0]]
     few = dict.fromkeys([*(frame for _, frame in options[:_TRIED]), min(near, key=lambda frame: frame.total)])
+    if problem.sampled:  # the law of least noise cannot tell falling steps from steady ones; their noise can
+        by_fall = [[o for o in options if isinstance(o[1].steps, tuple) is falls] for falls in (False, True)]
+        few |= dict.fromkeys(frame for some in by_fall for _, frame in some[:_TRIED])
     for frame in few:
         _check_length("noise_std", schedule.noise_std, frame.rounds, frame.total)
     return pick([shaped(problem, frame, schedule.noise_std) for frame in few])
@@ -127,19 +147,29 @@ def _options(
     if kind == "decaying" and total == 1 and schedule.kind == "auto":
         return []  # a single round is constant
     out = []
-    powers = _POWERS["constant" if problem.sampled else kind]
-    for first, power in product(_first_steps(problem, dealt, total), powers):
+    for first, power in _step_rules(kind, problem, dealt, total):
         steps = decay(first, total, power)
         out.append((_hoped(problem, steps, rounds, total, batch), Frame(kind, passes, rounds, batch, steps)))
     return out
 
 
-def _first_steps(problem: Problem, dealt: Deal, total: int) -> list[float]:
-    """Steps to try. Where units draw their rounds, a full one is steeper: steps that contract even then come too."""
+def _step_rules(kind: str, problem: Problem, dealt: Deal, total: int) -> list[tuple[float, float]]:
+    """First steps to try, each with the power of the rounds left by which it falls.
+
+    Where units draw their rounds, a full one is steeper: steps that contract even then come too. And such draws are
+    secret whether or not steps contract, so longer ones may be taken: as long as the model problem bears them.
+    """
     factors = _STEPS + (_SHORT if total <= 20 else ())
-    steepest = steepest_round(problem, *dealt, total)
     usual = [factor / problem.smoothness for factor in factors]
-    return usual if steepest <= problem.smoothness else [*usual, *(factor / steepest for factor in factors)]
+    if not problem.sampled:
+        return list(product(usual, _POWERS[kind]))
+    steepest, longest = steepest_round(problem, *dealt, total), 1 / steepest_direction(problem)
+    falling = [(factor * longest, 1.0) for factor in _FALLING] if kind == "decaying" and total > 1 else []
+    if kind == "decaying" and problem.order == "poisson":
+        return falling
+    fuller = [factor / steepest for factor in factors] if steepest > problem.smoothness else []
+    longer = [factor * longest for factor in _LONGER if factor * longest > max(usual) * (1 + 1e-9)]
+    return [*((first, 0.0) for first in (*usual, *fuller, *longer)), *falling]
 
 
 def _hoped(problem: Problem, steps: Numbers, rounds: int, total: int, batch: int | tuple[int, ...]) -> float:
@@ -163,7 +193,7 @@ def _deals(kind: str, problem: Problem, schedule: ScheduleRequest, passes: int) 
     """Return ways to deal the units into the rounds of a pass."""
     units, rounds = problem.units, _requested_rounds(schedule)
     if problem.sampled and (schedule.batch is not None or problem.rate is not None):
-        return [drawn_deal(problem, rounds, schedule.batch)]
+        return [drawn_deal(problem.units, problem.order, problem.rate, rounds, schedule.batch)]
     if schedule.batch is not None:
         return [_wished_deal(units, rounds, schedule.batch)]
     if rounds is not None:

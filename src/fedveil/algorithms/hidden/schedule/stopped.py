@@ -16,9 +16,11 @@ from fedveil.theory.numerics import log_sum
 from fedveil.values import Vector
 
 
-def bias_and_weights(problem: Problem, model: Yardstick, steps: Vector) -> tuple[float, Vector]:
+def bias_and_weights(
+    problem: Problem, model: Yardstick, steps: Vector, kept: Vector | None = None
+) -> tuple[float, Vector]:
     """What is not yet learnt, and what a unit of noise variance in each round adds to the risk of what is released."""
-    kept = model.kept(steps)
+    kept = model.kept(steps) if kept is None else kept
     weights = model.weights(kept)
     if problem.stopping == "end":
         return model.bias(steps, kept), weights

@@ -1,0 +1,65 @@
+"""What a study of federated averaging says about correlated noise: who takes part when, who adds it, which matrix."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from fedveil.algorithms.adaptive_clip import ADAPTIVE
+from fedveil.algorithms.correlated_request import CORRELATED, INDEPENDENT, KEYS, check_keys, designed
+from fedveil.algorithms.correlation import Rows
+from fedveil.algorithms.fedavg.method import Noise
+from fedveil.algorithms.request import Task
+from fedveil.checks import require
+
+
+def check_noise(request: Any) -> None:
+    """Refuse what correlated noise does not go with, before anything is planned."""
+    wanted = request.noise == CORRELATED
+    check_keys(request, wanted)
+    fits = wanted or request.sampling != "cyclic"
+    hint = 'Groups that take turns go with noise = "correlated".'
+    require(fits, "algorithm.sampling", "not be cyclic here", request.sampling, hint)
+    if not wanted:
+        return
+    known = request.sampling in (None, "cyclic", "all")
+    hint = "The plan must fix who takes part when; nothing is gained from a secret cohort."
+    require(known, "algorithm.sampling", "be cyclic or all for correlated noise", request.sampling, hint)
+    require(request.rate is None, "algorithm.rate", "be left out with correlated noise", request.rate, "Give cohort.")
+    require(request.clip != ADAPTIVE, "algorithm.clip", "be left out with correlated noise", request.clip)
+    plain = request.segments is None
+    require(plain, "algorithm.segments", "be left out with correlated noise", "segments", "Its rounds are alike.")
+
+
+def noise_by(request: Any, task: Task) -> Noise:
+    """Return who adds the noise: where a server is not to know it, the clients, as the sum of their streams."""
+    if request.noise != CORRELATED:
+        found: Noise = request.noise
+        return found
+    return "shared" if task.target.adversary.startswith("server") else "central"
+
+
+def cyclic_cohort(request: Any, clients: int, batch: int | None) -> tuple[Literal["cyclic", "all"], float]:
+    """Return how clients take turns, and how many are asked in a round at most: all if no number is given."""
+    count = request.cohort if request.cohort is not None else batch
+    if count is None:
+        require(request.sampling != "cyclic", "algorithm.cohort", "be given for cyclic cohorts", None)
+        return "all", float(clients)
+    require(count <= clients, "algorithm.cohort", f"be at most the number of clients, {clients}", count)
+    every = request.sampling == "all" or count == clients
+    require(not every or count == clients, "algorithm.cohort", f"be all {clients} clients when all take part", count)
+    return ("all" if every else "cyclic"), float(count)
+
+
+def rows_for(request: Any, rounds: int, cohort: float, momentum: float, clients: int) -> Rows | None:
+    """Return pattern and matrix as a plan writes them; None if noise is independent."""
+    if request.noise != CORRELATED:
+        return None
+    return designed(request, rounds=rounds, groups=-(-clients // int(cohort)), momentum=momentum).table()
+
+
+def noises_of(request: Any) -> dict[str, Any]:
+    """Return the request with each kind of noise."""
+    plain, correlated = dict.fromkeys(KEYS), request.noise == CORRELATED
+    sampling = None if request.sampling == "cyclic" else request.sampling
+    alone = replace(request, **plain, noise="central", sampling=sampling) if correlated else request
+    kept = {} if correlated else plain
+    return {INDEPENDENT: alone, CORRELATED: replace(request, **kept, noise=CORRELATED, sampling=None)}

@@ -1,0 +1,77 @@
+"""Settings of federated averaging that plans of earlier versions did not have: each None, and then not written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedveil.algorithms.optimiser import Optimiser, optimiser_of
+from fedveil.checks import require
+from fedveil.values import number, whole
+
+if TYPE_CHECKING:
+    from fedveil.algorithms.fedavg.design import FedAvgRequest
+    from fedveil.algorithms.fedavg.method import FedAvg
+
+LATER = ("optimizer", "beta2", "floor", "proximal")  # keys of a study
+LARGEST_PULL = 1e9
+_USUAL = {"momentum": 0.8, "sgd": 0.0, "adam": 0.9}  # the momentum of each optimiser where none is stated
+
+
+def optimiser_fields(request: FedAvgRequest) -> dict[str, Any]:
+    """Return the fields of the method that state its optimiser.
+
+    Plain steps and momentum are written as they always were, by the momentum alone; only Adam is written by its name.
+    """
+    momentum = _USUAL[request.optimizer or "momentum"] if request.momentum is None else request.momentum
+    adam: Any = "adam" if request.optimizer == "adam" else None
+    return {"momentum": momentum, "optimizer": adam, "beta2": request.beta2, "floor": request.floor}
+
+
+def check_optimiser(request: FedAvgRequest) -> None:
+    """Refuse what no optimiser is, what belongs to Adam beside another one, and a pull that is none."""
+    for name in ("beta2", "floor"):
+        given = getattr(request, name)
+        fits = given is None or request.optimizer == "adam"
+        hint = 'Say optimizer = "adam".'
+        require(fits, f"algorithm.{name}", "be left out unless the optimizer is adam", given, hint)
+    Optimiser(kind=request.optimizer or "momentum")  # refuses another word
+    momentum = optimiser_fields(request)["momentum"]
+    found = optimiser_of(request.optimizer, momentum, request.beta2, None)
+    if request.floor is not None:
+        Optimiser(kind=found.kind, momentum=found.momentum, beta2=found.beta2, floor=request.floor)
+    if request.proximal is not None:
+        object.__setattr__(request, "proximal", number("algorithm.proximal", request.proximal))
+        hint = "It is the weight of the squared distance from the global model; leave it out for none."
+        require(0 < request.proximal <= LARGEST_PULL, "algorithm.proximal", "lie in (0, 1e9]", request.proximal, hint)
+
+
+def check_later(method: FedAvg) -> None:
+    """Refuse what contradicts the rest of the method: draws, the server's optimiser, local training."""
+    _check_draws(method)
+    require(method.optimizer in (None, "adam"), "fedavg.optimizer", "be adam or left out", method.optimizer)
+    for name in ("beta2", "floor"):
+        given = getattr(method, name)
+        fits = given is None or method.optimizer == "adam"
+        require(fits, f"fedavg.{name}", "be left out unless the optimizer is adam", given)
+    _ = method.optimiser  # refuses numbers that are none of an optimiser
+    if method.proximal is not None:
+        object.__setattr__(method, "proximal", number("fedavg.proximal", method.proximal))
+        require(0 < method.proximal <= LARGEST_PULL, "fedavg.proximal", "lie in (0, 1e9]", method.proximal)
+    known = method.local_gradient in (None, "mean")
+    require(known, "fedavg.local_gradient", "be mean or left out", method.local_gradient)
+
+
+def _check_draws(method: FedAvg) -> None:
+    independent = method.sampling == "independent"
+    require(
+        (method.picks is not None) == independent, "fedavg.picks", "go with independent sampling alone", method.picks
+    )
+    if method.picks is not None:
+        object.__setattr__(method, "picks", whole("fedavg.picks", method.picks))
+        require(1 <= method.picks <= method.rounds, "fedavg.picks", "lie between 1 and the rounds", method.picks)
+        rule = f"be a multiple of the {method.picks} rounds of a pass"
+        hint = "A client picks one round of each pass, and a pass that was only begun would cost as much."
+        require(method.rounds % method.picks == 0, "fedavg.rounds", rule, method.rounds, hint)
+    alike = method.segments is None or not (independent or method.own_draws)
+    hint = "Where clients draw for themselves all rounds are alike."
+    require(alike, "fedavg.segments", f"be left out with these draws, {method.sampling}", "segments", hint)

@@ -1,0 +1,182 @@
+"""A client's local training, alone or many clients at once.
+
+Clients of one size are trained together where the loss allows it. A client's result has the same bits as if it were
+trained alone (see ``StackedLoss``), so a simulation of all clients, a site with some of them and a run that goes on
+after a crash find the same updates. Page: docs/fedavg.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from fedveil.algorithms.base import expected
+from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.checks import require
+from fedveil.data.records import Records
+from fedveil.model.loss import Loss, PlainLoss, StackedLoss
+from fedveil.noise.entropy import Entropy
+from fedveil.values import Indices, Matrix, Vector
+
+if TYPE_CHECKING:
+    from fedveil.plan import Plan
+
+_ENTRIES: Final = 2**18  # numbers of a stack of records or models: they stay in the processor's cache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Local:
+    """What a client needs to train; ``batch`` 0 takes all its records at once.
+
+    ``proximal``: the pull of every step towards the global model, 0 for none. ``plain``: a batch's gradient is taken as
+    it is, without clipping the gradient of each record.
+    """
+
+    loss: Loss
+    clip: float
+    l2: float
+    step: float
+    epochs: int
+    batch: int
+    proximal: float = 0.0
+    plain: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan) -> Local:
+        """Return what a plan states for every client."""
+        method = expected(FedAvg, plan.method)
+        return cls(
+            plan.model.loss,
+            plan.constants.lipschitz,
+            plan.model.l2,
+            method.local_step,
+            method.local_epochs,
+            method.local_batch,
+            method.proximal or 0.0,
+            method.local_gradient == "mean",
+        )
+
+    def total(self, found: Vector, rows: Vector, targets: Vector, norms: Vector) -> Vector:
+        """Return the sum of the gradients of a local step."""
+        if self.plain:
+            require(isinstance(self.loss, PlainLoss), "The loss", "have gradients that are not clipped", self.loss.kind)
+            return self.loss.total(found, rows, targets)  # type: ignore[attr-defined, no-any-return]
+        return self.loss.gradient(found, rows, targets, clip=self.clip, norms=norms)[0]
+
+    def whole(self, size: int) -> bool:
+        """Return whether a client of this size takes all of its records in every local step."""
+        return self.batch == 0 or self.batch >= size
+
+    def after(self, found: Vector, total: Vector, count: int, start: Vector) -> Vector:
+        """Return the model, or each of a stack of models, after one local step along a sum of ``count`` gradients.
+
+        ``start``: the global model, towards which FedProx pulls (Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith.
+        Federated Optimization in Heterogeneous Networks. MLSys 2020).
+        """
+        change = total / count if self.l2 == 0 else total / count + self.l2 * found
+        if self.proximal:
+            change = change + self.proximal * (found - start)
+        return found - self.step * change
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """Records laid out client after client; client c holds rows ``starts[c]`` up to ``starts[c + 1]``."""
+
+    features: Vector
+    targets: Vector
+    norms: Vector
+    starts: Indices
+
+    @classmethod
+    def of(cls, records: Records) -> Held:
+        """Return the records in the order of their clients."""
+        order, starts = records.by_client()
+        features = records.features[order]
+        return cls(features, records.targets[order], np.sqrt(np.vecdot(features, features)), starts)
+
+    def alike(self, clients: Indices, parameters: int) -> Iterator[Indices]:
+        """Yield the clients in groups of one size, few enough for their records and models to stay in the cache."""
+        sizes = self.starts[clients + 1] - self.starts[clients]
+        for size in np.unique(sizes).tolist():
+            mine = clients[sizes == size]
+            most = max(1, _ENTRIES // max(size * self.features.shape[1], parameters))
+            for first in range(0, mine.size, most):
+                yield mine[first : first + most]
+
+    def stack(self, clients: Indices, part: Indices | None = None) -> tuple[Vector, Matrix, Matrix]:
+        """Return features, targets and norms of clients of one size, stacked; ``part``: rows of each, or all."""
+        first, size = self.starts[clients], int(self.starts[clients[0] + 1] - self.starts[clients[0]])
+        if part is None and first[-1] - first[0] == (clients.size - 1) * size:  # they lie side by side: no copy
+            rows: slice | Indices = slice(int(first[0]), int(first[-1]) + size)
+            shape: tuple[int, ...] = (clients.size, size)
+            X, y, norms = self.features[rows], self.targets[rows], self.norms[rows]
+            return X.reshape(*shape, -1), y.reshape(shape), norms.reshape(shape)
+        rows = first[:, None] + (np.arange(size) if part is None else part)
+        return self.features[rows], self.targets[rows], self.norms[rows]
+
+
+def changes(
+    local: Local, model: Vector, held: Held, clients: Indices, entropy: Entropy, turn: int
+) -> Iterator[tuple[Indices, Matrix]]:
+    """Yield some clients at a time, with a row for each: how its local training changes the model."""
+    if local.plain or not isinstance(local.loss, StackedLoss):
+        for client in clients.tolist():
+            found = trained(local, model, held, client, entropy, turn) - model
+            yield np.array([client], dtype=np.int64), found[None]
+        return
+    for group in held.alike(clients, model.size):
+        yield group, _trained_together(local, local.loss, model, held, group, entropy, turn) - model
+
+
+def _trained_together(
+    local: Local, loss: StackedLoss, model: Vector, held: Held, group: Indices, entropy: Entropy, turn: int
+) -> Matrix:
+    """Return the models of clients of one size after their local epochs, a row for each."""
+    size = int(held.starts[group[0] + 1] - held.starts[group[0]])
+    found: Matrix = np.broadcast_to(model, (group.size, model.size))
+    for X, y, norms in _stacks(local, held, group, size, entropy, turn):
+        total = loss.gradients(found, X, y, clip=local.clip, norms=norms)
+        with np.errstate(all="ignore"):  # an overflow is dropped when it is clipped
+            found = local.after(found, total, y.shape[1], model)
+    return found
+
+
+def _stacks(
+    local: Local, held: Held, group: Indices, size: int, entropy: Entropy, turn: int
+) -> Iterator[tuple[Vector, Matrix, Matrix]]:
+    """Yield features, targets and norms of each local step of clients of one size."""
+    if local.whole(size):
+        yield from [held.stack(group)] * local.epochs
+        return
+    for part in zip(*(parts(local, size, entropy, turn, client) for client in group.tolist()), strict=True):
+        yield held.stack(group, np.stack(part))
+
+
+def trained(local: Local, model: Vector, held: Held, client: int, entropy: Entropy, turn: int) -> Vector:
+    """Return a client's model after its local epochs, from the global one."""
+    start, end = int(held.starts[client]), int(held.starts[client + 1])
+    features, targets, norms = held.features[start:end], held.targets[start:end], held.norms[start:end]
+    found = model
+    with np.errstate(all="ignore"):  # an overflow is dropped when it is clipped
+        for part in parts(local, end - start, entropy, turn, client):
+            mine = (features, targets, norms) if part is None else (features[part], targets[part], norms[part])
+            rows, wanted, lengths = mine
+            total = local.total(found, rows, wanted, lengths)
+            found = local.after(found, total, wanted.size, model)
+    return found
+
+
+def parts(local: Local, size: int, entropy: Entropy, turn: int, client: int) -> Iterator[Indices | None]:
+    """Yield the records of each local step: all (None), or batches of a new order in every epoch."""
+    if local.whole(size):
+        yield from [None] * local.epochs
+        return
+    words = entropy.stream(f"local {client}", turn)
+    for _ in range(local.epochs):
+        order = np.argsort(words.words(size)).astype(np.int64)
+        for first in range(0, size, local.batch):
+            yield order[first : first + local.batch]

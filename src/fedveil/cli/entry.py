@@ -1,0 +1,209 @@
+"""The commands by which a user comes in: draft a study for unknown data, and profile them privately."""
+
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from fedveil.checks import require
+from fedveil.cli.show import Json, out, plain_table, rounded_up, show
+from fedveil.cli.waiting import waiting
+from fedveil.data.address import bare
+from fedveil.guarantee import Neighbours, Unit, finite_or_none
+from fedveil.jobs.draft.columns import Columns
+from fedveil.jobs.draft.study import Draft
+from fedveil.jobs.entry import PAGE, STUDY, ProfileResult, Wish, init_study, profile_data
+
+Data = Annotated[str, typer.Argument(help="A CSV or Parquet file, a folder of them, or a database's address.")]
+TargetColumn = Annotated[str | None, typer.Option("--target", help="The column to predict; guessed if left out.")]
+Classes = Annotated[str | None, typer.Option("--classes", help="What the target holds: A,B,...")]
+Range = Annotated[str | None, typer.Option("--range", help="LOW,HIGH of a number to predict.")]
+Client = Annotated[str | None, typer.Option("--client-column", help="The column that says whose record it is.")]
+Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="A column to leave out; may be repeated.")]
+Query = Annotated[str | None, typer.Option("--query", help="The SELECT that gives the rows of a database.")]
+
+
+def init(
+    data: Data,
+    target: TargetColumn = None,
+    classes: Classes = None,
+    range_: Range = None,
+    client: Client = None,
+    ignore: Ignore = None,
+    query: Query = None,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Of the study.")] = 1.0,
+    delta: Annotated[float | None, typer.Option("--delta", help="Of the study; below one over the records.")] = None,
+    file: Annotated[Path, typer.Option("--out", help="The study file to write.")] = Path(STUDY),
+    as_json: Json = False,
+) -> None:
+    """Draft a study from the names and types of the columns; no value is looked at, and nothing is charged."""
+    wish = _wish(data, target, classes, range_, client, ignore, query, epsilon, delta)
+    with waiting("reading the names and types of the columns", quiet=as_json):
+        draft, columns = init_study(wish, file)
+    result = {"written": str(file), **_draft_json(draft, columns)}
+
+    def text() -> None:
+        data = draft.source  # as it may be shown: without a password
+        _tell_columns(data, columns, draft)
+        out().print(f"written: {file}", soft_wrap=True)
+        _tell_questions(draft, f"fedveil init {data}")
+        if draft.complete:
+            out().print(f"next: fedveil run {file} --out results", soft_wrap=True)
+        else:
+            asked = f"fedveil profile {data} --epsilon 0.5 --target {draft.target}"
+            out().print(f"or learn the answer privately: {asked}", soft_wrap=True)
+
+    show(result, as_json, text)
+
+
+def profile(
+    data: Data,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="What the profile may cost; charged in the ledger.")],
+    delta: Annotated[float | None, typer.Option("--delta", help="Of the profile; below one over the records.")] = None,
+    target: TargetColumn = None,
+    classes: Classes = None,
+    range_: Range = None,
+    client: Client = None,
+    ignore: Ignore = None,
+    query: Query = None,
+    unit: Annotated[str, typer.Option("--unit", help="What is protected: record or client.")] = "record",
+    neighbours: Annotated[str, typer.Option("--neighbours", help="replace-one or zero-out.")] = "replace-one",
+    run_epsilon: Annotated[float, typer.Option("--run-epsilon", help="Of the study that is drafted.")] = 1.0,
+    ledger: Annotated[Path | None, typer.Option("--ledger", help="The books, if not beside the data.")] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the profile; new, or with --resume.")] = Path(
+        "profile"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Finish a profile that was interrupted.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a private profile of unknown data, charge it, and draft a study that runs as it is."""
+    require(unit in get_args(Unit), "--unit", f"be one of {', '.join(get_args(Unit))}", unit)
+    known = get_args(Neighbours)
+    require(neighbours in known, "--neighbours", f"be one of {', '.join(known)}", neighbours)
+    require(unit == "record" or client is not None, "--client-column", "be given with --unit client", client)
+    wish = _wish(data, target, classes, range_, client, ignore, query, run_epsilon, delta, unit, neighbours)
+    with waiting("reading the data", quiet=as_json) as stage:
+        result = profile_data(wish, epsilon, folder, ledger=ledger, resume=resume, tell=stage)
+    show(_profile_json(result), as_json, lambda: _tell_profile(bare(data), result))
+
+
+def _wish(
+    data: str,
+    target: str | None,
+    classes: str | None,
+    range_: str | None,
+    client: str | None,
+    ignore: list[str] | None,
+    query: str | None,
+    epsilon: float,
+    delta: float | None,
+    unit: str = "record",
+    neighbours: str = "replace-one",
+) -> Wish:
+    words = () if classes is None else tuple(word.strip() for word in classes.split(","))
+    return Wish(
+        data=data,
+        target=target,
+        classes=words,
+        range=None if range_ is None else _pair(range_),
+        client_column=client,
+        ignore=tuple(ignore or ()),
+        reading={} if query is None else {"query": query},
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+        neighbours=neighbours,
+    )
+
+
+def _pair(text: str) -> tuple[float, float]:
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        require(False, "--range", "be LOW,HIGH, two numbers", text)
+        raise
+    return low, high
+
+
+def _draft_json(draft: Draft, columns: Columns) -> dict[str, Any]:
+    return {
+        "complete": draft.complete,
+        "target": draft.target,
+        "columns": dict(columns.kinds),
+        "reading": dict(columns.reading),
+        "left_out": dict(draft.unused),
+        "open": [{"key": one.key, "question": one.question, "option": one.option} for one in draft.questions],
+    }
+
+
+def _tell_columns(data: str, columns: Columns, draft: Draft) -> None:
+    kinds = list(columns.kinds.values())
+    counted = ", ".join(
+        f"{kinds.count(kind)} {kind}" for kind in ("numbers", "texts", "dates", "empty") if kind in kinds
+    )
+    out().print(f"{data}: {columns.records:,} rows, {len(kinds)} columns ({counted})", soft_wrap=True)
+    signs = ", ".join(f"{key} {value!r}" for key, value in columns.reading.items() if key not in ("format", "query"))
+    if signs:
+        out().print(f"read with: {signs}", soft_wrap=True)
+    for name, why in draft.unused.items():
+        out().print(f"left out: {name!r} {why}", soft_wrap=True)
+
+
+def _tell_questions(draft: Draft, command: str) -> None:
+    if not draft.questions:
+        return
+    out().print(
+        f"open questions ({len(draft.questions)}), to be answered all at once by options of {command}:", soft_wrap=True
+    )
+    for number, one in enumerate(draft.questions, start=1):
+        out().print(f"  {number}. {one.question}  {one.option}", soft_wrap=True)
+
+
+def _profile_json(result: ProfileResult) -> dict[str, Any]:
+    return {
+        **result.certificate.as_json(),
+        "folder": str(result.folder),
+        "study": str(result.folder / STUDY),
+        **_draft_json(result.draft, result.columns),
+    }
+
+
+def _tell_profile(data: str, result: ProfileResult) -> None:
+    found, target = result.profile, result.certificate.plan.target
+    _tell_columns(data, result.columns, result.draft)
+    rows: list[dict[str, Any]] = [
+        {
+            "column": one.name,
+            "holds": f"{one.low:g} to {one.high:g}, about {one.centre:.3g}",
+            "missing": _share(one.missing),
+        }
+        for one in found.numbers
+    ]
+    for one in found.texts:
+        words = ", ".join(f"{word} {share:.0%}" for word, share in one.words[:4]) or "(all rare)"
+        more = f", {len(one.words) - 4} more" if len(one.words) > 4 else ""
+        title = f"{one.name} (target)" if one.name == found.target else one.name
+        rows.append({"column": title, "holds": words + more, "missing": _share(one.missing)})
+    plain_table(rows)
+    final = next(one.answer for one in result.certificate.guarantees if one.adversary == target.adversary)
+    epsilon = finite_or_none(final.epsilon)
+    told = "none" if epsilon is None else rounded_up(epsilon)
+    out().print(
+        f"charged: epsilon {told} at delta {target.delta:g} for one {target.unit} ({target.neighbours}); all numbers "
+        "above are noisy",
+        soft_wrap=True,
+    )
+    out().print(f"written: {result.folder} (open {result.folder / PAGE})", soft_wrap=True)
+    _tell_questions(result.draft, f"fedveil profile {data}")
+    if result.draft.complete:
+        out().print(f"next: fedveil run {result.folder / STUDY} --out results", soft_wrap=True)
+
+
+def _share(share: float) -> str:
+    return "-" if share == 0 else f"{share:.1%}"
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the application."""
+    app.command(epilog="Example: fedveil init visits.csv --target ill --classes no,yes")(init)
+    app.command(epilog="Example: fedveil profile visits.csv --epsilon 0.5 --target ill --out profile")(profile)

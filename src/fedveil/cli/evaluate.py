@@ -1,0 +1,100 @@
+"""The command that measures a released model on other records: privately, or exactly on public ones."""
+
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from fedveil.bundle.bundle import FILE as BUNDLE
+from fedveil.bundle.model import load_model
+from fedveil.checks import require
+from fedveil.cli.quality import tell_evaluation, tell_quality
+from fedveil.cli.show import Json, out, rounded_up, show
+from fedveil.cli.waiting import waiting
+from fedveil.guarantee import Neighbours, Unit
+from fedveil.jobs.evaluation import Evaluated, evaluate_model, evaluate_publicly
+
+Model = Annotated[Path, typer.Argument(metavar="DIR|MODEL", help=f"The folder a run left, or its {BUNDLE} alone.")]
+Folder = Annotated[Path, typer.Option("--out", help="Folder for a private evaluation; new, or with --resume.")]
+
+
+def evaluate(
+    model: Model,
+    data: Annotated[
+        str, typer.Argument(help="Labelled records: a file, a folder, a database's address, sklearn:NAME.")
+    ],
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="What it may cost these records; charged in their ledger.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Below one over the records.")] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="The records are public: exact metrics, and no charge.")
+    ] = False,
+    unit: Annotated[str, typer.Option("--unit", help="What is protected: record or client.")] = "record",
+    neighbours: Annotated[str, typer.Option("--neighbours", help="replace-one or zero-out.")] = "replace-one",
+    client: Annotated[
+        str | None, typer.Option("--client-column", help="The column that says whose record it is.")
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", help="The SELECT that gives the records of a database.")
+    ] = None,
+    ledger: Annotated[Path | None, typer.Option("--ledger", help="The books, if not beside the data.")] = None,
+    folder: Folder = Path("evaluation"),
+    resume: Annotated[bool, typer.Option("--resume", help="Finish an evaluation that was interrupted.")] = False,
+    module: Annotated[
+        str | None, typer.Option("--module", help="Of a torch model: the function that makes it, which is run.")
+    ] = None,
+    feature_map: Annotated[
+        str | None, typer.Option("--feature-map", help="The function that records go through first, which is run.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a released model on other records: privately, with a certificate, or exactly on public ones."""
+    hint = "Give --epsilon for records that are not public, and --public for records that are."
+    require(public != (epsilon is not None), "--epsilon", "be given, or --public, and not both", epsilon, hint)
+    require(unit in get_args(Unit), "--unit", f"be one of {', '.join(get_args(Unit))}", unit)
+    known = get_args(Neighbours)
+    require(neighbours in known, "--neighbours", f"be one of {', '.join(known)}", neighbours)
+    loaded = load_model(model, module=module, feature_map=feature_map)
+    with waiting("reading the data", quiet=as_json) as stage:
+        if epsilon is None:
+            found = evaluate_publicly(loaded, data, client_column=client, query=query)
+        else:
+            stage("counting with noise how good the model is")
+            found = evaluate_model(
+                loaded,
+                data,
+                epsilon=epsilon,
+                out=folder,
+                delta=delta,
+                unit=unit,
+                neighbours=neighbours,
+                client_column=client,
+                query=query,
+                ledger=ledger,
+                resume=resume,
+            )
+    show(_plain(found), as_json, lambda: _tell(found))
+
+
+def _plain(found: Evaluated) -> dict[str, Any]:
+    if found.certificate is None:
+        return {"test": found.found}
+    return {"folder": str(found.folder), "evaluation": found.found, "certificate": found.certificate.as_json()}
+
+
+def _tell(found: Evaluated) -> None:
+    if found.certificate is None:
+        tell_quality({"test": found.found})
+        return
+    tell_evaluation({"evaluation": {**found.found, "on": "other"}})
+    target = found.certificate.plan.target
+    final = next(one.answer for one in found.certificate.guarantees if one.adversary == target.adversary)
+    told = f"charged: epsilon {rounded_up(final.epsilon)} at delta {target.delta:g} for one {target.unit}"
+    out().print(f"{told} ({target.neighbours}), in the ledger of these records", soft_wrap=True)
+    out().print(f"written: {found.folder}", soft_wrap=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(epilog="Example: fedveil evaluate results new.csv --epsilon 0.5 --out measured")(evaluate)

@@ -1,0 +1,77 @@
+"""How far a run is, on standard error: first what is being done, then a bar with rate, time left and charge."""
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.status import Status
+
+from fedveil.cli.show import rounded_up
+from fedveil.run.system import Progress as Step
+
+
+class Shown:
+    """Called with the progress after every round; ``stage`` tells what is done before the first one and after the last.
+
+    A stage is a spinner in a terminal and nothing elsewhere, so that logs stay clean. Both disappear when they are
+    over, so that a refusal stays one sentence.
+    """
+
+    def __init__(self, quiet: bool, counted: str = "round") -> None:
+        console = Console(stderr=True)
+        columns = (
+            TextColumn(counted + " {task.completed} of {task.total}"),
+            BarColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[budget]}"),
+        )
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty()  # asked now: while something is shown, standard error is replaced
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._task = self._bar.add_task("training", total=1, rate="", budget="")
+        self._status: Status | None = None
+        self._console = console
+
+    def stage(self, words: str) -> None:
+        """Tell what is being done."""
+        if self._quiet or not self._terminal:
+            return
+        if self._status is not None:
+            self._status.update(words)
+            return
+        self.close()
+        self._status = self._console.status(words)
+        self._status.start()
+
+    def __call__(self, now: Step) -> None:
+        """Show the progress after a round."""
+        if self._quiet:
+            return
+        if not self._bar.live.is_started:
+            self.close()
+            self._bar.start()
+        rate = f"{now.rate:.3g}/s" if now.rate else ""
+        budget = f"charged: epsilon {rounded_up(now.epsilon)}" if now.epsilon < math.inf else "not private"
+        self._bar.update(self._task, completed=now.round, total=now.total, rate=rate, budget=budget)
+
+    def close(self) -> None:
+        """Take everything off the screen."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+
+@contextmanager
+def progress(quiet: bool, counted: str = "round") -> Iterator[Shown]:
+    """Show how far a run is, until the block ends; ``counted``: what its parts are called."""
+    shown = Shown(quiet, counted)
+    try:
+        yield shown
+    finally:
+        shown.close()

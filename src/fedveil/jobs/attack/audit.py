@@ -1,0 +1,236 @@
+"""All attacks that apply to a finished run, each next to what the run was certified for.
+
+What is computed from the plan, the released model and the canaries' coins may be published. Membership inference and
+leakage are computed from records without noise: they go into the public record only if the plan declares the training
+records public; otherwise they are for the data holder only.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedveil.algorithms.registry import attack_view
+from fedveil.audit.claim import claim_of_plan
+from fedveil.audit.finding import Finding
+from fedveil.audit.game import FEWEST, MOST, runs_needed
+from fedveil.audit.record import Audit
+from fedveil.certificate.certify import Certificate, certify_written
+from fedveil.checks import require
+from fedveil.data.canaries import Canaries
+from fedveil.data.records import Records
+from fedveil.errors import BadValue, CannotCertify
+from fedveil.guarantee import finite_or_none
+from fedveil.jobs.attack.cost import most_runs
+from fedveil.jobs.attack.game import game, what_hiding_buys
+from fedveil.jobs.attack.leakage import LINEAR, leakage
+from fedveil.jobs.attack.membership import attacked, watched
+from fedveil.jobs.attack.one_run import one_run
+from fedveil.jobs.attack.releases import view_of
+from fedveil.jobs.attack.sampler import sampler_finding
+from fedveil.jobs.local import Given, Wanted, open_study
+from fedveil.noise.entropy import Entropy
+from fedveil.plan import Plan
+from fedveil.version import EARLIER, __version__
+
+Watch = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is tried: runs of the distinguishing game on each data set, shadow runs; chances of false alarms.
+
+    ``alarm`` is for each game; ``canary_alarm`` for canaries and membership, which use a single run.
+    """
+
+    runs: int = 4000
+    shadows: int = 32
+    alarm: float = 1e-6
+    canary_alarm: float = 0.05
+
+    def __post_init__(self) -> None:
+        require(FEWEST <= self.runs <= MOST, "runs", f"lie between {FEWEST} and {MOST}", self.runs)
+        require(self.shadows == 0 or 8 <= self.shadows <= 99_999, "shadows", "be 0 or at least 8", self.shadows)
+        for name in ("alarm", "canary_alarm"):
+            require(0 < getattr(self, name) < 0.5, name, "lie strictly between 0 and .5", getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """``public``: what may be published; ``private``: what was computed from records that are not public."""
+
+    certificate: Certificate
+    public: Audit
+    private: Audit | None
+    skipped: tuple[str, ...]
+
+    @property
+    def broken(self) -> tuple[Finding, ...]:
+        """All findings against the certificate."""
+        return (*self.public.broken, *(self.private.broken if self.private else ()))
+
+
+def audit_run(
+    folder: Path,
+    effort: Effort,
+    entropy: Entropy,
+    *,
+    study: Wanted | None = None,
+    data: Given = None,
+    watch: Watch | None = None,
+) -> Audited:
+    """Attack the run in ``folder``; with its ``study`` (or ``data``) also by attacks that need records."""
+    certificate = checked(folder)
+    plan, tell, skipped = certificate.plan, watch or (lambda _: None), list[str]()
+    findings: list[Finding] = []
+    hidden_state = None
+    canaries = _canaries(folder, plan, effort, tell, skipped)  # first, because it may refuse and takes no time
+    tell("working out what was promised")
+    runs, why = playable(plan, effort)
+    skipped += [f"the distinguishing game: {why}"] if why else []
+    if runs:
+        tell(f"playing the distinguishing game, {runs:,} runs on each of two data sets")
+        findings += game(plan, runs, entropy, alarm=effort.alarm)
+        if plan.method.hides:
+            tell("measuring what hiding buys")
+            hidden_state = _hiding(plan, runs, effort.alarm, entropy)
+    findings += canaries
+    draws = sampler_finding(plan, entropy, alarm=effort.alarm)
+    if draws is not None and draws.verdict == "broken":  # right draws measure no epsilon: there is nothing to say
+        findings.append(draws)
+    named: dict[str, Any] = {"plan": plan.hash, "run": certificate.run}
+    public = Audit(**named, findings=tuple(findings), hidden_state=hidden_state)
+    if study is None and data is None:
+        skipped.append("membership inference and leakage need the records: give --study")
+        return Audited(certificate=certificate, public=public, private=None, skipped=tuple(skipped))
+    more = _with_records(plan, _records(plan, study, data), effort, entropy, tell, skipped)
+    if plan.training_public:
+        together = replace(public, findings=(*public.findings, *more.findings), leakage=more.leakage)
+        return Audited(certificate=certificate, public=together, private=None, skipped=tuple(skipped))
+    own = replace(more, plan=plan.hash, run=certificate.run)
+    return Audited(certificate=certificate, public=public, private=own, skipped=tuple(skipped))
+
+
+def _canaries(folder: Path, plan: Plan, effort: Effort, tell: Watch, skipped: list[str]) -> list[Finding]:
+    if getattr(plan, "canaries", None) is None:
+        skipped.append("no canaries: add [audit] canaries = 100 to a study to audit a single run")
+        return []
+    tell("scoring the canaries")
+    return [one_run(folder, alarm=effort.canary_alarm)]
+
+
+def checked(folder: Path) -> Certificate:
+    """Return the recomputed certificate of the run; refuse a run that is incomplete or was changed by hand."""
+    require(folder.is_dir(), "The run", "be a folder that a run left", str(folder))
+    found, changes = certify_written(folder, __version__, EARLIER)
+    if changes:
+        raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
+    return found
+
+
+def playable(plan: Plan, effort: Effort) -> tuple[int, str]:
+    """Return how many runs of the game to make, and why not as many as requested.
+
+    The number is 0 if the game is not known or does not fit. Refuse a request for so few runs that even a perfect
+    attack could not contradict what the plan promises.
+    """
+    unknown = _unknown(plan)
+    if unknown:
+        return 0, unknown
+    who = plan.target.adversary if plan.method.hides else view_of(plan).seen_by
+    needed = runs_needed(claim_of_plan(plan, who), effort.alarm)
+    if needed > MOST:  # also if nothing is promised: then there is nothing to contradict, only to measure
+        needed = FEWEST
+    hint = f"With fewer not even a perfect attack could contradict the promise at false alarm {effort.alarm:g}."
+    require(effort.runs >= needed, "runs", f"be at least {needed:.0f}", effort.runs, hint)
+    fitting = most_runs(plan)
+    if fitting < needed:
+        return 0, f"the plan is too large for the {needed:,.0f} runs it takes, {fitting:,} fit"
+    if fitting < effort.runs:
+        return fitting, f"{fitting:,} runs instead of {effort.runs:,}, as the plan is large"
+    return effort.runs, ""
+
+
+def _unknown(plan: Plan) -> str:
+    """Return why the game is not known for a plan; an empty string if it is known."""
+    kind, method = plan.method.kind, plan.method
+    if plan.selection is not None:
+        return "the released model is the best of several trials, and the game plays one run of a plan"
+    if attack_view(kind) is None:
+        return f"it is not known for {kind} training"
+    if plan.model.kind == "torch":
+        return "it knows losses of linear scores, not torch models"
+    if method.hides:
+        return "" if plan.run.stopping == "end" else "it is not known for random stopping"
+    if method.noiseless:
+        return "nothing is hidden where no noise is added"
+    if plan.model.loss.outputs != 1:
+        return f"for {kind} it knows losses of one score, not {plan.model.kind}"
+    if getattr(method, "sampling", "") == "fixed-size":
+        return "it is not known for batches or cohorts of fixed size"
+    return "" if getattr(method, "clipping", "individual") == "individual" else "it is not known for clipped batches"
+
+
+def _hiding(plan: Plan, runs: int, alarm: float, entropy: Entropy) -> dict[str, Any]:
+    rows = what_hiding_buys(plan, runs, entropy, alarm=alarm)
+    shown = [
+        {"sees": sees, "certified": finite_or_none(found.certified), "measured": finite_or_none(found.measured)}
+        for sees, found in rows
+    ]
+    return {"runs": runs, "delta": plan.target.delta, "rows": shown}
+
+
+def _records(plan: Plan, study: Wanted | None, data: Given) -> Records:
+    """Return the records of the study, which must have the same shape and be as public as those of the run.
+
+    What is computed from them is published if the run's plan says that its records are public; a study of other records
+    must not be published on that basis.
+    """
+    if study is None:
+        records = _first(data)
+    else:
+        found, loaded = open_study(study, data)
+        records = loaded.train
+        hint = "Give the study of this very run."
+        same = found.training_public == plan.training_public
+        require(same, "data.public", f"be {plan.training_public} as in the run", found.training_public, hint)
+    shape, count = records.shape, getattr(plan, "canaries", None)
+    if count is not None:
+        slots = Canaries(count=count, neighbours=plan.target.neighbours, unit=plan.target.unit)
+        shape = slots.blank(records).shape
+    require(shape == plan.data, "The study's records", f"be those of the run, {plan.data}", shape)
+    return records
+
+
+def _first(data: Given) -> Records:
+    found = data[0] if isinstance(data, tuple) else data
+    assert found is not None  # noqa: S101  asked for before
+    return found
+
+
+def _with_records(
+    plan: Plan, records: Records, effort: Effort, entropy: Entropy, tell: Watch, skipped: list[str]
+) -> Audit:
+    """Run membership inference and leakage; the findings are as private as the records."""
+    findings: tuple[Finding, ...] = ()
+    shown = None
+    if records.shape != plan.data:
+        skipped.append("membership inference and leakage: the run had canaries, attack one without")
+        return Audit(plan=plan.hash, run="-", findings=findings)
+    try:
+        if effort.shadows and plan.model.kind in LINEAR and plan.data.classes:
+            shadows = watched(plan, records, effort.shadows + 1, entropy, tell)
+            findings = attacked(plan, shadows, alarm=effort.canary_alarm)
+        elif effort.shadows:
+            skipped.append("membership inference knows linear classifiers")
+    except BadValue as error:
+        skipped.append(f"membership inference: {error}")
+    try:
+        if plan.training_public:
+            tell("reconstructing records from gradients")
+            shown = leakage(plan, records, entropy, public=True)
+        else:
+            skipped.append("leakage shows records as they are: only for studies that declare them public")
+    except BadValue as error:
+        skipped.append(f"leakage: {error}")
+    return Audit(plan=plan.hash, run="-", findings=findings, leakage=shown)

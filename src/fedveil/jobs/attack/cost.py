@@ -1,0 +1,44 @@
+"""How many runs of the distinguishing game a plan allows within memory and time, computed beforehand."""
+
+import numpy as np
+
+from fedveil.audit.game import MOST
+from fedveil.jobs.attack.releases import WIDTH, rows_each, view_of
+from fedveil.plan import Plan
+
+BYTES = 2 * 10**9
+NUMBERS = 2 * 10**10  # most rows times features to process, about ten minutes
+_WORD = 8
+
+
+def most_runs(plan: Plan) -> int:
+    """Return how many runs on each of two data sets are possible; 0 if not even the data sets fit."""
+    return _hidden(plan) if plan.method.hides else _releases(plan)
+
+
+def _hidden(plan: Plan) -> int:
+    """Return the number for a hidden plan, from the memory of each run.
+
+    Kept for each run: model and noise of every round, for both data sets and once more while they are joined; the place
+    of every record, its row number and norm. Everything is made twice (for what hiding buys).
+    """
+    run, data = plan.run, plan.data
+    fixed = 4 * _WORD * data.records * data.features
+    each = 6 * _WORD * run.total * plan.dimension + 7 * _WORD * data.records
+    work = 4 * (run.passes * data.records * data.features + run.total * plan.dimension)
+    return int(min(MOST, max(0, BYTES - fixed) // each, NUMBERS // work))
+
+
+def _releases(plan: Plan) -> int:
+    """Return the number for a plan that hides nothing.
+
+    A wide problem is held in memory completely, and copied; every release of each run is kept.
+    """
+    method, rows = plan.method, WIDTH * rows_each(plan)
+    again = view_of(plan).work(plan)
+    room = BYTES - 3 * _WORD * rows * WIDTH
+    rounds = (
+        int(np.max([p.rounds for p in method.client_settings])) if hasattr(method, "client_settings") else method.total
+    )
+    problems = NUMBERS // (2 * rounds * rows * WIDTH * again)
+    return int(min(MOST, max(0, room) // (6 * _WORD * rounds), problems * WIDTH))

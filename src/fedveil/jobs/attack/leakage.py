@@ -1,0 +1,214 @@
+"""Gradient leakage on the real trainer: what each observer can read of a record, against the noise that covers it.
+
+The attacked records are shown, so they must be public or synthetic. Never attack a run's private records with this and
+publish the result. Page: docs/audit-leakage.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedveil.algorithms.observation import Observation
+from fedveil.audit.leakage import read_classes, read_linear
+from fedveil.audit.pictures import Greys, at_best_scale, cosine, greys, psnr, square
+from fedveil.checks import require
+from fedveil.data.records import Records
+from fedveil.errors import BadValue
+from fedveil.guarantee import finite_or_none
+from fedveil.jobs.attack.observing import first_round, observe, with_noise
+from fedveil.model.torch import TorchLoss
+from fedveil.noise.entropy import Entropy
+from fedveil.plan import Plan
+from fedveil.promises import promise
+from fedveil.values import Vector
+
+LINEAR = ("softmax", "logistic", "smoothed-hinge", "huber")
+FACTORS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+_SHOWN = 10  # number of victims whose pictures are kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Guess:
+    """One guess at one victim: its similarity, and whether its label was read correctly (None: not asked)."""
+
+    attack: str
+    row: Vector
+    cosine: float
+    psnr: float
+    label: bool | None
+
+
+def leakage(
+    plan: Plan,
+    records: Records,
+    entropy: Entropy,
+    *,
+    public: bool,
+    factors: Sequence[float] = FACTORS,
+    victims: int = 10,
+    steps: int = 200,
+) -> dict[str, Any]:
+    """Return the attack at each multiple of the plan's noise, ready for JSON: similarity by observer, and pictures.
+
+    ``public``: whether the records may be shown. ``steps``: of a search by gradient matching, for torch models.
+    """
+    hint = "The result shows records as they are: attack stand-ins of the same shape."
+    require(public is True, "public", "be true for records that the attack may show", public, hint)
+    hint = "It knows what a record's share of the noise is, not a client's: attack the study without [trust]."
+    require(not plan.trust.shared, "plan.trust", "be absent for the leakage attack", plan.trust, hint)
+    known = plan.model.kind in LINEAR or plan.model.kind == "torch"
+    if not known:
+        raise BadValue(f"The leakage attack must know the model, and it knows {', '.join(LINEAR)}, torch.")
+    require(len(factors) >= 1, "factors", "name at least one level of noise", list(factors))
+    chosen = _victims(records, first_round(plan, records, entropy), victims)
+    constant = constant_of(records)
+    pictures = _pictures_of(records, constant)
+    shape = square(pictures.shape[1])
+    blind = np.delete(pictures, chosen, axis=0).mean(axis=0) if len(records) > len(chosen) else pictures.mean(axis=0)
+    rows = []
+    for factor in sorted(set(factors)):
+        noised = with_noise(plan, factor)
+        clients = sorted({int(records.owner[victim]) for victim in chosen})
+        seen = observe(noised, records, entropy, clients, noiseless=factor == 0)
+        found: dict[tuple[str, str], list[tuple[Observation, Guess]]] = {}
+        for victim in chosen:
+            for observation in seen.of_client(int(records.owner[victim])):
+                for guess in _guesses(plan, observation, records, victim, constant, steps):
+                    found.setdefault((observation.adversary, guess.attack), []).append((observation, guess))
+        rows += [
+            _row(noised, factor, who, attack, [pictures[v] for v in chosen], hits, shape)
+            for (who, attack), hits in found.items()
+        ]
+    return {
+        "format": 1,
+        "method": plan.method.kind,
+        "model": plan.model.kind,
+        "delta": plan.target.delta,
+        "victims": len(chosen),
+        "labels": [int(records.targets[v]) for v in chosen] if records.classes else None,
+        "shape": None if shape is None else list(shape),
+        "truth": [_grey(pictures[v], pictures[v], shape) for v in chosen[:_SHOWN]] if shape else [],
+        "blind": {
+            "cosine": _mean([cosine(pictures[v], blind) for v in chosen]),
+            "psnr": _mean([psnr(pictures[v], blind) for v in chosen]),
+        },
+        "rows": rows,
+    }
+
+
+def constant_of(records: Records) -> float:
+    """Return the public constant that is the last entry of every row; 0 if there is none."""
+    last = records.features[~records.blank, -1]
+    same = len(records) > 1 and records.features.shape[1] > 1 and bool(np.all(last == last[0]))
+    return float(last[0]) if same else 0.0
+
+
+def _pictures_of(records: Records, constant: float) -> Vector:
+    return np.asarray(records.features if constant == 0 else records.features[:, :-1])
+
+
+def _victims(records: Records, taking_part: NDArray[np.int64], most: int) -> list[int]:
+    """Return nonzero records of the first round, one of each class before a second of any."""
+    taking_part = taking_part[~records.blank[taking_part]]
+    require(most >= 1, "victims", "be at least 1", most)
+    if taking_part.size == 0:
+        raise BadValue("The first round must use a record to attack, and it uses none: give other randomness.")
+    labels = records.targets[taking_part] if records.classes else np.zeros(taking_part.size)
+    turns = np.zeros(taking_part.size, dtype=np.int64)
+    for label in np.unique(labels):
+        mine = np.flatnonzero(labels == label)
+        turns[mine] = np.arange(mine.size)
+    order = np.lexsort((labels, turns))
+    return [int(index) for index in taking_part[order][:most]]
+
+
+def _guesses(
+    plan: Plan, observation: Observation, records: Records, victim: int, constant: float, steps: int
+) -> list[Guess]:
+    row, label = records.features[victim], int(records.targets[victim]) if records.classes else 0
+    truth = row if constant == 0 else row[:-1]
+    loss = plan.model.loss
+    if isinstance(loss, TorchLoss):
+        return _by_matching(plan, loss, observation, truth, row.size, label, (records.features, steps))
+    outputs, width = loss.outputs, row.size
+    by_class = read_classes(observation.gradient, width, outputs, observation.records or np.inf, constant)
+    told = read_linear(observation.gradient, width, outputs, constant).label
+    alone = observation.records == 1 and loss.classes > 0
+    guess = by_class[label if outputs > 1 else min(label, 1)]
+    return [_judged("analytic", truth, guess, told == label if alone else None)]
+
+
+def _by_matching(
+    plan: Plan,
+    loss: TorchLoss,
+    observation: Observation,
+    truth: Vector,
+    width: int,
+    label: int,
+    known: tuple[Vector, int],
+) -> list[Guess]:
+    from fedveil.audit.matching import Search, cosine_matching, idlg, read_first_layer  # imports PyTorch
+
+    right = loss.criterion == "cross-entropy"
+    require(right, "model.criterion", "be cross-entropy for gradient matching", loss.criterion)
+    features, steps = known
+    module = loss.module_at(np.zeros(plan.dimension), width)
+    span = float(features.min()), float(features.max())
+    shape = square(truth.size) if truth.size == width else None
+    gradient = observation.gradient / max(observation.records, 1.0)
+    plain = Search(steps=steps, span=span, clip=plan.constants.lipschitz)
+    smooth = Search(steps=2 * steps, restarts=1, span=span, shape=shape, smooth=0.0 if shape is None else 1e-4)
+    found: list[Guess] = []
+    try:
+        reading = read_first_layer(module, gradient)
+        found.append(_judged("analytic", truth, reading.row[: truth.size], None))
+    except BadValue:
+        pass  # the first layer is not linear, so only matching is left
+    attacks = [("idlg", idlg, plain), ("cosine", cosine_matching, smooth)]
+    for name, attack, search in attacks if observation.records == 1 else attacks[1:]:  # iDLG is for a single record
+        match = attack(module, gradient, width, search)
+        found.append(_judged(name, truth, match.row[: truth.size], match.label == label))
+    return found
+
+
+def _judged(attack: str, truth: Vector, row: Vector, label: bool | None) -> Guess:
+    return Guess(attack=attack, row=row, cosine=cosine(truth, row), psnr=psnr(truth, row), label=label)
+
+
+def _row(
+    plan: Plan,
+    factor: float,
+    who: Any,
+    attack: str,
+    truths: list[Vector],
+    hits: list[tuple[Observation, Guess]],
+    shape: tuple[int, int] | None,
+) -> dict[str, Any]:
+    guesses = [guess for _, guess in hits]
+    labels = [guess.label for guess in guesses if guess.label is not None]
+    shown = zip(truths[:_SHOWN], guesses[:_SHOWN], strict=False)
+    return {
+        "adversary": who,
+        "attack": attack,
+        "noise": factor,
+        "epsilon": None if factor == 0 else finite_or_none(promise(plan, who).epsilon),
+        "records": float(np.mean([observation.records for observation, _ in hits])),
+        "cosine": _mean([guess.cosine for guess in guesses]),
+        "psnr": _mean([guess.psnr for guess in guesses]),
+        "psnr_least": min(guess.psnr for guess in guesses),
+        "psnr_most": max(guess.psnr for guess in guesses),
+        "labels_right": _mean([float(label) for label in labels]) if labels else None,
+        "pictures": [] if shape is None else [_grey(truth, guess.row, shape) for truth, guess in shown],
+    }
+
+
+def _grey(truth: Vector, row: Vector, shape: tuple[int, int] | None) -> Greys:
+    """Return the picture on the grey scale of the true one, so that they can be compared."""
+    return [] if shape is None else greys(at_best_scale(truth, row), shape, (float(truth.min()), float(truth.max())))
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values))

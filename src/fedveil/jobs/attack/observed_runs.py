@@ -1,0 +1,254 @@
+"""What each observer of hidden training sees of many runs, reduced to what may tell two data sets apart.
+
+Everything is measured along the victim's push, the one direction in which the two data sets differ
+(attack/neighbours.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from fedveil.account.hidden import per_round
+from fedveil.algorithms.projection import project
+from fedveil.audit.game import Seen
+from fedveil.data.records import Records
+from fedveil.guarantee import Adversary
+from fedveil.jobs.attack.batched_runs import Parts, Trace, copies, stepped
+from fedveil.jobs.attack.drawn_runs import drawn_scores
+from fedveil.jobs.attack.neighbours import Pair
+from fedveil.noise.entropy import Entropy
+from fedveil.noise.grid import rounded_normal
+from fedveil.plan import Plan
+from fedveil.values import Indices, Vector
+
+Mask = NDArray[np.bool_]
+_MOST_FEATURES = 60  # with more features, too few runs are left to choose a direction
+_MOST_PLACES = 8  # with more rounds, a curious client does not learn a separate score for each of its rounds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """Many runs on one of the two data sets, and what is needed to observe them."""
+
+    plan: Plan
+    pair: Pair
+    records: Records
+    trace: Trace
+    entropy: Entropy
+    parts: Parts
+
+    def models(self, turn: int) -> Vector:
+        """Return the models before this round (from 0), one per row; at the end, the released ones."""
+        rule = self.trace.rule
+        if turn == 0:
+            return np.zeros((self.trace.runs, self.plan.dimension))
+        return project(self.trace.positions[:, turn - 1] * rule.unit, rule.radius)
+
+    def along(self, vectors: Vector) -> Vector:
+        """Return the component of each vector in the victim's direction."""
+        return np.asarray(vectors @ self.pair.direction, dtype=np.float64)
+
+    def pushes(self, turn: int, models: Vector) -> tuple[Vector, Vector]:
+        """Return how far the victim moves each model in this round on the two data sets, in units of the round's noise.
+
+        An attacker who sees the models can compute that.
+        """
+        rule, found = self.trace.rule, []
+        factor = -rule.steps[turn] / (rule.batches[turn] * rule.noise[turn] * rule.unit)
+        for records in (self.pair.first, self.pair.second):
+            batch = copies(records, self.pair.victim, self.weights, models.shape[0])
+            total, _ = self.plan.model.loss.gradient(
+                models.ravel(), batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
+            )
+            found.append(self.along(total.reshape(models.shape)) * factor)
+        return found[0], found[1]
+
+    @property
+    def weights(self) -> Vector | None:
+        """Weights of the victim's records in a round; all records of a client together count as one."""
+        held = self.pair.victim.size
+        return np.full(held, 1 / held) if self.plan.target.unit == "client" else None
+
+    def places(self, record: int) -> Indices:
+        """Return the round of a pass that uses this record, run by run; -1 if that is not known."""
+        found = self.trace.places[:, record]
+        return np.broadcast_to(found, (self.trace.runs,))
+
+
+def look(scene: Scene, adversary: Adversary) -> Seen:
+    """Return what this observer can compute from the runs.
+
+    Where units draw their own rounds, whoever sees more than the last model looks at all rounds. Some may see more
+    than that; what they are promised must hold for this look as well.
+    """
+    if scene.plan.run.sampled and adversary != "final-model":
+        return _drawn(scene)
+    match adversary:
+        case "final-model":
+            return _final(scene)
+        case "curious-client":
+            return _curious(scene)
+        case "every-model":
+            return _rounds(scene, known=scene.plan.run.order == "public")
+        case "server-with-secure-aggregation":
+            return _rounds(scene, known=True)
+        case _:
+            return _server(scene)
+
+
+def _final(scene: Scene) -> Seen:
+    models = scene.models(scene.plan.run.total)
+    along = scene.along(models)[:, None]
+    return Seen(models if models.shape[1] <= _MOST_FEATURES else along, along)
+
+
+def residuals(scene: Scene) -> tuple[Vector, Vector]:
+    """Return what each round added along the victim's push, in units of its noise, and a log-likelihood ratio.
+
+    The ratio compares the victim taking part on the first data set with the second.
+    """
+    rule, seen, ratios = scene.trace.rule, [], []
+    for turn in range(scene.plan.run.total):
+        models = scene.models(turn)
+        moved = scene.trace.positions[:, turn] * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        seen.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
+        ratios.append(_ratio(seen[-1], *scene.pushes(turn, models)))
+    return np.stack(seen, axis=1), np.stack(ratios, axis=1)
+
+
+def _drawn(scene: Scene) -> Seen:
+    """Return what is seen in all rounds if the victim's draws are unknown: the likelihood ratio over all draws."""
+    run, rule, seen, ahead, back = scene.plan.run, scene.trace.rule, list[Vector](), list[Vector](), list[Vector]()
+    for turn in range(run.total):
+        models = scene.models(turn)
+        moved = scene.trace.positions[:, turn] * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        seen.append(scene.along(moved) / (rule.noise[turn] * rule.unit))
+        nothing = np.zeros(scene.trace.runs)
+        for found, push in zip((ahead, back), scene.pushes(turn, models), strict=True):
+            found.append(_ratio(seen[-1], push, nothing))
+    first, second, features = (np.stack(rows, axis=1) for rows in (ahead, back, seen))
+    scores = np.stack(drawn_scores(run, features, first, second), axis=1)
+    return Seen(features if features.shape[1] <= _MOST_FEATURES else features[:, :0], scores)
+
+
+def _ratio(seen: Vector, one: Vector, other: Vector) -> Vector:
+    """Return the logarithm of the ratio of two normal densities with deviation 1."""
+    return np.asarray((one - other) * seen - (one * one - other * other) / 2, dtype=np.float64)
+
+
+def _rounds(scene: Scene, *, known: bool) -> Seen:
+    """Return what is seen in all rounds: the likelihood ratio for a known round of the victim, or for any round."""
+    run = scene.plan.run
+    seen, each = residuals(scene)
+    ratios = each.reshape(seen.shape[0], run.passes, run.rounds).sum(axis=1)
+    places = scene.places(int(scene.pair.victim[0]))
+    score = (logsumexp(ratios, axis=1) - np.log(run.rounds))[:, None]
+    if known and bool(np.all(places >= 0)):
+        score = np.take_along_axis(ratios, places[:, None], axis=1)
+        # Start from the victim's round, so that a column has the same meaning in every run.
+        turned = (places[:, None] + np.arange(run.rounds)) % run.rounds
+        by_pass = seen.reshape(seen.shape[0], run.passes, run.rounds)
+        seen = np.take_along_axis(by_pass, turned[:, None, :], axis=2).reshape(seen.shape)
+    return Seen(seen if seen.shape[1] <= _MOST_FEATURES else seen[:, :0], score)
+
+
+def _curious(scene: Scene) -> Seen:
+    """Return what a curious client sees: the models it was sent, its own noise, and the last model.
+
+    The client is a unit other than the victim.
+    """
+    plan, run = scene.plan, scene.plan.run
+    last = scene.along(scene.models(run.total))
+    others = np.flatnonzero(~np.isin(np.arange(plan.data.records), scene.pair.victim))
+    places = scene.places(int(others[-1])) if others.size else np.full(scene.trace.runs, -1)
+    columns: list[Vector] = [last]
+    for turn in range(run.total):
+        here = places == turn % run.rounds
+        if not here.any() or (run.rounds > _MOST_PLACES and turn % run.rounds != run.rounds - 1):
+            continue
+        before = scene.along(scene.models(turn))
+        share = _share(scene, turn)
+        columns += [np.where(here, before, 0.0), np.where(here, share, 0.0), np.where(here, last, 0.0)]
+    return Seen(np.stack(columns[:_MOST_FEATURES], axis=1), last[:, None])
+
+
+def own_part(plan: Plan) -> Vector:
+    """Return the part of each round's noise variance that the sender of an update has drawn itself.
+
+    Every unit of the batch draws a share. With [trust] every client does, and the shares of the honest clients are the
+    whole noise.
+    """
+    batches, cohorts = per_round(plan.run.batch, plan.run).tolist(), plan.method.cohorts(plan.setup)
+    shares = [plan.trust.charged(cohort, batch, 1)[0] for cohort, batch in zip(cohorts, batches, strict=True)]
+    return 1 / np.array(shares, dtype=np.float64)
+
+
+def _share(scene: Scene, turn: int) -> Vector:
+    """Return the curious client's own noise along the push.
+
+    It is drawn given the planned noise of which it is a part.
+    """
+    rule, trust = scene.trace.rule, scene.plan.trust
+    part = float(own_part(scene.plan)[turn])
+    # the shares of the others make up the planned noise without its own
+    if trust.colluders or (part == 1 and trust.senders(scene.plan.data.clients) > 1):
+        return np.zeros(scene.trace.runs)
+    total = scene.along(scene.trace.noise[:, turn])
+    if part >= 1:
+        return total * rule.unit
+    fine = 2.0**30
+    fresh = rounded_normal(scene.entropy.stream("own share", turn), fine, scene.trace.runs) / fine
+    spread = float(rule.noise[turn]) * np.sqrt((1 - part) * part)
+    return np.asarray((total * part + spread * fresh) * rule.unit, dtype=np.float64)
+
+
+def _server(scene: Scene) -> Seen:
+    """Return the victim's own noised update in each of its rounds."""
+    run = scene.plan.run
+    places = scene.places(int(scene.pair.victim[0]))
+    rounds = np.where(places >= 0, places, run.rounds - 1)
+    columns = [_own_updates(scene, rounds + run.rounds * number, places >= 0) for number in range(run.passes)]
+    features = np.stack([seen for seen, _ in columns], axis=1)
+    score = np.sum([ratio for _, ratio in columns], axis=0)
+    return Seen(features if run.passes <= _MOST_FEATURES else features[:, :0], score[:, None])
+
+
+def _own_updates(scene: Scene, turns: Indices, known: Mask) -> tuple[Vector, Vector]:
+    """Return the real step on the victim alone, with one sender's noise, and its likelihood ratio, for each run.
+
+    That noise is drawn given the noise of the whole round, of which it is a part. If it were drawn independently, the
+    models of later rounds would be a second look at the victim that no server has. If the victim's round is not
+    ``known``, the sum belongs to others, and the server looks from the zero model, which no victim has moved.
+    """
+    rule, seen, ratio = scene.trace.rule, np.zeros(scene.trace.runs), np.zeros(scene.trace.runs)
+    part = own_part(scene.plan)
+    quieter = replace(rule, noise=rule.noise * np.sqrt(part))
+    for turn in np.unique(turns).tolist():
+        here = np.flatnonzero(turns == turn)
+        placed = known[here][:, None]
+        models = np.where(placed, scene.models(turn)[here], 0.0)
+        before = np.where(placed, scene.trace.positions[here, turn - 1], 0.0) if turn else np.zeros_like(models)
+        drawn = scene.parts.draw(quieter, turn, models.size, _aside(scene.entropy)).reshape(models.shape)
+        given = scene.trace.noise[here, turn] * part[turn] + drawn * np.sqrt(1 - part[turn])
+        noise = np.where(placed, given, drawn)
+        alone = copies(scene.records, scene.pair.victim, scene.weights, here.size)
+        after = stepped(scene.parts, quieter, turn, before, alone, noise)
+        moved = after * rule.unit - models * (1 - rule.steps[turn] * scene.plan.model.l2)
+        seen[here] = scene.along(moved) / (quieter.noise[turn] * rule.unit)
+        louder = np.sqrt(1 / part[turn])  # the push relative to one sender's noise
+        ratio[here] = _ratio(seen[here], *(push * louder for push in scene.pushes(turn, models)))
+    return seen, ratio
+
+
+def _aside(entropy: Entropy) -> Entropy:
+    """Return randomness under another key, because single shares are drawn separately from the sums."""
+    return Entropy(entropy.words("single shares", 0, 4).tobytes(), private=entropy.private)
+
+
+def some_models(scene: Scene, turns: Sequence[int]) -> Seen:
+    """Return the models before these rounds (the number of rounds means the last model), along the victim's push."""
+    seen = np.stack([scene.along(scene.models(turn)) for turn in turns], axis=1)
+    return Seen(seen, seen[:, -1:])

@@ -1,0 +1,72 @@
+"""The audit of a run with canaries, from its folder: released model and private coins in, a finding out.
+
+A canary's score is how far the model lies in the direction in which the canary alone would have pushed it. It uses only
+the released model and public facts, so publishing the outcome costs no privacy of the records.
+Pages: docs/audit-canaries.md, docs/theory/one-run-audit.md.
+"""
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+from fedveil.audit.claim import claim_of_plan
+from fedveil.audit.finding import Finding
+from fedveil.audit.one_run import finding_of_scores
+from fedveil.certificate.certify import certify, read_records
+from fedveil.checks import require
+from fedveil.data.canaries import canary_rows
+from fedveil.errors import BadValue, why
+from fedveil.plan import Plan
+from fedveil.run import coins
+from fedveil.run.coins import check_commitment, read_coins
+from fedveil.values import Vector
+from fedveil.version import __version__
+
+DELTAS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)  # deltas of the claim besides the plan's own, for smaller p-values
+
+
+def one_run(folder: Path, *, alarm: float = 0.05) -> Finding:
+    """Return a lower bound on the final model's epsilon at the plan's delta, wrong with chance at most ``alarm``.
+
+    The records in the folder are checked as for a certificate; the coins must be those that were charged with the run.
+    """
+    plan, entries = read_records(folder)
+    hint = "Add [audit] with canaries = 100 to the study, and run it again."
+    require(plan.canaries is not None, "The run", "have canaries to be audited", "none", hint)
+    assert plan.canaries is not None  # noqa: S101  for the type checker
+    certify(folder, __version__)  # refuses a run that is incomplete or was changed
+    kept = read_coins(folder / "private" / coins.NAME, plan.canaries)
+    check_commitment(kept, entries[0].payload["extra"].get(coins.CHARGED))
+    scores = canary_scores(plan, _model(folder))
+    details = {"scores_in": _mean(scores[kept.coins]), "scores_out": _mean(scores[~kept.coins])}
+    claim = claim_of_plan(plan, "final-model", DELTAS)
+    return finding_of_scores(scores, kept.coins, claim, delta=plan.target.delta, alarm=alarm, details=details)
+
+
+def canary_scores(plan: Plan, model: Vector) -> Vector:
+    """Return, for every canary, how far the model lies along the canary's first step from the zero model.
+
+    Canaries have separate columns, so their steps are orthogonal and none hides another.
+    """
+    count, loss = plan.canaries or 0, plan.model.loss
+    require(plan.model.kind != "torch", "model.kind", "be one whose canaries can be scored", plan.model.kind)
+    rows, targets = canary_rows(count, plan.real_features, plan.data.bound, plan.data.classes)
+    zero, scores = np.zeros(plan.dimension), np.empty(count)
+    for place in range(count):
+        one = slice(place, place + 1)
+        push, _ = loss.gradient(zero, rows[one], targets[one], clip=1.0)
+        scores[place] = -float(push @ model) / max(float(np.linalg.norm(push)), 1e-300)
+    return scores
+
+
+def _model(folder: Path) -> Vector:
+    try:
+        with np.load(io.BytesIO((folder / "model.npz").read_bytes()), allow_pickle=False) as found:
+            return np.asarray(found["parameters"], dtype=np.float64)
+    except (OSError, ValueError, KeyError) as error:
+        raise BadValue(f"The run's model.npz must be readable: {why(error)}.") from error
+
+
+def _mean(scores: Vector) -> float | None:
+    return float(scores.mean()) if scores.size else None

@@ -1,0 +1,137 @@
+"""Carry out a comparison: plan all, charge all, train all, measure."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+
+from fedveil.algorithms.trained import Trained
+from fedveil.checks import require
+from fedveil.data.load import Loaded
+from fedveil.data.records import Records
+from fedveil.errors import FedveilError
+from fedveil.jobs.compare.candidates import candidates, planned_entry
+from fedveil.jobs.compare.charges import charge, record
+from fedveil.jobs.compare.result import Comparison, Entry, View
+from fedveil.jobs.local import Given, Wanted, open_study
+from fedveil.ledger.place import books_of
+from fedveil.ledger.transaction import costs_of
+from fedveil.model.evaluation import evaluate_numbers, majority
+from fedveil.model.metrics import scores
+from fedveil.noise.entropy import Entropy
+from fedveil.plan import Plan
+from fedveil.run.baselines import centralised
+from fedveil.run.train import train
+from fedveil.study import Study
+from fedveil.values import Vector
+
+
+def compare(
+    study: Wanted,
+    data: Given = None,
+    *,
+    algorithms: Sequence[str] = (),
+    view: View = "algorithms",
+    runs: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
+    watch: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Train every algorithm ``runs`` times for the study's own target.
+
+    ``algorithms``: kinds, or kinds with settings as ``hidden:order=public``; none means all (for ``trust``, the study's
+    own). A study with books (docs/ledger.md) is charged for everything before anything is trained. ``watch`` is called
+    with what comes next.
+    """
+    require(view in get_args(View), "view", f"be one of {', '.join(get_args(View))}", view)
+    require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
+    found, loaded = open_study(study, data)
+    kind = found.model.kind
+    require(kind != "survival", "model.kind", "be of classes or of a number to be compared", kind)
+    found = replace(found, canaries=None, tune=None)  # for a run that is audited, and for one that is tuned
+    planned: list[tuple[Entry, Plan | None]] = []
+    for entry, one in candidates(found, view, algorithms):
+        watch(f"planning {entry.label}")
+        planned.append(planned_entry(entry, one, loaded))
+    plans = [plan for _, plan in planned if plan is not None]
+    comparison = Comparison(
+        study=found,
+        view=view,
+        runs=runs,
+        metric="accuracy" if loaded.train.classes else "r2",
+        entries=tuple(entry for entry, _ in planned),
+        costs=costs_of([(plan, runs) for plan in plans], found.target),
+        records=len(loaded.train),
+        clients=loaded.train.clients,
+        test_records=0 if loaded.test is None else len(loaded.test),
+        test_public=loaded.test_public,
+        charged=books_of(found, None) is not None and bool(plans),
+    )
+    name = charge(comparison, loaded, plans) if comparison.charged else None
+    entries = []
+    for entry, plan in planned:
+        watch(f"training {entry.label}")
+        entries.append(entry if plan is None else _measured(entry, plan, loaded, found.seed, runs, clock))
+    baseline, constant = _constant(loaded)
+    comparison = replace(
+        comparison,
+        entries=tuple(entries),
+        reference=_reference(found, plans, loaded),
+        baseline=baseline,
+        constant=constant,
+    )
+    if name is not None:
+        record(comparison, loaded, name)
+    return comparison
+
+
+def _measured(
+    entry: Entry, plan: Plan, loaded: Loaded, seed: int | None, runs: int, clock: Callable[[], float]
+) -> Entry:
+    """Train and measure; a refusal of the data is reported like a refusal of the plan."""
+    found: list[Trained] = []
+    began = clock()
+    try:
+        for run in range(runs):
+            entropy = Entropy.from_system() if seed is None else Entropy.from_seed(seed + run)
+            found.append(train(plan, loaded.train, entropy))
+    except (FedveilError, ValueError) as error:
+        return replace(entry, refused=" ".join(str(error).split()))
+    seconds = (clock() - began) / runs
+    models, held = np.array([one.model for one in found]), loaded.test
+    spread = float(np.sqrt(np.mean(np.var(models, axis=0, ddof=1)))) if runs > 1 else None
+    return replace(
+        entry,
+        scores=() if held is None else tuple(_score(plan, model, held) for model in models),
+        model_spread=spread,
+        bytes_up=round(sum(one.bytes_up for one in found) / runs),
+        bytes_down=round(sum(one.bytes_down for one in found) / runs),
+        seconds=seconds,
+    )
+
+
+def _score(plan: Plan, model: Vector, held: Records) -> float:
+    held = held.present()
+    found = scores(plan.model.loss, model, held.features, held.targets)
+    return found["accuracy" if plan.data.classes else "r2"]
+
+
+def _constant(loaded: Loaded) -> tuple[float | None, str]:
+    """Return the best constant answer on the held-out records, by the same metric, and what it is called."""
+    if loaded.test is None:
+        return None, ""
+    held = loaded.test.present()
+    if not held.classes:
+        return evaluate_numbers(held.targets, held.targets)["baseline"]["r2"], "always the median"
+    known = loaded.preparation
+    names = [str(k) for k in range(held.classes)] if known is None else known.labels.classes
+    found = majority(held.targets.astype(np.int64), names)
+    return found["accuracy"], f"always {found['class']!r}"
+
+
+def _reference(study: Study, plans: Sequence[Plan], loaded: Loaded) -> float | None:
+    """Train on pooled data without noise, if the study asks for baselines and says that its records are public."""
+    if not (study.baselines and study.training_public) or loaded.test is None or not plans:
+        return None
+    return _score(plans[0], centralised(plans[0].model, loaded.train.present()), loaded.test)

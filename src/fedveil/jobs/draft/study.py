@@ -1,0 +1,143 @@
+"""A drafted study: its text, and the questions that only its owner can answer, all at once."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedveil.jobs.draft.columns import quoted
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the draft leaves open: the key of the study, the question in words, and the option that answers it."""
+
+    key: str
+    question: str
+    option: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """All that a drafted study says. ``remarks``: sentences for its head; ``unused``: columns left out, and why.
+
+    Of ``classes`` and ``span`` one says what is predicted; neither while that is open.
+    """
+
+    name: str
+    source: str
+    target: str | int
+    records: int
+    epsilon: float = 1.0
+    delta: float | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    unused: Mapping[str, str] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    span: tuple[float, float] | None = None
+    client_column: str | None = None
+    unit: str = "record"
+    neighbours: str = "replace-one"
+    scale: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    bend: Mapping[str, float] = field(default_factory=dict)
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fill: Mapping[str, str] = field(default_factory=dict)
+    drops_unlisted: bool = False
+    remarks: tuple[str, ...] = ()
+    guessed: bool = False
+    mixed: tuple[str, ...] = ()
+    ledger: str | None = None
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """Everything that is open."""
+        found = []
+        if self.guessed:
+            found.append(Question("data.target", f"Is {self.target!r} the column to predict?", "--target COLUMN"))
+        if not self.classes and self.span is None:
+            asked = f"Which values can {self.target!r} have?"
+            found.append(Question("data.classes", asked, "--classes A,B,... or, for a number, --range LOW,HIGH"))
+        for name in self.mixed:
+            asked = f"{name!r} holds numbers, and texts that mark no missing value. Leave it out?"
+            found.append(Question(f"column {name!r}", asked, f"--ignore {name}, or clean it"))
+        return tuple(found)
+
+    @property
+    def questions_left(self) -> tuple[str, ...]:
+        """In words, what keeps the study from running as it is; nothing if it does."""
+        return () if self.complete else tuple(f"{one.key}: {one.question} ({one.option})" for one in self.questions)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the study runs as it is; a guessed target can be right."""
+        return (bool(self.classes) or self.span is not None) and not self.mixed
+
+    def text(self) -> str:
+        """The study file."""
+        return "\n".join([*self._head(), *self._data(), *self._rest()]) + "\n"
+
+    def _head(self) -> Iterator[str]:
+        for remark in self.remarks:
+            yield f"# {remark}"
+        for one in self.questions:
+            yield f"# OPEN {one.key}: {one.question} ({one.option})"
+        yield from ("", "[study]", f"name = {quoted(self.name)}", "")
+
+    def _data(self) -> Iterator[str]:
+        yield "[data]"
+        yield f"source = {quoted(self.source)}"
+        yield from (f"{key} = {quoted(value)}" for key, value in self.reading.items())
+        yield f"target = {quoted(self.target)}"
+        if self.classes:
+            yield f"classes = {quoted(self.classes)}"
+        elif self.span is not None:
+            yield f"target_scale = {quoted(list(self.span))}"
+        if self.drops_unlisted:
+            yield 'unlisted = "drop-row"              # a record with a rarer label takes no part'
+        if self.client_column is not None:
+            yield f"client_column = {quoted(self.client_column)}"
+        if self.unused:
+            yield f"ignore = {quoted(list(self.unused))}"
+            yield from (f"# left out: {quoted(name)} {why}" for name, why in self.unused.items())
+        for key in ("scale", "bend", "categories", "fill"):
+            yield from _rows(f"data.{key}", getattr(self, key))
+        yield from ("", "# [data.held_out]                  # to measure the model: what is measured on records that")
+        yield "# fraction = 0.2                   # are not public is itself a release about them"
+
+    def _rest(self) -> Iterator[str]:
+        if self.client_column is not None:
+            yield from ("", "[clients]", 'kind = "column"')
+        kind = "huber" if self.span is not None else ("softmax" if len(self.classes) > 2 else "logistic")
+        yield from ("", "[model]", f'kind = "{kind}"')
+        delta = usual_delta(self.records) if self.delta is None else self.delta
+        yield from ("", "[privacy]", f"epsilon = {quoted(self.epsilon)}", f"delta = {quoted(delta)}")
+        if self.unit != "record":
+            yield f'unit = "{self.unit}"'
+        if self.neighbours != "replace-one":
+            yield f'neighbours = "{self.neighbours}"'
+        if self.ledger is not None:
+            yield from ("", "[books]", f"ledger = {quoted(self.ledger)}")
+        yield from (
+            "",
+            "[prepare]",
+            'kind = "auto"                      # what is not stated above is learned with noise',
+        )
+
+
+def usual_delta(records: int) -> float:
+    """The largest power of ten that is below one over the number of records, and at most 1e-4.
+
+    >>> usual_delta(20_000), usual_delta(50)
+    (1e-05, 0.0001)
+    """
+    return float(f"1e-{max(4, math.floor(math.log10(max(records, 1))) + 1)}")
+
+
+def _rows(name: str, values: Mapping[str, Any]) -> Iterator[str]:
+    if values:
+        yield from ("", f"[{name}]")
+        for column, value in values.items():
+            key = column if _BARE.fullmatch(column) else quoted(column)
+            yield f"{key} = {quoted(list(value) if isinstance(value, tuple) else value)}"

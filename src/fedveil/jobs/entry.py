@@ -1,0 +1,190 @@
+"""How a user comes in: a study drafted for unknown data, and a private profile of them."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedveil.certificate.profile import ProfileCertificate, certify_profile
+from fedveil.checks import require
+from fedveil.data.address import DUCKDB, bare, is_database
+from fedveil.data.spec import Source
+from fedveil.data.tables import nearest, span
+from fedveil.jobs.draft.columns import Columns, columns_of
+from fedveil.jobs.draft.from_profile import with_profile
+from fedveil.jobs.draft.study import Draft, usual_delta
+from fedveil.ledger.place import POINTER
+from fedveil.prepare.profile.found import Profile
+from fedveil.prepare.profile.request import ProfileRequest, open_data
+from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.run.profiling import conduct_profile
+from fedveil.run.system import System
+from fedveil.study import Books
+from fedveil.tables import filled
+from fedveil.target import Target
+from fedveil.version import __version__
+
+STUDY = "study.toml"
+PAGE = "profile.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a user says about data that nobody has described; all but the data may be left out.
+
+    ``classes`` or ``range``: what the target holds. ``epsilon`` and ``delta``: of the study that is drafted.
+    """
+
+    data: str
+    target: str | None = None
+    classes: Sequence[str] = ()
+    range: tuple[float, float] | None = None
+    client_column: str | None = None
+    ignore: Sequence[str] = ()
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    epsilon: float = 1.0
+    delta: float | None = None
+    unit: str = "record"
+    neighbours: str = "replace-one"
+
+    def __post_init__(self) -> None:
+        both = bool(self.classes) and self.range is not None
+        require(not both, "--range", "be left out with --classes", self.range)
+        require(len(self.classes) != 1, "--classes", "name at least two", list(self.classes))
+        if self.range is not None:
+            span("--range", self.range)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileResult:
+    """A finished profile: what was found, its certificate, and the study drafted from it."""
+
+    folder: Path
+    profile: Profile
+    certificate: ProfileCertificate
+    draft: Draft
+    columns: Columns
+
+
+def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns]:
+    """Draft a study from the names and types of the columns; no value enters it. Paths start from ``base``."""
+    base = Path() if base is None else base
+    found = columns_of(wish.data, base, wish.reading)
+    for option, names in (("--client-column", [wish.client_column]), ("--ignore", wish.ignore)):
+        for name in names:
+            known = name is None or name in found.kinds
+            require(known, option, "name a column of the data", name, "" if known else nearest(str(name), found.kinds))
+    target, guessed = found.target(wish.target, wish.client_column)
+    unused = {name: why for name, why in found.unused.items() if name not in (target, wish.client_column)}
+    unused |= dict.fromkeys(wish.ignore, "was named by --ignore")
+    features = [name for name in found.kinds if name not in unused and name not in (target, wish.client_column)]
+    require(features, "The data", "have a column to predict from", list(found.kinds)[:10])
+    draft = Draft(
+        name=_name(wish.data),
+        source=bare(wish.data),
+        target=target if found.reading.get("header", True) else int(target),
+        records=found.records,
+        epsilon=wish.epsilon,
+        delta=wish.delta,
+        reading=found.reading,
+        unused=unused,
+        classes=tuple(wish.classes),
+        span=wish.range,
+        client_column=wish.client_column,
+        unit=wish.unit,
+        neighbours=wish.neighbours,
+        fill={target: "drop-row"},
+        guessed=guessed,
+        mixed=tuple(name for name in found.mixed if name not in unused and name != wish.client_column),
+    )
+    return draft, found
+
+
+def init_study(wish: Wish, out: Path) -> tuple[Draft, Columns]:
+    """Write a drafted study to the file ``out``, which must be new."""
+    require(not out.exists(), "--out", "name a new file", str(out), "Nothing is overwritten.")
+    draft, found = draft_study(wish)
+    remark = "Drafted from the names and types of the columns; no value was looked at."
+    _write(out, replace(draft, remarks=(remark,), source=_path_from(out.parent, wish.data)))
+    return draft, found
+
+
+def profile_data(
+    wish: Wish,
+    epsilon: float,
+    out: Path,
+    *,
+    ledger: Path | None = None,
+    resume: bool = False,
+    tell: Callable[[str], None] | None = None,
+    system: System | None = None,
+) -> ProfileResult:
+    """Measure a private profile into the folder ``out``, certify it, and draft a study from it.
+
+    ``epsilon``: of the profile itself; that of the drafted study is in ``wish``. ``ledger``: the books of the data, if
+    they are not beside them. ``tell`` is told what is being done.
+    """
+    draft, columns = draft_study(wish)
+    hint = f"Leave them out ({' '.join(f'--ignore {name}' for name in draft.mixed)}), or clean them."
+    require(not draft.mixed, "Columns of numbers", "hold no texts but those of missing values", draft.mixed, hint)
+    delta = usual_delta(columns.records) if wish.delta is None else wish.delta
+    given = {"unit": wish.unit, "neighbours": wish.neighbours}
+    target = filled(Target, {"epsilon": epsilon, "delta": delta, **given}, "privacy")
+    kinds = {
+        name: kind == "numbers"
+        for name, kind in columns.kinds.items()
+        if name not in draft.unused and name != wish.client_column
+    }
+    source = Source(
+        source=wish.data,
+        feature_bound=1.0,
+        target=draft.target,
+        classes=2,
+        client_column=wish.client_column,
+        ignore=tuple(draft.unused),
+        learned="all",
+        **columns.reading,
+    )
+    name = f"profile of {draft.name}"
+    request = ProfileRequest(name=name, base=Path(), source=source, kinds=kinds, target=target)
+    data = open_data(request)
+    if tell is not None:
+        tell("measuring with noise")
+    books = Books(ledger=ledger)
+    found = conduct_profile(request, data, out, books=books, resume=resume, system=system or System())
+    certificate = certify_profile(out, __version__)
+    write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
+    spent = f"epsilon {target.epsilon:g} at delta {target.delta:g}"
+    remarks = (
+        f"Drafted from a private profile of the data, which was charged with {spent} in their ledger.",
+        "Ranges, categories and labels below come from it: a run states them, and need not learn them again.",
+    )
+    draft = replace(with_profile(draft, found), remarks=remarks, source=_path_from(out, wish.data))
+    charged = Path((out / "private" / POINTER).read_text(encoding="utf-8").strip())
+    if ledger is not None or (is_database(wish.data) and not wish.data.startswith(DUCKDB)):
+        draft = replace(draft, ledger=_path_from(out, str(charged)))  # a run must be charged in the same books
+    _write(out / STUDY, draft)
+    from fedveil.report.profile_page import profile_page  # imported here because drawing is slow to import
+
+    write_atomically(out / PAGE, profile_page(found, certificate, draft.questions_left).encode(), mode=PUBLIC)
+    return ProfileResult(folder=out, profile=found, certificate=certificate, draft=draft, columns=columns)
+
+
+def _path_from(folder: Path, data: str) -> str:
+    """The path of the data as a file in ``folder`` states it; an address stays as it is, without its password."""
+    if data.startswith(DUCKDB):
+        return DUCKDB + os.path.relpath(data.removeprefix(DUCKDB), folder)
+    if data.startswith("sqlite:///"):
+        return "sqlite:///" + os.path.relpath(data.removeprefix("sqlite:///"), folder)
+    return bare(data) if is_database(data) else os.path.relpath(data, folder)
+
+
+def _name(data: str) -> str:
+    """A name for the study: that of the file, the folder or the database."""
+    plain = bare(data).removeprefix(DUCKDB).rstrip("/").partition("?")[0].rpartition("/")[2]
+    return plain.partition(".")[0] or "study"
+
+
+def _write(path: Path, draft: Draft) -> None:
+    write_atomically(path, draft.text().encode(), mode=PUBLIC)

@@ -1,0 +1,92 @@
+"""Robust linear regression with a certificate: the Huber loss, targets in a public range."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import validate_data
+
+from fedveil.certificate.assumptions import Assumption
+from fedveil.checks import require
+from fedveil.data.labels import scaled
+from fedveil.jobs.estimators.linear import PrivateLinear
+from fedveil.model.spec import ModelPlan
+from fedveil.values import Vector, number
+
+
+class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
+    """A linear regressor whose released weights are (``epsilon``, ``delta``)-differentially private.
+
+    Targets are cut to the public ``target_range`` and mapped to [-1, 1]; errors above ``threshold``, in that scale,
+    count linearly. The other parameters are those of :class:`PrivateLogisticRegression`.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        feature_bound: float = 1.0,
+        feature_range: Any = None,
+        target_range: tuple[float, float] = (-1.0, 1.0),
+        threshold: float = 1.0,
+        fit_intercept: bool = True,
+        l2: float = 0.0,
+        clip: float | None = None,
+        radius: float | None = None,
+        adversary: str = "final-model",
+        unit: str = "record",
+        neighbours: str = "replace-one",
+        algorithm: Any = None,
+        schedule: Any = None,
+        budget: Any = None,
+        prepare: Any = "stated",
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.feature_bound = feature_bound
+        self.feature_range = feature_range
+        self.target_range = target_range
+        self.threshold = threshold
+        self.fit_intercept = fit_intercept
+        self.l2 = l2
+        self.clip = clip
+        self.radius = radius
+        self.adversary = adversary
+        self.unit = unit
+        self.neighbours = neighbours
+        self.algorithm = algorithm
+        self.schedule = schedule
+        self.budget = budget
+        self.prepare = prepare
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, clients: Any = None) -> "PrivateHuberRegressor":
+        """Train on rows ``X`` with numbers ``y``; ``clients`` names who owns each row (None: each its own client)."""
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        low, high = _span(self.target_range)
+        model = ModelPlan(kind="huber", threshold=self.threshold, l2=self.l2, clip=self.clip, radius=self.radius)
+        declared = (
+            Assumption("target_range", f"{low:.12g} to {high:.12g}", "declared as public; targets are cut to it"),
+        )
+        found = self._fitted(X, scaled(np.asarray(y, dtype=np.float64), (low, high)), clients, model, 0, declared)
+        middle, half = low / 2 + high / 2, high / 2 - low / 2
+        weights, constant = half * found.model, self.rule_.intercept
+        self.coef_ = weights[:-1].copy() if constant else weights
+        self.intercept_ = middle + (float(weights[-1]) * constant if constant else 0.0)
+        return self
+
+    def predict(self, X: Any) -> Vector:
+        """Return numbers in the scale of ``y``, not cut to the range."""
+        scores = self._scores(X)
+        low, high = _span(self.target_range)
+        return np.asarray(low / 2 + high / 2 + (high / 2 - low / 2) * scores)
+
+
+def _span(given: Any) -> tuple[float, float]:
+    pair = isinstance(given, tuple | list | np.ndarray) and len(given) == 2
+    require(pair, "target_range", "be a pair (low, high)", given)
+    low, high = (number("target_range", end) for end in given)
+    require(-1e300 < low < high < 1e300, "target_range", "be finite with low below high", (low, high))
+    return low, high

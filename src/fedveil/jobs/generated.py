@@ -1,0 +1,47 @@
+"""Synthetic rows as the source of a study: ``source = "generator:DIR"``. Training on them is charged to nobody's books.
+
+The rows are drawn anew, always the same ones, from a generator whose certificate was recomputed. They are public: the
+records behind the generator were charged once, when it was measured.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from fedveil.certificate.synthesis import certify_synthesis, holds_generator
+from fedveil.checks import require
+from fedveil.prepare.synthesis.generator import FILE, Generator
+from fedveil.prepare.synthesis.rows import draw_rows, header
+from fedveil.study import Study
+from fedveil.version import __version__
+
+PREFIX: Final = "generator:"
+_SEED: Final = 0  # the same rows every time, so that a run can be resumed
+
+
+def with_drawn_rows(study: Study) -> Study:
+    """Return the study with rows drawn in place of a generator's name; any other study as it is."""
+    source = study.source
+    if source is None or not source.source.startswith(PREFIX):
+        return study
+    folder = study.base / source.source.removeprefix(PREFIX)
+    hint = "It is a folder that fedveil synthesise wrote."
+    require(holds_generator(folder), "data.source", "name a generator that is there", source.source, hint)
+    certify_synthesis(folder, __version__)  # rows of a generator that was altered are covered by nothing
+    drawn = drawn_columns(Generator.read((folder / FILE).read_bytes()), source.target)
+    return replace(study, source=replace(source, frame=drawn), training_public=True)
+
+
+def drawn_columns(
+    generator: Generator, target: str | int | None = None
+) -> "dict[str, np.ndarray[tuple[int], np.dtype[np.str_]]]":
+    """Return as many rows as were measured, as named columns of texts.
+
+    ``target``: the column that the study predicts, which must be there.
+    """
+    names = header(generator)
+    known = target is None or target in names
+    require(known, "data.target", f"name a column of the generator: {', '.join(names)}", target)
+    rows = [row for block in draw_rows(generator, generator.records, np.random.default_rng(_SEED)) for row in block]
+    return {name: np.array([row[place] for row in rows], dtype=np.str_) for place, name in enumerate(names)}

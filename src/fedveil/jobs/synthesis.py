@@ -1,0 +1,141 @@
+"""A generator from a study: measured, charged and certified once; rows are drawn from it as often as wanted, free."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedveil.certificate.synthesis import ROWS, SynthesisCertificate, certify_synthesis, holds_generator
+from fedveil.checks import require
+from fedveil.errors import BadValue, why
+from fedveil.files import public_folder
+from fedveil.prepare.loading import Unprepared, open_columns
+from fedveil.prepare.request import PrepareRequest
+from fedveil.prepare.synthesis.generator import FILE, Generator
+from fedveil.prepare.synthesis.request import GeneratorRequest
+from fedveil.prepare.synthesis.rows import check_rows, csv_parts
+from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.run.synthesising import conduct_synthesis
+from fedveil.run.synthetic_quality import quality_of
+from fedveil.run.system import System
+from fedveil.study import Study, study_of, tables_of
+from fedveil.tables import known, table
+from fedveil.version import __version__
+
+Described = str | Path | Mapping[str, Any]  # a study file, or its tables
+PAGE = "synthetic.html"
+QUALITY = "quality.json"
+TABLES = ("study", "data", "clients", "privacy", "trust", "books", "prepare", "generator")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SynthesisResult:
+    """A finished generator, its certificate, and how many rows were drawn."""
+
+    folder: Path
+    generator: Generator
+    certificate: SynthesisCertificate
+    rows: int
+
+
+def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepared]:
+    """Return the study, its [generator] table, and the cells that it measures.
+
+    A generator has no model and needs no bound on rows, so a study need not state either.
+    """
+    base, name = Path(), "study"
+    if isinstance(given, str | Path):
+        base, name = Path(given).parent, Path(given).stem
+    tables = tables_of(Path(given)) if isinstance(given, str | Path) else given
+    known(tables, TABLES, "a study of a generator")
+    request = GeneratorRequest.read(tables.get("generator", {}))
+    rest = {key: value for key, value in tables.items() if key != "generator"}
+    data = {key: value for key, value in table(rest.get("data", {}), "data").items() if key != "feature_bound"}
+    study = study_of({**rest, "data": data, "model": {"kind": "logistic"}}, base=base, name=name)
+    if study.source is None:
+        raise BadValue("[data] must name a source for a generator.")
+    found = open_columns(
+        study.source,
+        study.split,
+        study.held_out,
+        study.prepare or PrepareRequest(),
+        base=study.base,
+        generator=np.random.default_rng,
+        whole_clients=study.target.unit == "client",
+    )
+    return study, request, found
+
+
+def synthesise(
+    given: Described,
+    out: str | Path,
+    *,
+    rows: int,
+    seed: int | None = None,
+    resume: bool = False,
+    system: System | None = None,
+) -> SynthesisResult:
+    """Measure a generator into the folder ``out``, certify it, and draw ``rows`` rows from it.
+
+    ``seed``: of the rows alone, so that they can be drawn again; the noise of the generator has none.
+    """
+    check_rows(rows)
+    out, system = Path(out), system or System()
+    study, request, found = open_synthesis(given)
+    system.tell("measuring with noise")
+    generator = conduct_synthesis(study, request, found, out, resume=resume, system=system)
+    certificate = certify_synthesis(out, __version__)
+    write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
+    system.tell("drawing rows")
+    _write_rows(generator, rows, out / ROWS, seed, system)
+    _write_page(generator, certificate, found, out, study.training_public)
+    return SynthesisResult(folder=out, generator=generator, certificate=certificate, rows=rows)
+
+
+def _write_page(
+    generator: Generator, certificate: SynthesisCertificate, found: Unprepared, out: Path, training_public: bool
+) -> None:
+    """Write how rows compare with public held-out records, if there are any, and the page."""
+    from fedveil.report.synthesis_page import synthesis_page  # imported here because drawing is slow to import
+
+    quality = quality_of(generator, found, np.random.default_rng(0), training_public=training_public)
+    if quality is not None:
+        text = json.dumps(quality, indent=1, allow_nan=False) + "\n"
+        write_atomically(out / QUALITY, text.encode(), mode=PUBLIC)
+    write_atomically(out / PAGE, synthesis_page(generator, certificate, quality).encode(), mode=PUBLIC)
+
+
+def sample(
+    folder: str | Path,
+    *,
+    rows: int,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    system: System | None = None,
+) -> Path:
+    """Draw rows from a generator that was released, into a file; nothing is charged, since no record is looked at.
+
+    The certificate is recomputed first: rows of a generator that was altered are not covered by it.
+    """
+    check_rows(rows)
+    folder = Path(folder)
+    require(holds_generator(folder), "DIR", "be a folder that fedveil synthesise wrote", str(folder))
+    certify_synthesis(folder, __version__)
+    generator = Generator.read((folder / FILE).read_bytes())
+    path = folder / ROWS if out is None else Path(out)
+    _write_rows(generator, rows, path, seed, system or System())
+    return path
+
+
+def _write_rows(generator: Generator, rows: int, path: Path, seed: int | None, system: System) -> None:
+    start = int.from_bytes(system.random(16), "big") if seed is None else seed
+    require(start >= 0, "--seed", "be 0 or more", start)
+    try:
+        public_folder(path.parent)
+        write_atomically(path, csv_parts(generator, rows, np.random.default_rng(start)), mode=PUBLIC)
+    except OSError as error:
+        raise BadValue(f"{os.fspath(path)} must be a file that can be written: {why(error)}.") from error

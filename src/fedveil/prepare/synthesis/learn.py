@@ -1,0 +1,166 @@
+"""From noisy sums to a generator: ranges, words, single columns, all pairs coarsely, the chosen pairs precisely."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from fedveil.prepare.learn import Measures, categories_in, ranges_in
+from fedveil.prepare.ranges import Range
+from fedveil.prepare.statement import Measurement, Preparation
+from fedveil.prepare.synthesis.budget import MEASURED_CELLS, most_pairs
+from fedveil.prepare.synthesis.cells import Cells, NumberCells, WordCells
+from fedveil.prepare.synthesis.counts import Counted, check_norm, table_counts, tables_of
+from fedveil.prepare.synthesis.fit import Marginal, fitted
+from fedveil.prepare.synthesis.generator import Generator
+from fedveil.prepare.synthesis.junction import Clique, cells_of, junction_tree
+from fedveil.prepare.synthesis.merging import CLEAR, added, indicator, merged_numbers, merged_words, shares_of
+from fedveil.prepare.synthesis.request import GeneratorRequest
+from fedveil.prepare.synthesis.select import Limits, chosen_pairs
+from fedveil.prepare.synthesis.table import Table
+from fedveil.values import Indices, Vector
+
+_STEPS: Final = 600  # of the last fit
+_RARE: Final = 0.02  # of the records: words below it are joined in the first look at all pairs
+
+
+def learned_generator(
+    name: str, planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
+) -> Generator:
+    """Measure all that is planned, and return the generator. ``units``: how many contribute to a sum."""
+    cells = _cells(planned, request, table, units, by)
+    codes = table.codes(cells)
+    shares, merged = _ones(planned["ones"], request, cells, codes, units, by)
+    groups = tuple(groups for _, groups in merged)
+    sizes = [int(own.max()) + 1 for own in groups]
+    ones = [one for one, _ in merged]
+    coarse = _pairs(planned["pairs"], request, cells, codes, groups, shares, units, by)
+    place = [one.name for one in cells].index(table.target)
+    weights = {pair: request.target_weight if place in pair else 1.0 for pair in coarse}
+    precise = planned["cliques"]
+    limits = Limits(
+        pairs=most_pairs(request, len(cells)),
+        measured=min(MEASURED_CELLS, precise.size),
+        model=max(request.model_cells, 2 * sum(sizes)),
+        noise=precise.noise / units,
+    )
+    chosen, limited = chosen_pairs(sizes, ones, coarse, weights, limits)
+    cliques = _cliques(precise, chosen, codes, groups, weights, units, by)
+    tree = junction_tree(sizes, chosen)
+    model = fitted(tree, [*ones, *coarse.values(), *cliques], _STEPS)
+    return Generator(
+        name=name,
+        target=table.target,
+        records=units,
+        columns=cells,
+        groups=groups,
+        shares=tuple(shares),
+        pairs=tuple(chosen),
+        potentials=model.potentials,
+        errors={one.name: one.noise * one.bound / units for one in planned.measurements},
+        limited=limited,
+        zeros=request.zeros,
+        sums=request.sums,
+    )
+
+
+def _cells(
+    planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
+) -> tuple[Cells, ...]:
+    """The cells of every column, the target last."""
+    outline, labels = table.outline, table.labels
+    ranges, _ = ranges_in(planned, outline, table.columns, by, units)
+    words, _ = categories_in(planned, outline, table.columns, by, units)
+    found: list[Cells] = [
+        NumberCells(name=name, range=range_, whole=name in request.whole)
+        for name, range_ in zip(outline.numbers, ranges, strict=True)
+        if name not in request.sums
+    ]
+    for name in outline.texts:
+        listed = outline.categories.get(name)
+        learned = tuple(sorted(one.word for one in words if one.column == name and one.word != ""))
+        found.append(WordCells(name=name, words=learned if listed is None else listed, open=listed is None))
+    if labels.span is None:
+        return (*found, WordCells(name=table.target, words=labels.classes, complete=True))
+    whole = table.target in request.whole
+    return (*found, NumberCells(name=table.target, range=Range(*labels.span), whole=whole, complete=True))
+
+
+def _ones(
+    planned: Measurement, request: GeneratorRequest, cells: Sequence[Cells], codes: Indices, units: int, by: Measures
+) -> tuple[list[Vector], list[tuple[Marginal, Indices]]]:
+    """The shares of all cells of each column, and the groups into which they are merged, with theirs."""
+    tables = [Counted((column,), (np.arange(one.size),)) for column, one in enumerate(cells)]
+    noisy = _measured(planned, tables, codes, by)
+    deviation = planned.noise * planned.bound
+    shares, found = [], []
+    for column, (one, counts) in enumerate(zip(cells, noisy, strict=True)):
+        own = shares_of(one.seen(counts, deviation), deviation, units)
+        most = request.groups if isinstance(one, NumberCells) else 2 * request.groups
+        groups = one.merged(own, CLEAR * deviation / units, most)
+        each = float(np.bincount(groups).mean())  # noise adds up within a group
+        shares.append(own)
+        found.append((Marginal((column,), added(own, groups), deviation * math.sqrt(each) / units), groups))
+    return shares, found
+
+
+def _pairs(
+    planned: Measurement,
+    request: GeneratorRequest,
+    cells: Sequence[Cells],
+    codes: Indices,
+    groups: Sequence[Indices],
+    shares: Sequence[Vector],
+    units: int,
+    by: Measures,
+) -> dict[Clique, Marginal]:
+    """All pairs of columns, in a few coarse groups each."""
+    coarse = []
+    for one, own, share in zip(cells, groups, shares, strict=True):
+        held = added(share, own)
+        numeric = isinstance(one, NumberCells)
+        joined = merged_numbers(held, _RARE, request.coarse) if numeric else merged_words(held, _RARE, request.coarse)
+        coarse.append(joined)
+    pairs = list(itertools.combinations(range(len(cells)), 2))
+    tables = [Counted(pair, tuple(coarse[column][groups[column]] for column in pair)) for pair in pairs]
+    noisy = _measured(planned, tables, codes, by)
+    deviation = planned.noise * planned.bound / units
+    return {
+        pair: Marginal(pair, counts / units, deviation, (indicator(coarse[pair[0]]), indicator(coarse[pair[1]])))
+        for pair, counts in zip(pairs, noisy, strict=True)
+    }
+
+
+def _cliques(
+    planned: Measurement,
+    chosen: Sequence[Clique],
+    codes: Indices,
+    groups: Sequence[Indices],
+    weights: Mapping[Clique, float],
+    units: int,
+    by: Measures,
+) -> list[Marginal]:
+    """The chosen pairs, group by group. Larger tables get more weight, so that errors in sum are smallest."""
+    if not chosen:
+        return []
+    sizes = [int(own.max()) + 1 for own in groups]
+    wanted = np.array([cells_of(pair, sizes) ** (1 / 3) * weights[pair] for pair in chosen])
+    scale = planned.bound * (1 - 2.0**-40) / math.sqrt(math.fsum((wanted**2).tolist()))
+    tables = [
+        Counted(pair, (groups[pair[0]], groups[pair[1]]), weight * scale)
+        for pair, weight in zip(chosen, wanted.tolist(), strict=True)
+    ]
+    noisy = _measured(planned, tables, codes, by)
+    deviation = planned.noise * planned.bound / units
+    return [
+        Marginal(one.columns, counts / units, deviation / one.weight) for one, counts in zip(tables, noisy, strict=True)
+    ]
+
+
+def _measured(planned: Measurement, tables: Sequence[Counted], codes: Indices, by: Measures) -> list[Vector]:
+    """The noisy counts of these tables; refused if a record would add more to them than is planned."""
+    check_norm(tables, planned)
+    sums = by.noisy_sum(planned, table_counts(codes, tables), sum(one.size for one in tables))
+    return tables_of(sums, tables)

@@ -1,0 +1,181 @@
+"""The model card: one list of parts, written as Markdown and as a page."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fedveil.algorithms.registry import title_of
+from fedveil.report import words
+from fedveil.report.blocks import column_page, paragraph, section, table
+from fedveil.report.counted_section import ends_text
+from fedveil.report.markup import tag
+from fedveil.report.regulator.about import About
+from fedveil.report.regulator.attacker import ALARMS, Gain, gain
+from fedveil.report.regulator.questions import answers, unit_text, utility_text
+from fedveil.report.regulator.unprotected import unprotected
+from fedveil.report.view import View
+
+_MARKS = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " ", "`": "'", "\\": "\\\\", "[": "\\["})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A heading with sentences and, maybe, one table: its column heads and rows."""
+
+    name: str
+    title: str
+    said: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def card(view: View, about: About) -> list[Part]:
+    """Return the parts of the model card."""
+    found = gain(view, view.target)
+    return [
+        _model(view, about),
+        Part("use", "Intended use", (about.said("intended_use"),)),
+        Part("data", "Data", (about.said("description"),), ("what", "value"), _data(view, about)),
+        _privacy(view, found),
+        attacker_part(found),
+        curve_part(found),
+        _quality(view),
+        unprotected_part(view),
+        questions_part(view, about, found),
+        Part("why", "Why these choices", (about.said("justification"),)),
+    ]
+
+
+def unprotected_part(view: View) -> Part:
+    """Return what the promise does not cover, quantity by quantity."""
+    return Part("unprotected", "Unprotected quantities", (), ("what", "remark"), tuple(unprotected(view)))
+
+
+def questions_part(view: View, about: About, found: Gain) -> Part:
+    """Return the points of the guidelines for evaluating such promises, with their answers."""
+    said = (
+        "By the points of NIST Special Publication 800-226, Guidelines for Evaluating Differential Privacy Guarantees."
+    )
+    rows = tuple(answers(view, about, found))
+    return Part("questions", "A regulator's questions", (said,), ("point", "answer"), rows)
+
+
+def _model(view: View, about: About) -> Part:
+    plan = view.plan
+    digest = next((row.sha256 for row in view.released if row.sha256), None)
+    rows = (
+        ("kind", f"{plan.model.kind}, {plan.dimension:,} parameters"),
+        ("trained by", title_of(plan.method.kind)),
+        ("curators", about.said("curators")),
+        ("contact", about.said("contact")),
+        ("published", about.said("published")),
+        ("plan (SHA-256)", view.plan_hash),
+        *([] if digest is None else [("model.npz (SHA-256)", digest)]),
+        ("certificate signed by", view.signer if view.signer and view.fits else "nobody"),
+        ("written by", f"fedveil {view.version}"),
+    )
+    return Part("model", "The model", (), ("what", "value"), rows)
+
+
+def _data(view: View, about: About) -> tuple[tuple[str, str], ...]:
+    data = view.plan.data
+    held = view.plan.test_records
+    return (
+        ("records", f"{data.records:,} for training, {held:,} held out"),
+        ("clients", f"{data.clients:,}, of {data.smallest_client:,} to {data.largest_client:,} records"),
+        ("features", f"{data.features:,}"),
+        ("region", about.said("region")),
+        ("sector", about.said("sector")),
+        ("collected", about.said("collection")),
+    )
+
+
+def _privacy(view: View, found: Gain) -> Part:
+    rows = tuple(
+        (words.OBSERVERS[s.adversary], s.sees, words.epsilon_text(s.epsilon), words.plain(s.delta, 12))
+        for s in view.observers
+    )
+    said = [unit_text(view.plan.target)]
+    if view.plan.exposed_by is not None:
+        said.insert(0, f"NOT PRIVATE: {view.plan.exposed_by}.")
+    if found.mu is not None:
+        said.append(f"Mu {words.up(found.mu)}: at every delta listed below the main promise is no worse than that of a "
+                    "Gaussian mechanism with this ratio of sensitivity to noise.")  # fmt: skip
+    return Part("privacy", "What is promised, and to whom", tuple(said), ("observer", "sees", "epsilon", "delta"), rows)
+
+
+def attacker_part(found: Gain) -> Part:
+    """Return what an attacker gains, in words."""
+    rows = [
+        (f"finds, with {words.plain(100 * alarms)}% false alarms", f"at most {words.percent(found.power[alarms])} of "
+         "those whose data were used")
+        for alarms in ALARMS
+    ]  # fmt: skip
+    rows.append(("guesses one secret bit of a record", f"right with probability at most {words.percent(found.bit)}"))
+    said = "Whatever else the attacker knows, and whatever it computes. Guessing blindly finds as many as its false "
+    said += "alarms, and half of the bits."
+    return Part("attacker", "What an attacker gains", (said,), ("an attacker", "at most"), tuple(rows))
+
+
+def curve_part(found: Gain) -> Part:
+    """Return the whole privacy curve as a table."""
+    rows = tuple((words.plain(delta, 12), words.up(epsilon)) for delta, epsilon in found.points)
+    said = "The same run, at other deltas: each line is a promise of its own." if rows else "There is no promise."
+    return Part("curve", "The privacy curve", (said,), ("delta", "epsilon") if rows else (), rows)
+
+
+def _quality(view: View) -> Part:
+    found = view.utility
+    if found is None and view.counted is not None:
+        told = tuple(
+            (one.name, "–" if one.value is None else words.plain(one.value), ends_text(one))
+            for one in view.counted.estimates
+        )
+        return Part("quality", "How well it does", (utility_text(view),), ("", "estimate", "95% interval"), told)
+    if found is None:
+        return Part("quality", "How well it does", ("Not measured: no test records were set aside.",))
+    keys = list(found.scores[0].values)
+    rows = tuple(
+        (score.name, *(words.plain(score.values[key]) if key in score.values else "–" for key in keys))
+        for score in found.scores
+    )
+    public = "declared public" if found.public else "not declared public"
+    said = [f"On {found.records:,} held-out records, {public}."]
+    if found.useless:
+        said.append(found.useless)
+    return Part("quality", "How well it does", tuple(said), ("model", *(key.replace("_", " ") for key in keys)), rows)
+
+
+def markdown(name: str, parts: Sequence[Part]) -> str:
+    """Return the card as Markdown; whatever a name contains, it stays text."""
+    lines = [f"# Model card: {_plain(name)}", ""]
+    for part in parts:
+        lines += [f"## {part.title}", ""]
+        for sentence in part.said:
+            lines += [_plain(sentence), ""]
+        if part.rows:
+            lines += [_row(part.heads), _row(["---"] * len(part.heads)), *(_row(map(_plain, row)) for row in part.rows)]
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _plain(text: str) -> str:
+    return text.translate(_MARKS)
+
+
+def html(name: str, parts: Sequence[Part]) -> str:
+    """Return the card as one page that loads nothing."""
+    drawn = [section(p.name, p.title, *map(paragraph, p.said), part_table(p)) for p in parts]
+    heading = [tag("p", "Model card", class_="kicker"), tag("h1", name)]
+    return column_page(f"Model card: {name}", heading, drawn)
+
+
+def part_table(part: Part) -> object:
+    """Return the table of a part, if it has one; columns of numbers are aligned right."""
+    if not part.rows:
+        return None
+    right = [i for i, name in enumerate(part.heads) if i and (name in ("epsilon", "delta") or part.name == "quality")]
+    return table(tag("span", part.title, class_="spoken"), part.heads, part.rows, numbers=right)

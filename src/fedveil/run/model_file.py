@@ -1,0 +1,31 @@
+"""The file of a released model: plain arrays."""
+
+import io
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from fedveil.model.torch import TorchLoss
+from fedveil.plan import Plan
+from fedveil.prepare.learned import LearnedPreparation
+
+
+def model_file(plan: Plan, model: Any, learned: LearnedPreparation | None = None) -> bytes:
+    """Plain arrays that load without pickle; equal models give equal bytes.
+
+    A learned preparation is part of the model: its file is named here by its digest.
+    """
+    loss = plan.model.loss
+    if isinstance(loss, TorchLoss):  # training learned the difference from a public start, and the model is their sum
+        more: dict[str, Any] = {"start": loss.start(plan.data.features)}
+    else:
+        table, real = model.reshape(plan.data.features, loss.outputs), plan.real_features
+        more = {"coefficients": table[:real]}
+        if plan.canaries is not None:  # drop the canaries' columns, which are zero in every record but a canary
+            more["canaries"] = table[real:]
+    if learned is not None:
+        more["preparation"] = np.array(sha256(learned.text().encode()).hexdigest())
+    buffer = io.BytesIO()
+    np.savez(buffer, kind=np.array(loss.kind), parameters=model, **more)
+    return buffer.getvalue()

@@ -1,0 +1,55 @@
+"""Carry out a profile in a folder, as a job that measures and trains nothing (fedveil.run.alone)."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedveil.noise.entropy import Entropy
+from fedveil.prepare.measure import Measurer
+from fedveil.prepare.profile.budget import profile_plan
+from fedveil.prepare.profile.found import FILE, Profile
+from fedveil.prepare.profile.learn import profile_of
+from fedveil.prepare.profile.request import ProfileData, ProfileRequest
+from fedveil.run.alone import Job, conduct_alone
+from fedveil.run.system import System
+from fedveil.study import Books
+
+
+def conduct_profile(
+    request: ProfileRequest,
+    data: ProfileData,
+    folder: Path,
+    *,
+    books: Books | None = None,
+    resume: bool = False,
+    system: System,
+) -> Profile:
+    """Measure the profile in ``folder`` and return it; what may be published is on the disk when this returns.
+
+    ``books``: where it is charged and under which caps; None: in the books beside the source.
+    """
+    plan = profile_plan(request.name, data.shape, request.target, data.sizes, request.places)
+    found: list[Profile] = []
+
+    def measure(entropy: Entropy) -> bytes:
+        by = Measurer(
+            owner=data.owner,
+            clients=data.clients,
+            present=np.arange(data.owner.size, dtype=np.int64),
+            target=plan.target,
+            entropy=entropy,
+        )
+        found.append(profile_of(plan, data.columns, data.numbers, request.predicted, by))
+        return found[0].text().encode()
+
+    job = Job(
+        what="profile",
+        file=FILE,
+        plan=plan,
+        source=request.source,
+        base=request.base,
+        books=books or Books(),
+        fingerprint=data.fingerprint,
+    )
+    conduct_alone(job, folder, measure, resume=resume, system=system)
+    return found[0]

@@ -1,0 +1,100 @@
+"""Carry out a generator in a folder: charge, measure, record, release, in the order of a run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedveil.algorithms.shares import nobody_fails
+from fedveil.checks import require
+from fedveil.errors import BadValue
+from fedveil.noise.entropy import Entropy
+from fedveil.prepare.loading import Unprepared
+from fedveil.prepare.measure import Measurer
+from fedveil.prepare.synthesis.budget import synthesis_plan
+from fedveil.prepare.synthesis.generator import FILE, Generator
+from fedveil.prepare.synthesis.learn import learned_generator
+from fedveil.prepare.synthesis.plan import SynthesisPlan
+from fedveil.prepare.synthesis.request import GeneratorRequest
+from fedveil.prepare.synthesis.table import table_of
+from fedveil.run import answers
+from fedveil.run.alone import Job, conduct_alone
+from fedveil.run.answers import Answers
+from fedveil.run.ending import destroy_secrets, has_released
+from fedveil.run.sums import summing_of_preparation
+from fedveil.run.system import System
+from fedveil.study import Study
+
+
+def planned_synthesis(study: Study, request: GeneratorRequest, found: Unprepared) -> SynthesisPlan:
+    """Return the plan of a generator; no cell is looked at."""
+    table = table_of(found)
+    features = (*found.outline.numbers, *found.outline.texts)
+    request.check(found.outline.numbers, dict.fromkeys((*features, table.target)))
+    shape = found.train.shape
+    count = len([name for name in features if name not in request.sums]) + 1
+    data = replace(shape, features=count, bound=1.0)
+    return synthesis_plan(
+        study.name,
+        request,
+        found.outline,
+        data,
+        study.target,
+        study.trust,
+        labels=table.labels,
+        places=study.places,
+        training_public=study.training_public,
+        blank_rows=study.source is not None and study.source.drops_rows,
+    )
+
+
+def measured_generator(
+    plan: SynthesisPlan, request: GeneratorRequest, found: Unprepared, entropy: Entropy, asked: Answers | None = None
+) -> Generator:
+    """Measure what the plan says on the records. ``asked``: who answers and what adds up; None: everybody, as planned.
+
+    ``asked`` matters where the clients share the noise.
+    """
+    by = Measurer(
+        owner=found.train.owner,
+        clients=found.train.clients,
+        present=found.present,
+        target=plan.target,
+        entropy=entropy,
+        trust=plan.trust,
+        add_up=summing_of_preparation(plan, entropy) if asked is None else asked.add_up,
+        fails=nobody_fails if asked is None else asked.fails,
+    )
+    return learned_generator(plan.name, plan.preparation, request, table_of(found), plan.units, by)
+
+
+def conduct_synthesis(
+    study: Study, request: GeneratorRequest, found: Unprepared, folder: Path, *, resume: bool = False, system: System
+) -> Generator:
+    """Measure the generator in ``folder`` and return it; what may be published is on the disk when this returns."""
+    source = study.source
+    if source is None:
+        raise BadValue("[data] must name a source for a generator.")
+    hint = "Its noise must be secret: a generator is released."
+    require(study.seed is None, "study.seed", "be left out for a generator", study.seed, hint)
+    if resume and has_released(folder):  # what was interrupted after its release needs no record any more
+        destroy_secrets(folder)
+        return Generator.read((folder / FILE).read_bytes())
+    plan = planned_synthesis(study, request, found)
+    summing_of_preparation(plan, Entropy.from_system())  # refuses, before the charge, what cannot be added up here
+
+    def measure(entropy: Entropy) -> bytes:
+        name = entropy.words("answers of the generator", 0, 2).tobytes().hex()  # of this key, and of no other
+        sums = summing_of_preparation(plan, entropy)
+        asked = Answers.open(folder / "private" / answers.OF_PREPARATION, name, system.fails, sums)
+        return measured_generator(plan, request, found, entropy, asked).text().encode()
+
+    job = Job(
+        what="generator",
+        file=FILE,
+        plan=plan,
+        source=source,
+        base=study.base,
+        books=study.books,
+        fingerprint=found.fingerprint,
+        cells=found.cells_fingerprint,
+    )
+    return Generator.read(conduct_alone(job, folder, measure, resume=resume, system=system))

@@ -1,0 +1,46 @@
+"""A study drafted for a table: the names and types of its columns, and the file that ``fedveil init`` writes."""
+
+from pathlib import Path
+from typing import Any
+
+from fedveil.jobs.entry import Wish, draft_study, init_study
+from fedveil.studio.places import Folder
+
+
+def columns(data: str, root: str) -> dict[str, Any]:
+    """Return the columns of a table by name and type, the column that is probably to be predicted, and its rows."""
+    path = Folder(Path(root)).existing(data, "The table")
+    draft, found = draft_study(Wish(data=str(path)))
+    return {
+        "columns": dict(found.kinds),
+        "records": found.records,
+        "target": str(draft.target),
+        "left_out": dict(draft.unused),
+        "mixed": list(draft.mixed),
+    }
+
+
+def draft(
+    data: str,
+    root: str,
+    target: str | None,
+    classes: list[str],
+    between: list[float],
+    client: str | None,
+    ignore: list[str],
+    out: str,
+) -> dict[str, Any]:
+    """Write the study for a table to the new file ``out``; return what it leaves open."""
+    folder = Folder(Path(root))
+    path, file = folder.existing(data, "The table"), folder.inside(out, "The study file")
+    wish = Wish(
+        data=str(path),
+        target=target,
+        classes=classes,
+        range=(between[0], between[1]) if between else None,
+        client_column=client,
+        ignore=ignore,
+        unit="record",
+    )
+    made, _ = init_study(wish, file)
+    return {"study": out, "open": [one.question for one in made.questions], "complete": made.complete}

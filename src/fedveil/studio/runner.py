@@ -1,0 +1,106 @@
+"""The process of one job: runs or resumes a study, or attacks a run, and writes down how far it is and how it ended."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedveil.files import write_atomically
+from fedveil.studio.jobs import OUTCOME, PROGRESS, REQUEST
+from fedveil.studio.sentences import sentence_of
+
+_EVERY = 0.25  # seconds between two reports
+_MOST_NOTES = 40
+
+
+@dataclass(slots=True)
+class Told:
+    """What is said about the progress; written at most every quarter of a second."""
+
+    path: Path
+    clock: Callable[[], float] = time.monotonic
+    said: dict[str, Any] = field(default_factory=dict)
+    last: float = -math.inf
+
+    def tell(self, now: bool = False, **more: Any) -> None:
+        """Say something more."""
+        self.said.update(more)
+        if now or self.clock() - self.last >= _EVERY:
+            self.last = self.clock()
+            write_atomically(self.path, json.dumps(self.said).encode())
+
+    def site(self, name: str, state: str) -> None:
+        """Say in which state a site is."""
+        self.tell(sites={**self.said.get("sites", {}), name: state})
+
+    def note(self, text: str) -> None:
+        """Keep a note for the data holder; it is computed without noise, and stays in this private folder."""
+        notes = self.said.get("notes", [])
+        if len(notes) < _MOST_NOTES:
+            self.tell(now=True, notes=[*notes, text])
+
+
+def run(request: Mapping[str, Any], told: Told) -> dict[str, Any]:
+    """Run or resume a study, here or on a deployment, with the functions that ``fedveil run`` calls."""
+    told.tell(now=True, stage="starting")
+    from fedveil.jobs.local import run_study, tune_study  # after the first report: they take a second to load
+    from fedveil.jobs.remote import run_on
+    from fedveil.run.system import Progress, System
+    from fedveil.study import tables_of
+
+    def watch(step: Progress) -> None:
+        epsilon = step.epsilon if math.isfinite(step.epsilon) else None
+        told.tell(stage="training", round=step.round, total=step.total, rate=step.rate, epsilon=epsilon)
+
+    def stage(words: str) -> None:
+        told.tell(now=True, stage=words)
+
+    study, out, resume = Path(request["study"]), Path(request["out"]), bool(request["resume"])
+    sign = None if request.get("sign") is None else Path(request["sign"])
+    if request.get("on") is not None:
+        run_on(study, out, request["on"], resume=resume, watch=watch, tell=told.site, sign=sign)
+    else:
+        job = tune_study if "tune" in tables_of(study) else run_study
+        job(study, out, resume=resume, watch=watch, system=System(tell=stage, note=told.note), sign=sign)
+    return {"state": "done"}
+
+
+def audit(request: Mapping[str, Any], told: Told) -> dict[str, Any]:
+    """Attack a finished run by the command ``fedveil audit``."""
+    told.tell(now=True, stage="attacking the run; this trains it many times over")
+    command = [sys.executable, "-P", "-m", "fedveil", "audit", request["out"], "--runs", str(request["runs"]), "--json"]
+    if request.get("study") is not None:
+        command += ["--study", request["study"]]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = {"error": "the audit ended without an answer; its log is beside the job"}
+    if "error" in found:
+        return {"state": "refused", "sentence": found["error"]}
+    return {"state": "done", "verdict": found["verdict"]}
+
+
+def main(folder: Path) -> int:
+    """Do the job that the folder describes; a mistake is one sentence there, never a traceback."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the studio was started in the background
+    request = json.loads((folder / REQUEST).read_bytes())
+    told = Told(folder / PROGRESS)
+    try:
+        outcome = {"run": run, "audit": audit}[request["kind"]](request, told)
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Interrupted"
+        outcome = {"state": "stopped" if stopped else "refused", "sentence": sentence_of(error)}
+    told.tell(now=True)
+    write_atomically(folder / OUTCOME, json.dumps(outcome).encode())
+    return 0 if outcome["state"] == "done" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

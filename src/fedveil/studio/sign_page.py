@@ -1,0 +1,185 @@
+"""The officer's pages: what is to be signed, on which assumptions, and what the books say."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedveil.report import words
+from fedveil.report.blocks import badge, code, note, paragraph, section, table
+from fedveil.report.markup import Markup, joined, tag
+from fedveil.studio.layout import Frame, button, carried, chooser, failed, field, link
+
+
+def choose_page(frame: Frame, studies: Sequence[str], runs: Sequence[str], keys: Sequence[str]) -> str:
+    """Return what can be signed, and the keys that can sign."""
+    none = paragraph("There is none in the working folder yet.")
+    plans = [tag("li", link(name, "/sign", study=name)) for name in studies]
+    done = [tag("li", link(name, "/sign", out=name)) for name in runs]
+    make = frame.form(
+        "/key",
+        field(
+            "A new key",
+            tag("input", id="name", name="name", value="officer.key", autocomplete="off"),
+            "name",
+            "For you alone; a public key for those who check is put beside it.",
+        ),
+        button("Make it"),
+    )
+    return frame.page(
+        "Sign",
+        "/sign",
+        tag(
+            "div",
+            section("plans", "Plans to approve", tag("ul", plans) if plans else none),
+            section("certificates", "Finished runs to sign", tag("ul", done) if done else none),
+            section("keys", "Keys", tag("ul", [tag("li", code(key)) for key in keys]) if keys else none, make),
+            class_="cards",
+        ),
+        lead="Read what will be promised, on what it rests and what it costs; then put your name to it.",
+    )
+
+
+def plan_page(
+    frame: Frame,
+    study: str,
+    found: Mapping[str, Any],
+    spent: Mapping[str, Any],
+    keys: Sequence[str],
+    sentence: str | None = None,
+) -> str:
+    """Return the certificate as it will be, with its assumptions and the books."""
+    target, data = found["target"], found["data"]
+    lead = (
+        f"{found['algorithm']}: {data['records']:,} records of {data['clients']:,} clients. One {target['unit']}, "
+        f"{target['neighbours']}; epsilon {target['epsilon']:g} at delta {target['delta']:g} against "
+        f"{target['adversary']}."
+    )
+    return frame.page(
+        found["name"],
+        "/sign",
+        None if sentence is None else failed(sentence),
+        None if found["exposed"] is None else note(f"NOT PRIVATE: {found['exposed']}.", kind="warning"),
+        [note(text, kind="warning") for text in found["warnings"]],
+        section("promise", "The certificate as it will be", promised(found), paragraph("Plan ", code(found["plan"]))),
+        section("assumptions", "What it rests on, and who must keep it", *_assumptions(found["assumptions"])),
+        section("books", "The books", _books(spent)),
+        section("approve", "Approve it", _approved(found["approved"]), _approving(frame, study, found["plan"], keys)),
+        lead=lead,
+    )
+
+
+def promised(found: Mapping[str, Any]) -> Markup:
+    """Return the five observers of a plan or a run."""
+    rows = [
+        (one["adversary"], words.epsilon_text(one["epsilon"]), one["sees"], one["by"] or "–")
+        for one in found["observers"]
+    ]
+    caption = f"At delta {found['target']['delta']:g}"
+    return table(caption, ("Observer", "Epsilon", "Sees", "Proved by"), rows, numbers=(1,))
+
+
+def _assumptions(rows: Sequence[Mapping[str, Any]]) -> list[Markup]:
+    """Return the assumptions that people must keep first, then those that the program keeps."""
+    people = [row for row in rows if row["by"].startswith("declared") or row["value"] == "declared"]
+    kept = [row for row in rows if row not in people]
+
+    def cells(row: Mapping[str, Any], by: object) -> tuple[object, ...]:
+        needed = "everyone" if len(row["needed"]) == 5 else ", ".join(row["needed"])
+        return row["name"], row["value"], by, needed
+
+    heads = ("Assumption", "Here", "Kept by", "Needed against")
+    first = [
+        cells(row, joined([badge("people", "warn"), " ", row["by"].removeprefix("declared").lstrip(": ")]))
+        for row in people
+    ]
+    told = (
+        f"{len(people)} of {len(rows)} assumptions no program can enforce: you, and those who run it, answer for them."
+    )
+    rest = tag(
+        "details",
+        tag("summary", f"The {len(kept)} assumptions that the program keeps"),
+        table(None, heads, [cells(row, row["by"]) for row in kept]),
+    )
+    return [paragraph(told), table(None, heads, first) if first else paragraph("None."), rest]
+
+
+def _books(spent: Mapping[str, Any]) -> Markup:
+    if spent["where"] is None:
+        return paragraph("These data lie nowhere that several runs could share: each run keeps books of its own.")
+    if not spent["runs"]:
+        caps = [f"{cap['adversary']}: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}" for cap in spent["caps"]]
+        cap = f" The study sets caps: {'; '.join(caps)}." if caps else " There is no cap."
+        return paragraph("Nothing was spent on these data yet.", cap)
+    runs = table(
+        "What was charged",
+        ("Study", "When", "Ended", "Epsilon, final model"),
+        [(run["study"], run["at"], run["ended"], words.epsilon_text(run["cost"])) for run in spent["runs"]],
+        numbers=(3,),
+    )
+    rows = [
+        (
+            row["adversary"],
+            f"{row['unit']}, {row['neighbours']}",
+            words.epsilon_text(row["spent"]),
+            "no cap" if row["cap"] is None else f"{row['cap']:g}",
+            "–" if row["share"] is None else f"{row['share']:.0%}",
+            "–" if row["more"] is None else f"{row['more']:,}",
+        )
+        for row in spent["observers"]
+    ]
+    heads = ("Observer", "For one", "Spent", "Cap", "Left", "More runs like the last")
+    return joined([runs, table("All runs together, epsilons added up", heads, rows, numbers=(2, 3, 4, 5))])
+
+
+def _approved(given: Mapping[str, Any] | None) -> Markup:
+    if given is None:
+        return paragraph(badge("not approved", "warn"), " Nobody has approved this plan.")
+    if given["fits"]:
+        return paragraph(badge("approved", "good"), " by ", code(given["signer"]), ": exactly this plan.")
+    return paragraph(
+        badge("not approved", "bad"), " ", code(given["signer"]), " approved another plan; this one is not it."
+    )
+
+
+def _approving(frame: Frame, study: str, plan: str, keys: Sequence[str]) -> Markup:
+    if not keys:
+        return paragraph("There is no key to sign with: ", link("make one", "/sign"), ".")
+    return frame.form(
+        "/approve",
+        carried("study", study),
+        carried("plan", plan),
+        field("Sign with", chooser("key", [(key, key) for key in keys], keys[0]), "key"),
+        paragraph(
+            "Your signature is over the bytes of this plan. A run writes the same bytes into its folder, so that "
+            "anybody can check that what ran is what you approved."
+        ),
+        button("Approve this plan", class_="main"),
+    )
+
+
+def run_sign_page(
+    frame: Frame, out: str, found: Mapping[str, Any], keys: Sequence[str], approval: str, sentence: str | None = None
+) -> str:
+    """Return a finished run's certificate, to be signed."""
+    matches = not found["changes"]
+    state = badge("matches its records", "good") if matches else badge("does NOT match its records", "bad")
+    signer = "Nobody has signed it." if found["signer"] is None else f"It is signed by {found['signer']}."
+    form = frame.form(
+        "/sign",
+        carried("out", out),
+        field("Sign with", chooser("key", [(key, key) for key in keys], keys[0] if keys else None), "key"),
+        button("Sign the certificate", class_="main"),
+    )
+    return frame.page(
+        found["name"],
+        "/sign",
+        None if sentence is None else failed(sentence),
+        tag("p", state, class_="state"),
+        section("promise", "The certificate", promised(found), paragraph("Plan ", code(found["plan"]))),
+        section(
+            "signature",
+            "Sign it",
+            paragraph(signer, " ", approval),
+            form if keys and matches else paragraph("There is no key to sign with: ", link("make one", "/sign"), "."),
+        ),
+        paragraph(link("Back to the run", "/run", out=out)),
+    )

@@ -1,0 +1,64 @@
+"""A process that answers questions one at a time: a line of JSON in, a line of JSON out.
+
+The studio keeps two of them, so that its own process loads little, answers at once, and survives whatever a question
+does. A worker ends when the studio does, because its input ends then.
+"""
+
+import json
+import os
+import sys
+from importlib import import_module
+from typing import Any, Final
+
+from fedveil.studio.sentences import sentence_of
+
+# Loaded when they are first asked for: what is behind them takes a second to load.
+QUESTIONS: Final = {
+    "ready": "fedveil.studio.questions:ready",
+    "check": "fedveil.studio.questions:check",
+    "plan": "fedveil.studio.questions:plan",
+    "columns": "fedveil.studio.drafting:columns",
+    "draft": "fedveil.studio.drafting:draft",
+    "compare": "fedveil.studio.comparing:compare",
+    "certificate": "fedveil.studio.certificates:certificate",
+    "approve": "fedveil.studio.certificates:approve",
+    "sign": "fedveil.studio.certificates:sign",
+    "new_key": "fedveil.studio.certificates:new_key",
+    "books": "fedveil.studio.books:books",
+    "run": "fedveil.studio.released:released",
+    "predict": "fedveil.studio.released:predict",
+    "card": "fedveil.studio.released:card",
+    "figure": "fedveil.studio.figures:figure",
+    "curve": "fedveil.studio.figures:curve",
+    "trade_off": "fedveil.studio.figures:trade_off",
+}
+
+READING: Final = ("check", "plan", "compare", "certificate", "approve", "books")  # questions that read a study
+
+
+def answer_to(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a question, or the sentence that refuses it."""
+    module, _, function = QUESTIONS[name].partition(":")
+    try:
+        return {"answer": getattr(import_module(module), function)(**arguments)}
+    except Exception as error:
+        return {"refused": sentence_of(error)}
+
+
+def main(modules: list[str]) -> None:
+    """Answer until the input ends; whatever a library prints goes to standard error.
+
+    ``modules``: code that studies may name.
+    """
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    for line in sys.stdin.buffer:
+        asked = json.loads(line)
+        allowed = {"modules": modules} if asked["name"] in READING else {}
+        found = answer_to(asked["name"], {**asked["arguments"], **allowed})
+        answers.write(json.dumps(found, allow_nan=False).encode() + b"\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

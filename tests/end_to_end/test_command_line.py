@@ -1,0 +1,262 @@
+"""The command line itself: help, suggestions, completion, errors as JSON, and what is said when a run is stopped."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from wards import Command
+
+import fedveil
+from fedveil.cli.completion import installed, script_of
+from fedveil.cli.progress import Shown
+from fedveil.federation.site.data import read_site_data
+from fedveil.run.system import Interrupted, Progress, System
+
+BIN = Path(sys.executable).parent
+STUDY = {
+    "data": {"source": "sklearn:wine", "feature_bound": 1.0},
+    "model": {"kind": "softmax"},
+    "privacy": {"epsilon": 2.0, "delta": 1e-3},
+    "algorithm": {"kind": "dpsgd", "rate": 0.5, "rounds": 3},
+}
+
+
+class TestHelp:
+    @pytest.mark.parametrize("words", [["run"], ["deploy", "init"], ["keys", "new"], ["predict"], []])
+    def test_it_has_no_backslash(self, command: Command, words: list[str]) -> None:
+        said = command(*words, "--help")
+        assert said.code == 0
+        assert "\\" not in said.out
+
+    def test_required_is_written_as_it_is_meant(self, command: Command) -> None:
+        assert " [required]" in command("run", "--help").out
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            (["rnu"], "No such command 'rnu'. Did you mean 'run'? See 'fedveil --help'."),
+            (["deploy", "ini"], "No such command 'ini'. Did you mean 'init'? See 'fedveil deploy --help'."),
+            (["run"], "Missing argument 'STUDY'. See 'fedveil run --help'."),
+            (["keys", "new"], "See 'fedveil keys new --help'."),
+            (["plan", "--bogus", "x"], "See 'fedveil plan --help'."),
+        ],
+    )
+    def test_a_wrong_use_points_to_the_help_of_that_command(
+        self, command: Command, words: list[str], told: str
+    ) -> None:
+        said = command(*words)
+        assert said.code == 2
+        assert said.err.strip().endswith(told)
+        assert said.err.count("Did you mean") <= 1
+        assert len(said.err.splitlines()) == 1
+
+
+class TestCompletion:
+    @pytest.mark.parametrize(
+        ("words", "place", "expected"),
+        [
+            ("fedveil ru", 1, "plain,run"),
+            ("fedveil run --res", 2, "plain,--resume"),
+            ("fedveil deploy i", 2, "plain,init"),
+        ],
+    )
+    @pytest.mark.parametrize("asked", ["bash_complete", "complete_bash"])
+    def test_it_answers_a_shell(
+        self,
+        command: Command,
+        monkeypatch: pytest.MonkeyPatch,
+        asked: str,
+        words: str,
+        place: int,
+        expected: str,
+    ) -> None:
+        monkeypatch.setenv("_FEDVEIL_COMPLETE", asked)
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(place))
+        said = command()
+        assert said.code == 0
+        assert expected in said.out.splitlines()
+
+    @pytest.mark.parametrize("asked", ["1", "bash", "tcsh_source", "bash_complete"])
+    def test_a_question_that_no_shell_asks_is_one_sentence(
+        self, command: Command, monkeypatch: pytest.MonkeyPatch, asked: str
+    ) -> None:
+        monkeypatch.setenv("_FEDVEIL_COMPLETE", asked)
+        monkeypatch.delenv("COMP_WORDS", raising=False)
+        said = command()
+        assert said.code == 2
+        assert "internal error" not in said.err
+        assert len(said.err.splitlines()) == 1
+
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_it_is_installed_once_however_often(self, tmp_path: Path, shell: str) -> None:
+        first = installed(shell, script_of(shell), tmp_path)
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        again = installed(shell, script_of(shell), tmp_path)
+        assert set(again) <= set(first) <= set(before)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+    def test_what_a_user_has_in_its_settings_stays(self, tmp_path: Path) -> None:
+        (tmp_path / ".bashrc").write_text("alias ll='ls -l'")  # without an end of line
+        installed("bash", script_of("bash"), tmp_path)
+        lines = (tmp_path / ".bashrc").read_text().splitlines()
+        assert lines[0] == "alias ll='ls -l'"
+        assert len(lines) == 2
+
+    @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+    def test_bash_completes_a_command(self, tmp_path: Path) -> None:
+        installed("bash", script_of("bash"), tmp_path)
+        words = f"source {tmp_path}/.bashrc; COMP_WORDS=(fedveil calib); COMP_CWORD=1; _fedveil_completion fedveil; "
+        words += 'printf "%s\\n" "${COMPREPLY[@]}"'
+        found = subprocess.run(
+            ["bash", "--norc", "-c", words],
+            env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert found.stdout.split() == ["calibrate"]
+
+    def test_an_unknown_shell_is_refused(self, command: Command) -> None:
+        said = command("completion", "bsh")
+        assert said.code == 2
+        assert "Did you mean bash?" in said.err
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["plan", "none.toml"],
+            ["run", "none.toml", "--out", "x"],
+            ["certify", "none"],
+            ["account", "none.toml", "--delta", "1e-5"],
+            ["audit", "none"],
+            ["report", "none"],
+            ["predict", "none", "none.csv", "--out", "p.csv"],
+            ["profile", "none.csv", "--epsilon", "1"],
+            ["compare", "none.toml", "--out", "x"],
+            ["ledger", "none"],
+            ["run"],
+            ["site", "--data", "none", "--key", "none", "--records", "none"],
+        ],
+    )
+    def test_with_json_they_are_json_on_standard_output_as_well(
+        self, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        said = command(*words, "--json")
+        assert said.code == 2
+        found = json.loads(said.out)
+        assert found["code"] == 2
+        assert said.err == f"fedveil: {found['error']}\n"
+        assert "Errno" not in said.err
+        assert command(*words).out == ""  # and without it standard output stays empty
+
+    def test_a_result_is_not_followed_by_a_second_object(self, command: Command, tmp_path: Path) -> None:
+        fedveil.run_study(STUDY, tmp_path / "out")
+        stated = (tmp_path / "out" / "certificate.json").read_text()
+        (tmp_path / "out" / "certificate.json").write_text(stated.replace('"private": true', '"private": false'))
+        said = command("certify", tmp_path / "out", "--json")
+        assert said.code != 0
+        assert json.loads(said.out)["matches"] is False
+
+
+def test_no_sentence_shows_the_operating_systems_own_words() -> None:
+    """An ``except OSError as error`` that formats the error itself would print ``[Errno 2] ...``."""
+    root, wrong = Path(fedveil.__file__).parent, list[str]()
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ExceptHandler) or node.type is None or "OSError" not in ast.unparse(node.type):
+                continue
+            shown = (part for part in ast.walk(node) if isinstance(part, ast.FormattedValue))
+            here = [part.lineno for part in shown if ast.unparse(part.value) == node.name]
+            wrong += [f"{path.relative_to(root)}:{line}" for line in here]
+    assert wrong == []
+
+
+class TestStopping:
+    def stopping_at(self, stage: str) -> System:
+        def tell(words: str) -> None:
+            if words.startswith(stage):
+                raise KeyboardInterrupt
+
+        return System(tell=tell)
+
+    def test_during_planning_nothing_is_charged_and_no_resume_is_advised(self, tmp_path: Path) -> None:
+        with pytest.raises(Interrupted, match="before anything was charged; begin again") as stopped:
+            fedveil.run_study(STUDY, tmp_path / "out", system=self.stopping_at("planning"))
+        assert "--resume" not in str(stopped.value)
+        fedveil.run_study(STUDY, tmp_path / "out")  # as the sentence says: the same command again
+
+    def test_once_it_has_begun_a_resume_is_advised_and_works(self, tmp_path: Path) -> None:
+        with pytest.raises(Interrupted, match="go on with the same command and --resume"):
+            fedveil.run_study(STUDY, tmp_path / "out", system=self.stopping_at("training"))
+        fedveil.run_study(STUDY, tmp_path / "out", resume=True)
+
+    def test_stages_are_told_in_order(self, tmp_path: Path) -> None:
+        told: list[str] = []
+        fedveil.run_study(STUDY, tmp_path / "out", system=System(tell=told.append))
+        kinds = [words.split(":")[0].split(",")[0] for words in told]
+        assert kinds == ["reading the data", "planning", "charging the ledger", "training", "certifying"]
+
+
+class TestProgress:
+    class Terminal:
+        def __init__(self) -> None:
+            self.text = ""
+
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            self.text += text
+            return len(text)
+
+        def flush(self) -> None:
+            pass
+
+    def wait_for(self, terminal: Terminal, words: str) -> None:
+        """Words appear when the spinner turns next, several times a second."""
+        until = time.monotonic() + 30
+        while words not in terminal.text:
+            assert time.monotonic() < until, terminal.text
+            time.sleep(0.01)
+
+    def test_a_terminal_shows_what_is_being_done_before_the_first_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = self.Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        shown = Shown(quiet=False)
+        shown.stage("reading the data")
+        self.wait_for(terminal, "reading the data")
+        shown.stage("planning")
+        self.wait_for(terminal, "planning")
+        shown(Progress(1, 2, 3.0, 0.5))
+        self.wait_for(terminal, "round 1 of 2")
+        shown.stage("certifying")
+        self.wait_for(terminal, "certifying")
+        shown.close()
+
+    def test_quiet_is_quiet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = self.Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+        shown = Shown(quiet=True)
+        shown.stage("reading the data")
+        shown(Progress(1, 2, 3.0, 0.5))
+        shown.close()
+        assert terminal.text == ""
+
+
+@pytest.mark.parametrize("clients", ["", "[clients]\n"])
+def test_a_site_that_says_nothing_of_clients_is_one(tmp_path: Path, clients: str) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n1,0\n2,1\n")
+    text = '[data]\nsource = "x.csv"\ntarget = "b"\nclasses = 2\nfeature_bound = 1.0\n' + clients
+    (tmp_path / "data.toml").write_text(text)
+    assert read_site_data(tmp_path / "data.toml").records.clients == 1

@@ -1,0 +1,235 @@
+"""Data where they live: PostgreSQL, SQLite and folders of Parquet files, with passwords that show up nowhere."""
+
+import csv
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sqlalchemy", reason="the extra fedveil[sql] is not installed")
+pytest.importorskip("psycopg", reason="the extra fedveil[sql] is not installed")
+pytest.importorskip("duckdb", reason="the extra fedveil[sql] is not installed")
+
+import postgres
+from wards import Command
+
+import fedveil
+from fedveil.data.load import load
+from fedveil.data.spec import Source, Split
+from fedveil.errors import FedveilError
+from fedveil.ledger import Ledger
+from fedveil.study import study_of
+
+QUERY = "SELECT age, ward, ill FROM visits ORDER BY id"
+ROWS = 300
+
+
+def rows(count: int = ROWS, seed: int = 4) -> list[tuple[int, float | None, str | None, str]]:
+    draw = np.random.default_rng(seed)
+    found: list[tuple[int, float | None, str | None, str]] = []
+    for index in range(count):
+        age, ward = float(np.round(draw.normal(50, 12), 2)), str(draw.choice(["A", "B", "C"]))
+        ill = "yes" if age + 8 * (ward == "A") + draw.normal() > 53 else "no"
+        found.append((index, None if index % 17 == 3 else age, None if index % 29 == 5 else ward, ill))
+    return found
+
+
+def as_csv(path: Path, found: list[tuple[Any, ...]]) -> Path:
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["age", "ward", "ill"])
+        lines.writerows([["" if cell is None else cell for cell in row[1:]] for row in found])
+    return path
+
+
+def tables(source: str, **more: object) -> dict[str, Any]:
+    stated = {"target": "ill", "classes": ["no", "yes"], **more}
+    return {
+        "data": {"source": source, **stated},
+        "model": {"kind": "logistic"},
+        "privacy": {"epsilon": 4.0, "delta": 1e-3},
+        "algorithm": {"kind": "dpsgd", "rate": 0.5, "rounds": 4},
+        "prepare": {"kind": "private"},
+    }
+
+
+STATED = {
+    "feature_bound": 1.0,
+    "target": "ill",
+    "classes": ["no", "yes"],
+    "scale": {"age": [0.0, 100.0]},
+    "categories": {"ward": ["A", "B", "C"]},
+    "fill": {"age": 50.0, "ward": "A"},
+}
+
+
+def features(source: str, base: Path, **more: object) -> np.ndarray:
+    given = Source.parse({"source": source, **STATED, **more})
+    return load(given, Split(kind="record"), base=base, generator=np.random.default_rng).train.features
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Path:
+    path = tmp_path / "clinic.db"
+    with sqlite3.connect(path) as books:
+        books.execute("CREATE TABLE visits (id INTEGER, age REAL, ward TEXT, ill TEXT)")
+        books.executemany("INSERT INTO visits VALUES (?, ?, ?, ?)", rows())
+    books.close()
+    return path
+
+
+class TestSqlite:
+    def test_its_rows_are_those_of_the_same_file(self, tmp_path: Path, sqlite: Path) -> None:
+        as_csv(tmp_path / "v.csv", rows())
+        found = features("sqlite:///clinic.db", tmp_path, query=QUERY)
+        assert np.array_equal(found, features("v.csv", tmp_path))
+        assert len(found) == ROWS
+
+    def test_from_a_table_to_predictions(
+        self, tmp_path: Path, sqlite: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        said = command("profile", "sqlite:///clinic.db", "--query", QUERY, "--epsilon", 4, "--target", "ill", "--json")
+        assert said.code == 0, said.err
+        study = (tmp_path / "profile" / "study.toml").read_text()
+        assert 'source = "sqlite:///../clinic.db"' in study
+        text = study.replace("[privacy]", '[algorithm]\nkind = "dpsgd"\nrate = 0.5\nrounds = 4\n\n[privacy]')
+        (tmp_path / "profile" / "study.toml").write_text(text)
+        assert command("run", "profile/study.toml", "--out", "out", "--quiet").code == 0
+        books = list((tmp_path / ".fedveil").glob("*.sqlite"))
+        assert len(books) == 1  # of both, the profile and the run
+        with Ledger.look(books[0]) as both:
+            assert [entry.kind for entry in both.entries()].count("charge") == 2
+        said = command("predict", "out", "sqlite:///clinic.db", "--query", QUERY, "--out", "p.csv")
+        assert said.code == 0, said.err
+        assert len((tmp_path / "p.csv").read_text().splitlines()) == ROWS + 1
+
+    @pytest.mark.parametrize(
+        ("source", "query", "told"),
+        [
+            ("sqlite:///clinic.db", None, r"data\.query must be given with a database"),
+            ("sqlite:///clinic.db", "DROP TABLE visits", r"data\.query must be one SELECT"),
+            ("sqlite:///clinic.db", "SELECT 1; DROP TABLE visits", r"data\.query must be one SELECT"),
+            ("sqlite:///clinic.db", "SELECT agee FROM visits", r"clinic\.db must answer data\.query.*agee"),
+            ("sqlite:///clinic.db", "SELECT age, age, ill FROM visits", "have different names"),
+            ("sqlite:///clinic.db", "SELECT * FROM visits WHERE id < 0", "give at least one row"),
+            ("sqlite:///none.db", QUERY, "name a database that exists"),
+            ("mysql://host/db", QUERY, r"data\.source must be a path or one of postgresql"),
+            ("postgresql://u@h/d?password=x", QUERY, "have no password among its parameters"),
+            ("v.csv", QUERY, "go with a database"),
+            ("duckdb:none", None, "name a Parquet file or a folder"),
+        ],
+    )
+    def test_a_mistake_is_one_sentence(
+        self, tmp_path: Path, sqlite: Path, source: str, query: str | None, told: str
+    ) -> None:
+        with pytest.raises(FedveilError, match=told):
+            features(source, tmp_path, **({} if query is None else {"query": query}))
+
+    def test_nothing_can_be_written(self, tmp_path: Path, sqlite: Path) -> None:
+        query = "WITH x AS (SELECT 1) INSERT INTO visits SELECT 1, 1, 'A', 'no'"
+        with pytest.raises(FedveilError):
+            features("sqlite:///clinic.db", tmp_path, query=query)
+        with sqlite3.connect(sqlite) as books:
+            assert books.execute("SELECT count(*) FROM visits").fetchone() == (ROWS,)
+        books.close()
+
+
+class TestParquetFolders:
+    def test_a_folder_of_folders_is_one_table(self, tmp_path: Path) -> None:
+        import duckdb
+
+        as_csv(tmp_path / "v.csv", rows())
+        own = duckdb.connect(":memory:")
+        for year, part in (("2020", "id < 100"), ("2021", "id >= 100")):
+            (tmp_path / "lake" / f"year={year}").mkdir(parents=True)
+            own.execute("CREATE OR REPLACE TABLE v (id INTEGER, age DOUBLE, ward VARCHAR, ill VARCHAR)")
+            own.executemany("INSERT INTO v VALUES (?, ?, ?, ?)", rows())
+            own.execute(f"COPY (SELECT * FROM v WHERE {part}) TO '{tmp_path}/lake/year={year}/part.parquet'")
+        own.close()
+        found = features("duckdb:lake", tmp_path, query="SELECT age, ward, ill FROM data ORDER BY id")
+        assert np.array_equal(found, features("v.csv", tmp_path))
+        stated = {"ignore": ["id", "year"]}
+        assert features("duckdb:lake", tmp_path, **stated).shape == found.shape
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Server]:
+    import psycopg
+
+    with postgres.server() as found:
+        with psycopg.connect(found.address()) as connection:
+            connection.execute("CREATE TABLE visits (id int, age numeric(6, 2), ward text, ill text)")
+            connection.execute("CREATE SEQUENCE numbers")
+            with connection.cursor() as cursor:
+                cursor.executemany("INSERT INTO visits VALUES (%s, %s, %s, %s)", rows())
+        yield found
+
+
+@pytest.mark.skipif(postgres.why_not() is not None, reason=str(postgres.why_not()))
+class TestPostgres:
+    def test_its_rows_are_those_of_the_same_file(self, tmp_path: Path, server: postgres.Server) -> None:
+        as_csv(tmp_path / "v.csv", rows())
+        assert np.array_equal(features(server.address(), tmp_path, query=QUERY), features("v.csv", tmp_path))
+
+    def test_the_password_may_come_from_the_environment(
+        self, tmp_path: Path, server: postgres.Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PGPASSWORD", server.password)
+        assert len(features(server.address(password=False), tmp_path, query=QUERY)) == ROWS
+
+    def test_a_run_and_a_profile_leave_the_password_nowhere(
+        self, tmp_path: Path, server: postgres.Server, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        said = command("profile", server.address(), "--query", QUERY, "--epsilon", 4, "--target", "ill")
+        assert said.code == 0, said.err
+        drawn = command("init", server.address(), "--query", QUERY, "--out", "s.toml")
+        fedveil.run_study(tables(server.address(), query=QUERY), tmp_path / "out")
+        told = said.out + said.err + drawn.out + drawn.err
+        wrong = command("profile", server.address("nowhere"), "--query", QUERY, "--epsilon", 4, "--out", "w", "--json")
+        assert wrong.code == 2
+        assert "nowhere" in wrong.err
+        assert server.password not in told + wrong.out + wrong.err
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert len(files) > 15
+        assert [path for path in files if server.password.encode() in path.read_bytes()] == []
+        assert f"postgresql://postgres@127.0.0.1:{server.port}/postgres" in (tmp_path / "s.toml").read_text()
+
+    def test_a_wrong_password_is_one_sentence_without_it(self, tmp_path: Path, server: postgres.Server) -> None:
+        wrong = server.address().replace(server.password, "not-the-right-one")
+        with pytest.raises(FedveilError, match="password authentication failed") as refused:
+            features(wrong, tmp_path, query=QUERY)
+        assert "not-the-right-one" not in str(refused.value)
+        assert refused.value.__cause__ is None
+
+    def test_held_out_rows_come_from_the_same_database(
+        self, tmp_path: Path, server: postgres.Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)  # the books of a database lie beside the study
+        held = {"source": server.address(), "query": QUERY.replace("visits", "visits WHERE id < 50"), "public": True}
+        given = tables(server.address(), query=QUERY.replace("visits", "visits WHERE id >= 50"), held_out=held)
+        found = fedveil.run_study(given, tmp_path / "out")
+        assert found.metrics["test"]["records"] == 50
+
+    def test_nothing_can_be_written(self, tmp_path: Path, server: postgres.Server) -> None:
+        deleted = "WITH x AS (DELETE FROM visits RETURNING *) SELECT age, ward, ill FROM x"
+        with pytest.raises(FedveilError, match=r"must answer data\.query, and it does not"):
+            features(server.address(), tmp_path, query=deleted)
+        counted = "SELECT nextval('numbers') AS age, 'A' AS ward, 'no' AS ill"
+        with pytest.raises(FedveilError, match="read-only transaction"):
+            features(server.address(), tmp_path, query=counted)
+        assert len(features(server.address(), tmp_path, query=QUERY)) == ROWS
+
+
+def test_a_password_is_not_part_of_a_source_or_a_study() -> None:
+    study = study_of(tables("postgresql://ann:s3cr%40t@db.example/clinic", query=QUERY), base=Path())
+    assert study.source is not None
+    assert study.source.secret == "s3cr@t"
+    assert study.source.source == "postgresql://ann:***@db.example/clinic"
+    assert "s3cr" not in repr(study)
+    assert "s3cr" not in json.dumps(study.source.table())

@@ -1,0 +1,187 @@
+"""Runs that the studio starts: races, stops and kills lose nothing, charge nothing twice, and say one sentence."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette")
+from fedveil.ledger import Ledger
+from fedveil.ledger.place import find
+from fedveil.run.files import sole_use
+from fedveil.studio import jobs
+from fedveil.studio.app import application
+from fedveil.studio.places import Folder
+from fedveil.studio.state import Studio
+from studio_client import PORT, Client
+
+PATIENCE = 120.0
+STUDY = """
+[data]
+source = "visits.csv"
+target = "ill"
+classes = ["no", "yes"]
+feature_bound = 2.0
+default_scale = [-3, 3]
+
+[model]
+kind = "logistic"
+
+[privacy]
+epsilon = 1.0
+delta = 1e-4
+
+[algorithm]
+kind = "dpsgd"
+"""
+CAP = "\n[books.cap]\nfinal-model = [1.3, 1.5e-4]\n"
+LONG = STUDY.replace('kind = "dpsgd"', 'kind = "hidden"\norder = "public"') + (
+    '\n[schedule]\nkind = "constant"\nrounds = 1\npasses = 10000\nstep_size = 0.5\n'
+)
+
+
+def visits(folder: Path, rows: int = 120) -> None:
+    draw = np.random.default_rng(1)
+    lines = ["age,dose,ill"]
+    for age, dose in draw.normal(size=(rows, 2)).round(3):
+        lines.append(f"{age},{dose},{'yes' if age + dose > 0 else 'no'}")
+    (folder / "visits.csv").write_text("\n".join(lines) + "\n")
+
+
+def opened(folder: Path) -> tuple[Studio, Client]:
+    studio = Studio(folder=Folder(folder))
+    client = Client(application(studio, PORT), studio.known.form)
+    assert client.get(f"/open?token={studio.known.token}").status_code == 303
+    return studio, client
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[tuple[Path, Client]]:
+    visits(tmp_path)
+    studio, client = opened(tmp_path)
+    yield tmp_path, client
+    studio.close()
+    for job in jobs.jobs(tmp_path):  # none is left behind if a test fails
+        if job.alive and job.pid is not None:
+            os.kill(job.pid, signal.SIGKILL)
+    wait(lambda: not any(job.alive for job in jobs.jobs(tmp_path)))
+    jobs.jobs(tmp_path)
+
+
+def wait(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, "the state that was waited for did not come"
+        time.sleep(0.02)
+
+
+def started(client: Client, study: str, out: str) -> str:
+    answer = client.form("/start", study=study, out=out)
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"].removeprefix("/watch?job=")
+
+
+def charges(place: Path) -> int:
+    with Ledger.look(find(place)) as books:
+        return sum(entry.kind == "charge" for entry in books.entries())
+
+
+def test_of_two_tabs_that_race_for_the_last_of_a_budget_one_wins(work: tuple[Path, Client]) -> None:
+    folder, client = work
+    (folder / "study.toml").write_text(STUDY + CAP)
+    names = [started(client, "study.toml", out) for out in ("one", "two")]
+    wait(lambda: all(jobs.job_of(folder, name).state != "running" for name in names))
+    found = [jobs.job_of(folder, name) for name in names]
+    assert sorted(job.state for job in found) == ["done", "refused"]
+    lost = next(job for job in found if job.state == "refused")
+    assert lost.outcome is not None
+    assert "cap" in lost.outcome["sentence"]
+    assert charges(folder / "visits.csv") == 1
+    page = client.get("/runs").text
+    assert page.count("refused") == 1
+    winner = next(job for job in found if job.state == "done")
+    assert "What is certified" in client.get(f"/run?out={winner.request['shown']}").text
+    books = client.get("/sign?study=study.toml").text
+    assert "What was charged" in books
+    again = client.form("/start", study="study.toml", out=str(winner.request["shown"]))
+    assert again.status_code == 400
+    assert "Name another, or go on with that run." in again.text
+
+
+def test_a_run_that_is_stopped_killed_and_resumed_is_charged_once(work: tuple[Path, Client]) -> None:
+    folder, client = work
+    visits(folder, rows=8000)  # so that ten thousand rounds take seconds
+    (folder / "study.toml").write_text(LONG)
+    name = started(client, "study.toml", "out")
+    wait(lambda: jobs.job_of(folder, name).progress.get("round", 0) > 0)
+    assert client.get(f"/api/job?job={name}").json()["state"] == "running"
+    client.form("/stop", job=name)
+    wait(lambda: jobs.job_of(folder, name).state == "stopped")
+    assert "Go on" in client.get(f"/watch?job={name}").text
+    assert "interrupted" in client.get("/runs").text
+
+    with sole_use(folder / "out" / "private"):  # another process works there: a second tab, or the command line
+        second = client.form("/resume", job=name).headers["location"].removeprefix("/watch?job=")
+        wait(lambda: jobs.job_of(folder, second).state == "refused")
+    assert "is in use by process" in client.get(f"/watch?job={second}").text
+
+    resumed = client.form("/resume", job=name).headers["location"].removeprefix("/watch?job=")
+    wait(lambda: jobs.job_of(folder, resumed).progress.get("round", 0) > 0)
+    pid = jobs.job_of(folder, resumed).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait(lambda: jobs.job_of(folder, resumed).state == "killed")
+    text = client.get(f"/watch?job={resumed}").text
+    assert "nothing is charged twice" in text
+
+    other_studio, other = opened(folder)  # as if the studio itself had been killed and started again
+    try:
+        assert "interrupted, can go on" in other.get("/run?out=out").text
+        last = other.form("/resume", out="out", study="study.toml").headers["location"].removeprefix("/watch?job=")
+        wait(lambda: jobs.job_of(folder, last).state == "done")
+        assert "finished" in other.get("/run?out=out").text
+    finally:
+        other_studio.close()
+    assert charges(folder / "visits.csv") == 1
+
+
+def test_a_run_outlives_a_studio_that_is_killed_and_the_next_one_shows_it(tmp_path: Path) -> None:
+    """The studio itself is killed, not asked; its run goes on and is shown, once, by the next studio."""
+    visits(tmp_path)
+    (tmp_path / "study.toml").write_text(STUDY)
+    command = [sys.executable, "-m", "fedveil", "studio", str(tmp_path), "--no-browser"]
+    environment = {**os.environ, "COLUMNS": "300", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    with process.stdout as said:
+        found = re.search(r"http\S+", said.readline())
+        assert found is not None
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        began = time.perf_counter()
+        first = opener.open(found[0]).read().decode()
+        assert time.perf_counter() - began < 1.0  # the first page
+        word = re.search(r'name="fedveil-word" content="([^"]+)"', first)
+        assert word is not None
+        origin = found[0].partition("/open")[0]
+        body = f"study=study.toml&out=out&word={word[1]}".encode()
+        started = opener.open(urllib.request.Request(f"{origin}/start", body, {"origin": origin}))
+        assert "/watch?job=" in started.url
+        process.kill()
+        process.wait()
+    studio, client = opened(tmp_path)
+    try:
+        wait(lambda: "finished" in client.get("/runs").text)
+        page = client.get("/runs").text
+    finally:
+        studio.close()
+    assert page.count('href="/run?out=out"') == 1
+    assert page.count("/watch?job=") == 1
+    assert charges(tmp_path / "visits.csv") == 1

@@ -1,0 +1,245 @@
+"""Optimisers, shapes of steps and averages in DP-SGD: what runs, what is written, and that no guarantee moves."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from fedveil.algorithms.across_sites import Consortium, Member
+from fedveil.algorithms.dpsgd.client import Client
+from fedveil.algorithms.dpsgd.messages import Journal
+from fedveil.algorithms.dpsgd.observe import ATTACK_VIEW
+from fedveil.algorithms.dpsgd.server import DpSgdServer
+from fedveil.algorithms.dpsgd.shares import train_windows
+from fedveil.algorithms.dpsgd.site import DpSgdSite
+from fedveil.algorithms.dpsgd.steps import clients_of, dpsgd_of, train_dpsgd
+from fedveil.algorithms.optimiser import Optimiser, advance, averaged, begin, decayed, heading
+from fedveil.algorithms.projection import project
+from fedveil.algorithms.shares import nobody_fails, plain_sum
+from fedveil.algorithms.step_shapes import shaped
+from fedveil.data.records import Records
+from fedveil.design import read_request
+from fedveil.errors import BadValue
+from fedveil.guarantee import Adversary
+from fedveil.noise.entropy import Entropy
+from fedveil.plan import Plan, read_plan, write_plan
+from fedveil.promises import promise
+from fedveil.study import study_of
+
+_ADAM = {"optimizer": "adam", "momentum": 0.8, "beta2": 0.95, "weight_decay": 0.1}
+
+
+def _records(clients: int = 1) -> Records:
+    source = np.random.default_rng(7)
+    features = source.normal(size=(60, 4))
+    features /= np.maximum(1.0, np.linalg.norm(features, axis=1))[:, None] * 1.001
+    targets = (features[:, 0] > 0).astype(np.float64)
+    owner = np.arange(60, dtype=np.int64) % clients
+    return Records(features=features, targets=targets, owner=owner, clients=clients, bound=1.0, classes=2)
+
+
+def _plan(records: Records, **algorithm: Any) -> Plan:
+    tables = {
+        "model": {"kind": "logistic", "radius": 8.0},  # what is lost to rounding depends on the radius
+        "privacy": {"epsilon": 2.0, "delta": 1e-5},
+        "algorithm": {"kind": "dpsgd", "rounds": 12, "rate": 0.5, **algorithm},
+        "schedule": {"step_size": 0.1},
+    }
+    return study_of(tables, base=Path(), data_given=True).planned(records.shape).plan
+
+
+def _entropy() -> Entropy:
+    return Entropy.from_seed(5)
+
+
+def _tick(_: int) -> None:
+    """Ignore the progress."""
+
+
+def _by_hand(plan: Plan, records: Records, optimiser: Optimiser, average: float | None) -> Any:
+    """The same training from the client's releases alone, which are all that is computed from records."""
+    client = Client(plan, dpsgd_of(plan), 0, records.features, records.targets, _entropy())
+    model, state, mean = np.zeros(plan.dimension), begin(optimiser, plan.dimension), np.zeros(plan.dimension)
+    for turn in range(12):
+        state = advance(optimiser, state, client.release(model, turn))
+        model = project(model - 0.1 * decayed(optimiser, heading(optimiser, state), model), plan.radius)
+        mean = model if average is None else averaged(average, mean, model, turn + 1)
+    return mean
+
+
+@pytest.mark.parametrize("average", [None, 0.9])
+def test_adam_is_a_function_of_what_is_released(average: float | None) -> None:
+    records = _records()
+    plan = _plan(records, **_ADAM, **({} if average is None else {"average": average}))
+    found = train_dpsgd(plan, records, _entropy(), _tick).model
+    optimiser = Optimiser(kind="adam", momentum=0.8, beta2=0.95, weight_decay=0.1)
+    assert np.array_equal(found, _by_hand(plan, records, optimiser, average))
+
+
+def test_every_observer_is_promised_the_same() -> None:
+    """Whatever is done with the noised sums: the promises are those of momentum, to the bit."""
+    records = _records()
+    before = _plan(records)
+    after = _plan(records, **_ADAM, average=0.99, step_decay="cosine", warm_up=3)
+    for adversary in get_args(Adversary):
+        assert promise(before, adversary).epsilon == promise(after, adversary).epsilon
+
+
+def test_only_what_is_stated_is_written() -> None:
+    """Plans of plain steps and of momentum keep their text, and so their hash."""
+    records = _records()
+    plain = write_plan(_plan(records))
+    assert write_plan(_plan(records, optimizer="momentum")) == plain
+    assert write_plan(_plan(records, optimizer="sgd")) == write_plan(_plan(records, momentum=0.0))
+    for key in ("optimizer", "beta2", "weight_decay", "average"):
+        assert key not in plain
+    adam = _plan(records, **_ADAM, average=0.99)
+    assert read_plan(write_plan(adam)) == adam
+    shown = dict(adam.method.facts(adam.setup))
+    assert shown["optimizer"] == "adam, 0.8 and 0.95 of the past"
+    assert shown["released"] == "the moving average of the models, 0.99 of the past"
+
+
+def test_a_client_remembers_adam_between_windows() -> None:
+    """A client that is set up again before every round goes on with the same bits."""
+    records, found = _records(), []
+    plan = _plan(records, **_ADAM)
+    model = np.zeros(plan.dimension)
+    whole = clients_of(plan, dpsgd_of(plan), records, _entropy())[0]
+    kept = np.zeros(whole.memory.size)
+    for turn in range(12):
+        again = clients_of(plan, dpsgd_of(plan), records, _entropy())[0]
+        again.remember(kept)
+        steps = whole.update(model, turn), again.update(model, turn)
+        found.append(np.array_equal(*steps))
+        kept, model = again.memory, project(model - steps[0], plan.radius)
+    assert all(found)
+
+
+def test_windows_clock_and_server_release_the_same_average() -> None:
+    records = _records(clients=3)
+    plan = _plan(records, **_ADAM, average=0.9)
+    windows = train_windows(plan, records, _entropy(), _tick, plain_sum, nobody_fails).model
+    clocked = train_dpsgd(plan, records, _entropy(), _tick, journal=Journal()).model
+    assert np.allclose(windows, clocked, rtol=0, atol=1e-9)  # windows are added up in whole grid steps
+    member = Member(clients=np.arange(3), records=np.arange(60))
+    server = DpSgdServer.make(plan, Consortium({"a": member}, records.shape, records.owner), _entropy())
+    standing, total = server.begin(), np.full(plan.dimension, 2**30, dtype=np.int64)
+    model, mean = np.zeros(plan.dimension), np.zeros(plan.dimension)
+    for turn in range(3):
+        assert np.array_equal(server.questions(standing)["a"].rows["model"], model)
+        standing = server.advance(standing, total)
+        model = server.mixed(model, total)
+        mean = averaged(0.9, mean, model, turn + 1)
+    assert np.array_equal(server.model(standing), mean)
+    assert not np.array_equal(mean, model)
+
+
+def test_sites_that_restart_every_window_give_the_bits_of_one_process(tmp_path: Path) -> None:
+    records = _records(clients=3)
+    plan = _plan(records, **_ADAM, average=0.9)
+    member = Member(clients=np.arange(3), records=np.arange(60))
+    server = DpSgdServer.make(plan, Consortium({"a": member}, records.shape, records.owner), _entropy())
+    standing = server.begin()
+    for turn in range(server.last):
+        site = DpSgdSite.make(plan, records, (0, 1, 2), _entropy(), tmp_path / "memory")
+        parts = site.parts(turn, server.questions(standing)["a"])
+        again = site.parts(turn, server.questions(standing)["a"])  # a question that is asked twice
+        assert all(np.array_equal(parts[client], again[client]) for client in parts)
+        standing = server.advance(standing, sum(parts.values(), np.zeros(plan.dimension, dtype=np.int64)))
+    whole = train_windows(plan, records, _entropy(), _tick, plain_sum, nobody_fails).model
+    assert np.array_equal(server.model(standing), whole)
+
+
+def test_attackers_read_the_sums_whatever_the_optimiser_made_of_them() -> None:
+    records = _records(clients=2)
+    plain, adam = _plan(records), _plan(records, **{**_ADAM, "momentum": 0.9}, average=0.9)
+    seen = [ATTACK_VIEW.observe(plan, records, _entropy(), [0], False) for plan in (plain, adam)]
+    first, second = (found.own[0].gradient for found in seen)
+    assert np.array_equal(first, second)
+    ends = [found.shared[-1].gradient for found in seen]
+    assert not np.array_equal(*ends)
+
+
+def test_no_update_of_adam_exceeds_the_limit() -> None:
+    """The proved bound on a heading, against a direction that grows fast after a long rest, as bad as we know."""
+    optimiser = Optimiser(kind="adam", momentum=0.9, beta2=0.999)
+    state, most = begin(optimiser, 2), 0.0
+    for turn in range(3000):
+        state = advance(optimiser, state, np.full(2, 0.0 if turn < 2900 else 1.11 ** (turn - 2900)))
+        most = max(most, float(np.linalg.norm(heading(optimiser, state))))
+    limit = optimiser.longest(1.0, 2)
+    assert 0.5 * limit < most <= limit
+
+
+@pytest.mark.parametrize(
+    ("decay", "warm_up", "expected"),
+    [
+        (None, None, 2.0),
+        ("constant", None, 2.0),
+        ("constant", 2, (1.0, 2.0, 2.0, 2.0)),
+        ("linear", None, (2.0, 1.5, 1.0, 0.5)),
+        ("cosine", None, (2.0, 1 + np.sqrt(0.5), 1.0, 1 - np.sqrt(0.5))),
+        ("cosine", 2, (1.0, 2.0, 2.0, 1.0)),
+    ],
+)
+def test_shapes_of_steps(decay: Any, warm_up: int | None, expected: Any) -> None:
+    assert np.allclose(shaped(2.0, 4, decay, warm_up), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "told"),
+    [
+        ({"optimizer": "lion"}, "algorithm.optimizer must be one of sgd, momentum, adam"),
+        ({"optimizer": "sgd", "momentum": 0.5}, "algorithm.momentum must be 0 or left out"),
+        ({"beta2": 0.9}, "algorithm.beta2 must be left out unless the optimizer is adam"),
+        ({"optimizer": "adam", "beta2": 0.5}, "algorithm.momentum must be at most beta2"),
+        ({"average": 1.0}, "algorithm.average must lie between 0 and 1"),
+        ({"average": float("nan")}, "algorithm.average must lie between 0 and 1"),
+        ({"step_decay": "steps"}, "algorithm.step_decay must be one of constant, linear, cosine"),
+        ({"warm_up": 12}, "algorithm.warm_up must leave a round of the 12"),
+        ({"warm_up": -1}, "algorithm.warm_up must be a number of rounds"),
+        ({"steps": [[0.1] * 12], "step_decay": "linear"}, "must be left out with a list of steps"),
+        ({"segments": [{"rounds": 12}], "rounds": None, "warm_up": 1}, "algorithm.warm_up must be left out with seg"),
+    ],
+)
+def test_bad_wishes_are_refused(algorithm: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadValue) as refused:
+        _plan(_records(), **{key: value for key, value in algorithm.items() if value is not None})
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_adam_asks_for_a_step() -> None:
+    tables = {
+        "model": {"kind": "logistic"},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5},
+        "algorithm": {"kind": "dpsgd", "optimizer": "adam"},
+    }
+    with pytest.raises(ValueError, match=r"schedule\.step_size must be given for adam"):
+        study_of(tables, base=Path(), data_given=True).planned(_records().shape)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"optimizer": "adam"}, "Adam divides by its own past"),
+        ({"optimizer": "momentum"}, "A velocity remembers earlier gradients"),
+        ({"optimizer": "lion"}, "algorithm.optimizer must be sgd or left out"),
+        ({"momentum": 0.9}, "A velocity remembers earlier gradients"),
+        ({"beta2": 0.9}, "Adam divides by its own past"),
+        ({"average": 0.99}, "the bounds are proved for the last model alone"),
+        ({"weight_decay": 0.1}, "state model.l2"),
+        ({"step_decay": "cosine"}, "State one step for each round"),
+        ({"warm_up": 3}, "State one step for each round"),
+    ],
+)
+def test_hidden_training_says_why_not(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadValue) as refused:
+        read_request({"kind": "hidden", **given})
+    assert told in str(refused.value)
+
+
+def test_hidden_training_takes_plain_steps_by_name() -> None:
+    assert read_request({"kind": "hidden", "optimizer": "sgd", "momentum": 0.0}) is not None

@@ -1,0 +1,71 @@
+"""Clients that are trained together get what each gets alone, to the bit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from plans import some_records
+
+from fedveil.algorithms.fedavg.local import Held, Local, changes, trained
+from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.fedavg.steps import sent_rows, sent_steps
+from fedveil.data.records import Records
+from fedveil.model.adjusted import Adjusted
+from fedveil.model.loss import Loss
+from fedveil.model.margin import Huber, Logistic
+from fedveil.model.softmax import Softmax
+from fedveil.noise.entropy import Entropy
+
+KEY = Entropy.from_seed(5)
+
+
+def uneven() -> Records:
+    """40 clients of 1, 2, 9 or 20 records, mixed."""
+    sizes = np.array([1, 2, 9, 20] * 10)
+    base = some_records(int(sizes.sum()), features=6, clients=1)
+    owner = np.repeat(np.arange(40), sizes)[np.random.default_rng(1).permutation(base.targets.size)]
+    return replace(base, owner=owner, clients=40, names=())
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Huber(), Softmax(classes=2), Adjusted(Logistic(), (1.0, 2.0))])
+@pytest.mark.parametrize("batch", [0, 1, 4, 9])
+def test_company_movedno_bit(loss: Loss, batch: int) -> None:
+    held, model = Held.of(uneven()), np.random.default_rng(2).normal(size=loss.size(6))
+    local = Local(loss, 0.3, 0.01, 0.7, 2, batch)
+    for drawn in (np.arange(40), np.array([0, 3, 4, 5, 8, 12, 16, 39]), np.array([7])):
+        found = {
+            int(client): row
+            for group, rows in changes(local, model, held, drawn, KEY, 3)
+            for client, row in zip(group, rows, strict=True)
+        }
+        assert sorted(found) == drawn.tolist()
+        for client, row in found.items():
+            assert row.tobytes() == (trained(local, model, held, client, KEY, 3) - model).tobytes()
+
+
+def test_groups_are_small_enough_for_the_cache_and_leave_nobody_out() -> None:
+    held = Held.of(uneven())
+    groups = list(held.alike(np.arange(40), 2**17))
+    assert sorted(np.concatenate(groups).tolist()) == list(range(40))
+    assert max(group.size for group in groups) == 2
+    assert all(np.unique(held.starts[group + 1] - held.starts[group]).size == 1 for group in groups)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 127, 128, 129, 1000, 7850])
+def test_a_clipped_update_has_the_bits_that_it_has_alone(size: int) -> None:
+    """Also those of the formula for one vector by itself, whose sum of squares is taken pairwise."""
+    generator = np.random.default_rng(size)
+    moved, weights = generator.normal(size=(9, size)) * 0.3, generator.uniform(0.1, 1.0, size=9)
+    moved[4] = np.inf
+    method = FedAvg(rounds=1, cohort=9, local_epochs=1, local_step=1.0, update_norm=0.2, noise_multiplier=1.0)
+    rows, finite = sent_rows(method, moved, 0.2, weights, 2.0**-30)
+    assert finite.tolist() == [place != 4 for place in range(9)]
+    for place in range(9):
+        alone = sent_steps(method, moved[place].copy(), 0.2, float(weights[place]), 2.0**-30)
+        if alone is None:
+            assert not rows[place].any()
+            continue
+        norm = float(np.sqrt(np.sum(moved[place] * moved[place])))
+        factor = float(weights[place]) * 0.2 / max(norm, 0.2) * (1 - 2.0**-40)
+        assert rows[place].tobytes() == alone.tobytes()
+        assert rows[place].tobytes() == np.trunc(moved[place] * (factor / 2.0**-30)).tobytes()

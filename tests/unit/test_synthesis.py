@@ -1,0 +1,276 @@
+"""Synthetic data from a study: charged and certified once, the same behind masks, rows for free, clear refusals."""
+
+import csv
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedveil.certificate.certify import differences
+from fedveil.certificate.synthesis import certify_synthesis
+from fedveil.errors import BadValue, FedveilError
+from fedveil.jobs.local import run_study
+from fedveil.jobs.synthesis import SynthesisResult, open_synthesis, sample, synthesise
+from fedveil.ledger import Ledger, read_export
+from fedveil.ledger.costs import cost_of, read_charged
+from fedveil.ledger.place import beside
+from fedveil.noise.entropy import Entropy
+from fedveil.prepare.measure import Measurer
+from fedveil.prepare.synthesis.generator import Generator
+from fedveil.promises import ADVERSARIES
+from fedveil.run.synthesising import measured_generator, planned_synthesis
+from fedveil.run.system import System
+from fedveil.version import __version__
+
+ROWS = 3000
+
+
+def write(path: Path) -> None:
+    """Age decides who is ill; the ward follows the illness; an eighth of the ages is missing."""
+    draw = np.random.default_rng(1)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file)
+        lines.writerow(["age", "debt", "ward", "clinic", "ill"])
+        for index in range(ROWS):
+            age, debt = draw.normal(50, 12), max(0.0, draw.normal(0, 1000))
+            ill = age + draw.normal(0, 6) > 52
+            ward = draw.choice(["A", "B", "C"], p=[0.1, 0.2, 0.7] if ill else [0.6, 0.3, 0.1])
+            shown = "" if index % 8 == 0 else f"{age:.0f}"
+            lines.writerow([shown, f"{debt:.2f}", ward, f"clinic {index % 20 if ill else index % 7}", "yn"[not ill]])
+
+
+def tables(**more: Any) -> dict[str, Any]:
+    data = {
+        "source": "visits.csv",
+        "target": "ill",
+        "classes": ["n", "y"],
+        "scale": {"age": [0.0, 100.0], "debt": [0.0, 4000.0]},
+        "categories": {"ward": ["A", "B", "C"]},
+        "client_column": "clinic",
+    }
+    privacy = {"epsilon": 2.0, "delta": 1e-5}
+    given = {"data": data, "privacy": privacy, "clients": {"kind": "column"}, "generator": {"whole": ["age"]}}
+    return {**given, **more}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("synthesis")
+    write(found / "visits.csv")
+    return found
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path) -> SynthesisResult:
+    given = tables()
+    given["data"] = {**given["data"], "source": str(folder / "visits.csv")}
+    system = System(random=random.Random(7).randbytes)
+    return synthesise(given, folder / "made", rows=2000, seed=3, system=system)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_rows_look_like_the_data(made: SynthesisResult) -> None:
+    """Noise moves a share by a few in a thousand here; six deviations of everything are within these margins."""
+    real, drawn = read_rows(made.folder.parent / "visits.csv"), read_rows(made.folder / "synthetic.csv")
+    assert len(drawn) == 2000
+    assert list(drawn[0]) == ["age", "debt", "ward", "ill"]
+
+    def share(rows: list[dict[str, str]], **wanted: str) -> float:
+        return sum(all(row[key] == value for key, value in wanted.items()) for row in rows) / len(rows)
+
+    for wanted in ({"ill": "y"}, {"ward": "C"}, {"ward": "C", "ill": "y"}, {"ward": "A", "ill": "y"}, {"age": ""}):
+        assert share(drawn, **wanted) == pytest.approx(share(real, **wanted), abs=0.04), wanted
+    ages = {
+        ill: np.mean([float(row["age"]) for row in drawn if row["ill"] == ill and row["age"]]) for ill in ("y", "n")
+    }
+    assert ages["y"] - ages["n"] > 10
+    assert all(row["age"] == "" or row["age"].isdigit() for row in drawn)
+
+
+def test_it_is_charged_once_and_certified_for_every_observer(made: SynthesisResult) -> None:
+    entries = read_export(made.folder / "ledger.jsonl")
+    assert [entry.kind for entry in entries] == ["charge", "release"]
+    plan = read_charged(entries[0].payload["mechanism"])
+    assert plan == made.certificate.plan
+    assert {one.adversary for one in made.certificate.guarantees} == set(ADVERSARIES)
+    for one in made.certificate.guarantees:
+        assert cost_of(plan, one.adversary).epsilon == one.answer.epsilon
+    assert made.certificate.guarantees[0].answer.epsilon <= 2.0
+    again = certify_synthesis(made.folder, __version__)
+    assert differences(again, (made.folder / "certificate.json").read_bytes()) == []
+    assert not (made.folder / "private" / "key").exists()
+
+
+def test_a_generator_that_was_altered_is_refused(made: SynthesisResult, tmp_path: Path) -> None:
+    for name in ("plan.toml", "ledger.jsonl", "generator.json"):
+        (tmp_path / name).write_bytes((made.folder / name).read_bytes())
+    assert sample(tmp_path, rows=5, out=tmp_path / "rows.csv", seed=1).exists()
+    changed = json.loads((tmp_path / "generator.json").read_bytes())
+    (tmp_path / "generator.json").write_text(json.dumps({**changed, "records": 1}))
+    with pytest.raises(BadValue, match=r"generator\.json must be the generator that was released"):
+        sample(tmp_path, rows=5)
+
+
+def test_more_rows_are_free_and_the_same_seed_draws_the_same(made: SynthesisResult, tmp_path: Path) -> None:
+    books = (made.folder / "ledger.jsonl").read_bytes()
+    first = sample(made.folder, rows=500, out=tmp_path / "a.csv", seed=5).read_bytes()
+    assert sample(made.folder, rows=500, out=tmp_path / "b.csv", seed=5).read_bytes() == first
+    assert sample(made.folder, rows=500, out=tmp_path / "c.csv").read_bytes() != first
+    assert (made.folder / "ledger.jsonl").read_bytes() == books
+
+
+def generated(server: str, colluders: int = 2) -> Generator:
+    """With the same key, whoever adds up."""
+    study, request, found = open_synthesis(tables(trust={"server": server, "colluders": colluders}))
+    plan = planned_synthesis(study, request, found)
+    return measured_generator(plan, request, found, Entropy.from_seed(11))
+
+
+def test_behind_masks_the_marginals_are_those_of_a_trusted_server_bit_for_bit(here: Path) -> None:
+    """Twenty clinics that hold very different patients; each adds its own share of the noise."""
+    open_server = generated("trusted")
+    assert generated("secure-aggregation").text() == open_server.text()
+    assert open_server.pairs
+
+
+def test_encrypted_sums_give_the_same_marginals_too(here: Path) -> None:
+    pytest.importorskip("tenseal")
+    assert generated("homomorphic", colluders=0).text() == generated("trusted", colluders=0).text()
+
+
+def test_noise_in_shares_is_as_much_as_is_planned(here: Path) -> None:
+    """400 sums of nothing but noise scatter as the plan says, within a fifth: a false alarm has a chance of 1e-8."""
+    study, request, found = open_synthesis(tables(trust={}))
+    plan = planned_synthesis(study, request, found)
+    one = plan.preparation["pairs"]
+    by = Measurer(
+        owner=found.train.owner,
+        clients=found.train.clients,
+        present=found.present,
+        target=plan.target,
+        entropy=Entropy.from_seed(3),
+        trust=plan.trust,
+    )
+    noise = by.noisy_sum(one, lambda rows: np.zeros(400, dtype=np.int64), 400)
+    assert np.std(noise) == pytest.approx(one.noise * one.bound, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"generator": {"kind": "torch"}}, r"generator\.kind must be marginals, got 'torch'\. Generators of other"),
+        ({"privacy": {"epsilon": 1e-3, "delta": 1e-5}}, r"\[privacy\] must leave something to measure: noise of less"),
+        ({"generator": {"whole": ["ward"]}}, r"generator\.whole must name columns of numbers, got 'ward'"),
+        ({"generator": {"sums": {"debt": ["owed"]}}}, r"generator\.sums\.debt must name columns of numbers"),
+        ({"generator": {"zeros": [{"sex": "m"}]}}, r"generator\.zeros must name columns of the data, got 'sex'"),
+        ({"generator": {"groups": 1}}, r"generator\.groups must lie between 2 and 100, got 1"),
+        ({"trust": {"patience": 5}}, r"trust\.patience must be left out for a generator, got 5"),
+        ({"study": {"seed": 1}}, r"study\.seed must be left out for a generator, got 1"),
+        ({"model": {"kind": "logistic"}}, r"Key 'model' must be known to a study of a generator"),
+    ],
+)
+def test_bad_input_is_one_sentence(here: Path, tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((FedveilError, ValueError), match=sentence):
+        synthesise(tables(**change), tmp_path / "out", rows=10)
+    assert not (tmp_path / "out" / "plan.toml").exists()
+
+
+def test_a_million_stated_words_and_no_rows_are_refused(here: Path, tmp_path: Path) -> None:
+    given = tables()
+    words = ["A", "B", "C", *(f"w{k}" for k in range(50_000))]
+    given["data"] = {**given["data"], "categories": {"ward": words}}
+    with pytest.raises(ValueError, match=r"data\.categories\.ward must list at most 10000 words for a generator"):
+        synthesise(given, tmp_path / "out", rows=10)
+    with pytest.raises(ValueError, match=r"--rows must lie between 1 and 1000000000, got 0"):
+        synthesise(tables(), tmp_path / "out", rows=0)
+
+
+def test_what_is_not_stated_is_learned_with_noise(here: Path) -> None:
+    """Without ranges and word lists; behind masks unknown words cannot be added up, and the sentence says so."""
+    given = tables()
+    given["data"] = {key: value for key, value in given["data"].items() if key not in ("scale", "categories")}
+    study, request, found = open_synthesis(given)
+    plan = planned_synthesis(study, request, found)
+    assert [one.name for one in plan.preparation.measurements] == ["ranges", "categories", "ones", "pairs", "cliques"]
+    made = measured_generator(plan, request, found, Entropy.from_seed(2))
+    ward = made.columns[made.names.index("ward")].table()
+    assert ward["words"] == ["A", "B", "C"]
+    age = made.columns[made.names.index("age")].table()
+    assert 0 <= age["low"] < 40 < 60 < age["high"] <= 256
+    assert math.isfinite(plan.promise("final-model").epsilon)
+    study, request, found = open_synthesis({**given, "trust": {"server": "secure-aggregation"}})
+    with pytest.raises(ValueError, match=r"\[prepare\] must find every category stated with \[trust\]"):
+        planned_synthesis(study, request, found)
+
+
+def test_training_on_a_generator_charges_nothing_to_the_data(made: SynthesisResult, tmp_path: Path) -> None:
+    """The books of the data show one charge, that of the generator, before and after; the model has learned from it."""
+    data = made.folder.parent / "visits.csv"
+    before = [entry.hash for entry in books_of_data(data)]
+    given = {
+        "data": {
+            "source": f"generator:{made.folder}",
+            "target": "ill",
+            "classes": ["n", "y"],
+            "scale": {"age": [0.0, 100.0], "debt": [0.0, 4000.0]},
+            "fill": {"age": 50.0},
+            "categories": {"ward": ["A", "B", "C"]},
+            "feature_bound": 2.0,
+            "held_out": {"source": str(data), "public": True, "ignore": ["clinic"]},
+        },
+        "model": {"kind": "logistic"},
+        "privacy": {"epsilon": 10.0, "delta": 1e-5},
+        "clients": {"kind": "equal", "count": 2},
+        "algorithm": {"kind": "dpsgd", "rate": 0.2, "rounds": 40},
+    }
+    result = run_study(given, tmp_path / "run")
+    assert result.metrics["test"]["accuracy"] > 0.8  # by chance: 0.56
+    assert [entry.hash for entry in books_of_data(data)] == before
+    assert result.certificate.plan.training_public
+    with pytest.raises(ValueError, match=r"data\.source must name a generator that is there"):
+        run_study({**given, "data": {**given["data"], "source": "generator:nowhere"}}, tmp_path / "other")
+
+
+def books_of_data(data: Path) -> list[Any]:
+    with Ledger.look(beside(data)) as ledger:
+        return ledger.entries()
+
+
+class PowerCutError(Exception):
+    """The machine stops."""
+
+
+def test_what_was_interrupted_is_finished_with_the_same_charge(here: Path, tmp_path: Path) -> None:
+    """Stopped in the middle of a sum, and once more after the release; other settings are refused."""
+
+    def stops(turn: int, client: int) -> bool:
+        raise PowerCutError
+
+    given, out = tables(trust={"dropouts": 1}), tmp_path / "out"
+    with pytest.raises(PowerCutError):
+        synthesise(given, out, rows=10, system=System(fails=stops))
+    other = {**given, "generator": {"coarse": 4}}
+    with pytest.raises(ValueError, match=r"The generator must be as it was when it began"):
+        synthesise(other, out, rows=10, resume=True)
+    first = synthesise(given, out, rows=10, resume=True)
+    assert [entry.kind for entry in read_export(out / "ledger.jsonl")] == ["charge", "release"]
+    (out / "synthetic.csv").unlink()
+    again = synthesise(given, out, rows=10, resume=True)
+    assert again.generator.text() == first.generator.text()
+    assert len(read_rows(out / "synthetic.csv")) == 10
+    with pytest.raises(ValueError, match=r"--out must name a folder without results in it"):
+        synthesise(given, out, rows=10)
