@@ -175,9 +175,9 @@ def test_whole_clients_are_protected_by_federated_averaging(folder: Path, tmp_pa
         "data": {**data, "client_column": "clinic"},
         "clients": {"kind": "column"},
         "privacy": {"epsilon": 20.0, "delta": 1e-3, "unit": "client", "neighbours": "zero-out"},
-        "algorithm": {"kind": "fedavg", "rounds": 2, "local_step": 0.1, "local_epochs": 1},
+        "algorithm": {"kind": "fedavg", "local_step": 0.01, "local_epochs": 1, "update_norm": 0.5},
+        "schedule": {"rounds": 2},
     }
-    given.pop("schedule")
     made = synthesise(given, tmp_path / "out", rows=20)
     assert made.certificate.plan.target.unit == "client"
     assert not (tmp_path / "out" / "quality.json").exists()  # no public records: nothing is compared
@@ -223,7 +223,7 @@ class Silent(Means):
         ({"generator": {**GENERATOR, "shares": [0.5, 0.25, 0.25]}}, r"generator\.shares must list a share of each of"),
         ({"generator": {**GENERATOR, "whole": ["ward"]}}, r"generator\.whole must name columns of numbers"),
         ({"generator": {**GENERATOR, "module": "gan"}}, r'generator\.module must be "vae", or name a function'),
-        ({"generator": {**GENERATOR, "module": "no_such:make"}}, r"generator\.hidden must be left out of a module of"),
+        ({"generator": {**GENERATOR, "module": "no_such:make"}}, r"generator\.latent must be left out of a module of"),
         ({"generator": {"kind": "torch", "module": "no_such:make"}}, r"generator\.module|model\.module must be"),
         ({"generator": {**GENERATOR, "clip": float("nan")}}, r"generator\.clip must"),
         ({"study": {"seed": 1}}, r"study\.seed must be left out for a generator"),
