@@ -1,9 +1,9 @@
 """MNIST by a small conditional generator at epsilon 3: a linear model of 60,000 synthetic digits, on real test digits.
 
-The ready autoencoder, trained by DP-SGD with Poisson batches, delta 1e-5, zero-out neighbours, against an observer of
-every model. A softmax regression without regularisation worth the name is fitted to 60,000 drawn digits, as many of
-each class, and judged on the test file. Latent numbers, hidden units and step were chosen on a tenth of the training
-digits, never on test digits. Without PyTorch or the data there are no rows.
+The ready generator of moments, 624,075 parameters learned in one round, delta 1e-5, zero-out neighbours, against an
+observer of every model. A softmax regression without regularisation worth the name is fitted to 60,000 drawn digits, as
+many of each class, and judged on the test file. How rows are drawn was settled on a tenth of the training digits, held
+out of the rest, and never on test digits. Without PyTorch or the data there are no rows.
 """
 
 import importlib.util
@@ -24,8 +24,7 @@ from fedveil.run.deep_quality import trained_on
 from fedveil.run.train import train
 
 SEEDS, ROWS, BAR = (0,), 60_000, 15.0
-GENERATOR = {"kind": "torch", "image": [28, 28], "whole": True, "latent": 8, "hidden": 128}
-BATCH, PASSES, STEP = 2048, 20, 0.02
+GENERATOR = {"kind": "torch", "module": "moments", "image": [28, 28], "whole": True}
 
 
 def tables() -> dict[str, Any]:
@@ -39,8 +38,6 @@ def tables() -> dict[str, Any]:
         "data": {**train_files, "classes": 10, "default_scale": [0, 255], "held_out": {**test_files, "public": True}},
         "privacy": {"epsilon": 3.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "every-model"},
         "generator": GENERATOR,
-        "algorithm": {"kind": "dpsgd", "sampling": "poisson", "optimizer": "adam", "step_decay": "cosine"},
-        "schedule": {"batch": BATCH, "passes": PASSES, "step_size": STEP},
     }
 
 

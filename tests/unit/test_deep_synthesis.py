@@ -18,6 +18,7 @@ from fedveil.ledger.costs import cost_of, read_charged
 from fedveil.ledger.place import beside
 from fedveil.promises import ADVERSARIES
 from fedveil.run.system import Progress, System
+from fedveil.theory.divergence import gaussian_delta
 from fedveil.version import __version__
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
@@ -183,6 +184,16 @@ def test_whole_clients_are_protected_by_federated_averaging(folder: Path, tmp_pa
     assert not (tmp_path / "out" / "quality.json").exists()  # no public records: nothing is compared
 
 
+def test_moments_need_no_schedule_and_are_one_release_of_a_sum(folder: Path, tmp_path: Path) -> None:
+    """The least noise of one Gaussian release: as the closed form of Balle and Wang has it, within the grid's cost."""
+    given = {key: value for key, value in tables(folder).items() if key not in ("algorithm", "schedule")}
+    made = synthesise({**given, "generator": {"kind": "torch", "module": "moments"}}, tmp_path / "out", rows=20)
+    (settings,) = made.certificate.plan.method.client_settings
+    assert (settings.rounds, settings.rate) == (1, 1.0)
+    assert gaussian_delta(epsilon=8.0, mu=1 / settings.noise) == pytest.approx(1e-5, rel=1e-3)
+    assert len(read_rows(tmp_path / "out" / "synthetic.csv")) == 20
+
+
 class Means(torch.nn.Module):  # type: ignore[misc]
     """Each class has a mean row, and nothing else is learned."""
 
@@ -222,8 +233,14 @@ class Silent(Means):
         ({"generator": {**GENERATOR, "shares": [0.5, 0.4]}}, r"generator\.shares must be shares that add up to 1"),
         ({"generator": {**GENERATOR, "shares": [0.5, 0.25, 0.25]}}, r"generator\.shares must list a share of each of"),
         ({"generator": {**GENERATOR, "whole": ["ward"]}}, r"generator\.whole must name columns of numbers"),
-        ({"generator": {**GENERATOR, "module": "gan"}}, r'generator\.module must be "vae", or name a function'),
-        ({"generator": {**GENERATOR, "module": "no_such:make"}}, r"generator\.latent must be left out of a module of"),
+        (
+            {"generator": {**GENERATOR, "module": "gan"}},
+            r"generator\.module must be vae or moments, or name a function",
+        ),
+        (
+            {"generator": {**GENERATOR, "module": "no_such:make"}},
+            r"generator\.latent must be left out unless the module is",
+        ),
         ({"generator": {"kind": "torch", "module": "no_such:make"}}, r"generator\.module|model\.module must be"),
         ({"generator": {**GENERATOR, "clip": float("nan")}}, r"generator\.clip must"),
         ({"study": {"seed": 1}}, r"study\.seed must be left out for a generator"),

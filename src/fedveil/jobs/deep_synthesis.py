@@ -21,9 +21,9 @@ from fedveil.errors import BadValue
 from fedveil.importing import give
 from fedveil.jobs.local import ReadTables, concluded, open_any_study
 from fedveil.model.spec import ModelPlan
-from fedveil.model.torch import OWN, vae_name
+from fedveil.model.torch import OWN, moments_name, vae_name
 from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.synthesis.deep_request import KIND, READY, DeepRequest
+from fedveil.prepare.synthesis.deep_request import KIND, MOMENTS, VAE, DeepRequest
 from fedveil.run.conduct import conduct
 from fedveil.run.deep_quality import deep_quality
 from fedveil.run.ending import written_metrics
@@ -35,6 +35,11 @@ from fedveil.tables import known, table
 TABLES = ("study", "data", "clients", "privacy", "algorithm", "schedule", "trust", "books", "generator")
 _BOUND: Final = 1e4  # of a row: none of up to 10**8 entries in [-1, 1] is longer, so none is cut; the clip protects
 _LATENT, _HIDDEN = 8, 128
+# moments are sums, of which one round over all records learns all there is
+ONE_STEP: Final = {
+    "algorithm": {"kind": "dpsgd", "optimizer": "sgd", "momentum": 0.0, "rate": 1.0, "rounds": 1},
+    "schedule": {"step_size": 1.0},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,6 +67,8 @@ def open_deep(read: ReadTables, module: Callable[..., Any] | None = None) -> tup
     require("intercept" not in data, "data.intercept", "be left out of a generator's study", data.get("intercept"))
     data = {"feature_bound": _BOUND, **data, "intercept": 0.0}
     rest.setdefault("clients", {"kind": "equal", "count": 1})  # one holder of all records
+    if request.module == MOMENTS and not {"algorithm", "schedule"} & set(rest):
+        rest |= ONE_STEP
     study = study_of({**rest, "data": data, "model": {"kind": "logistic"}}, base=read.base, name=read.name)
     hint = "Its noise must be secret: a generator is released."
     require(study.seed is None, "study.seed", "be left out for a generator", study.seed, hint)
@@ -95,7 +102,9 @@ def _request(tables: Mapping[str, Any], module: Callable[..., Any] | None) -> De
 
 def _module(request: DeepRequest, features: int, classes: int) -> str:
     """Return the name of the module that the plan states."""
-    if request.module != READY:
+    if request.module == MOMENTS:
+        return moments_name(features, classes)
+    if request.module != VAE:
         return request.module
     return vae_name(features, classes, request.latent or _LATENT, request.hidden or _HIDDEN)
 

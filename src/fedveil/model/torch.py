@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from fedveil.model.torch_engine import Engine
 
 _VAE = "fedveil.model.torch_vae:vae"
-BUILT_IN = (_VAE,)  # modules of our own, which may be run wherever fedveil is
+_MOMENTS = "fedveil.model.torch_moments:moments"
+BUILT_IN = (_VAE, _MOMENTS)  # modules of our own, which may be run wherever fedveil is
 PRECISIONS = ("float64", "float32")
 OWN = "own"  # the module is called with rows and targets, and gives the loss: a generator
 CRITERIA = ("cross-entropy", "logistic", "mse", "huber", OWN)
@@ -149,6 +150,11 @@ class TorchLoss:
 def vae_name(features: int, classes: int, latent: int, hidden: int) -> str:
     """Return the name of a ready generator (fedveil.model.torch_vae) of these sizes, as a plan states it."""
     return f"{_VAE}_{features}_{classes}_{latent}_{hidden}"
+
+
+def moments_name(features: int, classes: int) -> str:
+    """Return the name of a generator made of moments (fedveil.model.torch_moments), as a plan states it."""
+    return f"{_MOMENTS}_{features}_{classes}"
 
 
 def _check_criterion(criterion: str, classes: int) -> None:

@@ -8,6 +8,7 @@ over the batch is enough. Modules of users go through torch_records.
 from typing import Any, final
 
 from fedveil.model.torch_library import torch
+from fedveil.model.torch_moments import Moments
 from fedveil.model.torch_records import scales_of
 from fedveil.model.torch_vae import Vae
 from fedveil.model.torch_whole import Outer, add_whole
@@ -17,7 +18,7 @@ _AT_ONCE = 1024
 
 def linears_of(module: Any, names: tuple[str, ...]) -> "Linears | None":
     """Return the fast way for a module of ours, and None for any other."""
-    return Linears(module, names) if type(module) is Vae else None
+    return Linears(module, names) if type(module) in (Moments, Vae) else None
 
 
 @final
@@ -28,6 +29,7 @@ class Linears:
 
     def __init__(self, module: Any, names: tuple[str, ...]) -> None:
         self.module, self.names = module, names
+        self._biased = [layer.bias is not None for layer in module.learning()]
 
     def rows_at_once(self, _row: Any) -> int:
         """Return how many rows are computed in one pass."""
@@ -36,21 +38,25 @@ class Linears:
     def clipped(self, values: list[Any], rows: Any, targets: Any, clip: float, weights: Any) -> tuple[list[Any], Any]:
         """Return the weighted sum, by parameter, and which records are in it (those with finite gradients)."""
         layers = [(given.double(), error.double()) for given, error in self._passes(values, rows, targets)]
-        squares = [_squares(error) * (_squares(given) + 1) for given, error in layers]
+        squares = [
+            _squares(error) * (_squares(given) + biased)
+            for (given, error), biased in zip(layers, self._biased, strict=True)
+        ]
         scales, usable = scales_of(torch.stack(squares).sum(0).sqrt(), clip, weights)
         summed = []
-        for given, error in layers:
-            kept = (value.masked_fill(~usable[:, None], 0.0) for value in (given, error))  # zero times infinity
-            given, error = next(kept), next(kept) * scales[:, None]
-            summed += [(error.T @ given).flatten(), error.sum(0)]
+        for layer, biased in zip(layers, self._biased, strict=True):
+            # set to zero and not multiplied: zero times infinity is not zero
+            given, error = (value.masked_fill(~usable[:, None], 0.0) for value in layer)
+            error = error * scales[:, None]
+            summed += [(error.T @ given).flatten(), *([error.sum(0)] if biased else [])]
         return summed, usable
 
     def add_whole(
         self, values: list[Any], rows: Any, targets: Any, clip: float, weights: Any, grain: float, sums: list[Any]
     ) -> Any:
         """Add the same sum to ``sums`` in whole grains, each record's part cut alone, and return which are in it."""
-        kinds = [Outer(given, error, True) for given, error in self._passes(values, rows, targets)]
-        return add_whole(list(kinds), clip, weights, grain, sums)
+        layers = zip(self._passes(values, rows, targets), self._biased, strict=True)
+        return add_whole([Outer(given, error, biased) for (given, error), biased in layers], clip, weights, grain, sums)
 
     def _passes(self, values: list[Any], rows: Any, targets: Any) -> list[tuple[Any, Any]]:
         """Return the input of every layer, and the derivative of the losses in its output."""

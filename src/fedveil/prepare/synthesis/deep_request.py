@@ -9,21 +9,22 @@ from fedveil.tables import filled, table
 from fedveil.values import number, whole
 
 KIND: Final = "torch"
-READY: Final = "vae"  # the generator that needs no code
+VAE, MOMENTS = "vae", "moments"
+READY: Final = (VAE, MOMENTS)  # generators that need no code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepRequest:
-    """``module``: "vae", or package.file:function of a module that gives each record's loss and draws rows.
+    """``module``: a ready one, or package.file:function of a module that gives each record's loss and draws rows.
 
-    ``latent`` and ``hidden``: the sizes of the ready one; None: 8 and 128. ``clip``, ``radius`` and ``precision`` are
+    ``latent`` and ``hidden``: the sizes of "vae"; None: 8 and 128. ``clip``, ``radius`` and ``precision`` are
     those of a torch model. ``image``: the height and width of rows that are pictures. ``shares``: public shares of the
     classes among the rows that are drawn; none: all alike. ``whole``: columns of numbers in which only whole numbers
     occur, or true for all of them.
     """
 
     kind: str = KIND
-    module: str = READY
+    module: str = VAE
     latent: int | None = None
     hidden: int | None = None
     clip: float = 1.0
@@ -35,8 +36,9 @@ class DeepRequest:
 
     def __post_init__(self) -> None:
         require(self.kind == KIND, "generator.kind", f"be {KIND}", self.kind)
-        fits = isinstance(self.module, str) and (self.module == READY or ":" in self.module)
-        require(fits, "generator.module", f'be "{READY}", or name a function, "package.file:function"', self.module)
+        fits = isinstance(self.module, str) and (self.module in READY or ":" in self.module)
+        rule = f'be {" or ".join(READY)}, or name a function, "package.file:function"'
+        require(fits, "generator.module", rule, self.module)
         for name, most in (("latent", 1000), ("hidden", 10_000)):
             self._settle_size(name, most)
         clip = number("generator.clip", self.clip)
@@ -49,8 +51,8 @@ class DeepRequest:
         given = getattr(self, name)
         if given is None:
             return
-        hint = "A module of your own has the sizes that you give it."
-        require(self.module == READY, f"generator.{name}", "be left out of a module of your own", given, hint)
+        rule, hint = f'be left out unless the module is "{VAE}"', "A module of your own has the sizes that you give it."
+        require(self.module == VAE, f"generator.{name}", rule, given, hint)
         size = whole(f"generator.{name}", given)
         require(1 <= size <= most, f"generator.{name}", f"lie between 1 and {most}", size)
         object.__setattr__(self, name, size)
