@@ -165,12 +165,12 @@ def _undone(column: Column, rows: Matrix, whole_numbers: bool, random: np.random
         chances = np.clip(rows / column.weight + (np.array(column.offsets) if column.offsets else 0.0), 1e-9, None)
         edges = np.cumsum(chances / chances.sum(axis=1, keepdims=True), axis=1)
         drawn = (random.random(len(rows))[:, None] > edges[:, :-1]).sum(axis=1)
-        return np.array(column.categories)[drawn]
+        return np.asarray(np.array(column.categories)[drawn])
     centre, scale, low, high = column.affine
     values: NDArray[Any] = np.clip(rows[:, 0], low, high) * scale + centre
     if column.unit > 0:
         values = np.sinh(values) * column.unit
-    return np.rint(values).astype(np.int64) if whole_numbers else values
+    return np.asarray(np.rint(values), dtype=np.int64) if whole_numbers else values
 
 
 def _texts(values: NDArray[Any]) -> list[str]:
