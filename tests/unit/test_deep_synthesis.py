@@ -24,7 +24,7 @@ from fedveil.version import __version__
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 
 ROWS = 400
-GENERATOR = {"kind": "torch", "hidden": 8, "latent": 2, "whole": ["age"], "shares": [0.75, 0.25]}
+GENERATOR = {"kind": "torch", "units": 8, "latent": 2, "whole": ["age"], "shares": [0.75, 0.25]}
 
 
 def write(path: Path, seed: int = 1) -> None:

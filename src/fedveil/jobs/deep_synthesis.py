@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from fedveil.algorithms.one_round import ONE_ROUND
 from fedveil.bundle.bundle import Bundle
 from fedveil.bundle.generating import FILE, DeepGenerator, Drawing, check_invertible
 from fedveil.certificate.certify import Certificate
@@ -34,12 +35,7 @@ from fedveil.tables import known, table
 
 TABLES = ("study", "data", "clients", "privacy", "algorithm", "schedule", "trust", "books", "generator")
 _BOUND: Final = 1e4  # of a row: none of up to 10**8 entries in [-1, 1] is longer, so none is cut; the clip protects
-_LATENT, _HIDDEN = 8, 128
-# moments are sums, of which one round over all records learns all there is
-ONE_STEP: Final = {
-    "algorithm": {"kind": "dpsgd", "optimizer": "sgd", "momentum": 0.0, "rate": 1.0, "rounds": 1},
-    "schedule": {"step_size": 1.0},
-}
+_LATENT, _UNITS = 8, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,7 +64,7 @@ def open_deep(read: ReadTables, module: Callable[..., Any] | None = None) -> tup
     data = {"feature_bound": _BOUND, **data, "intercept": 0.0}
     rest.setdefault("clients", {"kind": "equal", "count": 1})  # one holder of all records
     if request.module == MOMENTS and not {"algorithm", "schedule"} & set(rest):
-        rest |= ONE_STEP
+        rest |= ONE_ROUND  # moments are sums, of which one round learns all there is
     study = study_of({**rest, "data": data, "model": {"kind": "logistic"}}, base=read.base, name=read.name)
     hint = "Its noise must be secret: a generator is released."
     require(study.seed is None, "study.seed", "be left out for a generator", study.seed, hint)
@@ -106,7 +102,7 @@ def _module(request: DeepRequest, features: int, classes: int) -> str:
         return moments_name(features, classes)
     if request.module != VAE:
         return request.module
-    return vae_name(features, classes, request.latent or _LATENT, request.hidden or _HIDDEN)
+    return vae_name(features, classes, request.latent or _LATENT, request.units or _UNITS)
 
 
 def _check_drawing(request: DeepRequest, loaded: Loaded) -> None:

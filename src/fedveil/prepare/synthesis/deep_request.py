@@ -17,7 +17,7 @@ READY: Final = (VAE, MOMENTS)  # generators that need no code
 class DeepRequest:
     """``module``: a ready one, or package.file:function of a module that gives each record's loss and draws rows.
 
-    ``latent`` and ``hidden``: the sizes of "vae"; None: 8 and 128. ``clip``, ``radius`` and ``precision`` are
+    ``latent`` and ``units``: the sizes of "vae"; None: 8 and 128. ``clip``, ``radius`` and ``precision`` are
     those of a torch model. ``image``: the height and width of rows that are pictures. ``shares``: public shares of the
     classes among the rows that are drawn; none: all alike. ``whole``: columns of numbers in which only whole numbers
     occur, or true for all of them.
@@ -26,7 +26,7 @@ class DeepRequest:
     kind: str = KIND
     module: str = VAE
     latent: int | None = None
-    hidden: int | None = None
+    units: int | None = None
     clip: float = 1.0
     radius: float | None = None
     precision: str = "float32"
@@ -39,7 +39,7 @@ class DeepRequest:
         fits = isinstance(self.module, str) and (self.module in READY or ":" in self.module)
         rule = f'be {" or ".join(READY)}, or name a function, "package.file:function"'
         require(fits, "generator.module", rule, self.module)
-        for name, most in (("latent", 1000), ("hidden", 10_000)):
+        for name, most in (("latent", 1000), ("units", 10_000)):
             self._settle_size(name, most)
         clip = number("generator.clip", self.clip)
         require(1e-9 <= clip <= 1e9, "generator.clip", "lie in [1e-9, 1e9]", clip)
