@@ -237,7 +237,7 @@ class Silent(Means):
         ({"generator": {**GENERATOR, "whole": ["ward"]}}, r"generator\.whole must name columns of numbers"),
         (
             {"generator": {**GENERATOR, "module": "gan"}},
-            r"generator\.module must be vae or moments, or name a function",
+            r"generator\.module must be vae or moments or pair, or name a function",
         ),
         (
             {"generator": {**GENERATOR, "module": "no_such:make"}},
@@ -253,6 +253,33 @@ def test_bad_input_is_one_sentence(folder: Path, tmp_path: Path, change: dict[st
     with pytest.raises((FedveilError, ValueError), match=sentence) as caught:
         synthesise(tables(folder, **change), tmp_path / "out", rows=10)
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out" / "plan.toml").exists()
+
+
+PAIR = {"kind": "torch", "module": "pair", "units": 8, "latent": 2}
+
+
+def test_an_adversarial_pair_is_charged_for_every_model(folder: Path, tmp_path: Path) -> None:
+    made = synthesise(tables(folder, generator=PAIR), tmp_path / "out", rows=20)
+    epsilons = {one.adversary: one.answer.epsilon for one in made.certificate.guarantees}
+    assert epsilons["final-model"] == epsilons["every-model"] <= 8.0
+    assert differences(certify(made.folder, __version__), (made.folder / "certificate.json").read_bytes()) == []
+    assert len(read_rows(made.folder / "synthetic.csv")) == 20
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"algorithm": {"kind": "hidden"}}, r"algorithm\.kind must be dpsgd for an adversarial pair, got 'hidden'"),
+        ({"algorithm": {"kind": "dpsgd"}}, r"algorithm\.optimizer must be adam for an adversarial pair"),
+        ({"clients": {"kind": "equal", "count": 2}}, r"\[clients\] must be one for an adversarial pair, got 2"),
+    ],
+)
+def test_a_pair_is_refused_where_its_answer_has_no_place(
+    folder: Path, tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        synthesise(tables(folder, generator=PAIR, **change), tmp_path / "out", rows=10)
     assert not (tmp_path / "out" / "plan.toml").exists()
 
 

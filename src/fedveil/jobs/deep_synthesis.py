@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from fedveil.algorithms.answering import ANSWERING
 from fedveil.algorithms.one_round import ONE_ROUND
 from fedveil.bundle.bundle import Bundle
 from fedveil.bundle.generating import FILE, DeepGenerator, Drawing, check_invertible
@@ -22,9 +23,9 @@ from fedveil.errors import BadValue
 from fedveil.importing import give
 from fedveil.jobs.local import ReadTables, concluded, open_any_study
 from fedveil.model.spec import ModelPlan
-from fedveil.model.torch import OWN, moments_name, vae_name
+from fedveil.model.torch import OWN, TorchLoss, moments_name, pair_name, vae_name
 from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.synthesis.deep_request import KIND, MOMENTS, VAE, DeepRequest
+from fedveil.prepare.synthesis.deep_request import KIND, MOMENTS, PAIR, VAE, DeepRequest
 from fedveil.run.conduct import conduct
 from fedveil.run.deep_quality import deep_quality
 from fedveil.run.ending import written_metrics
@@ -100,9 +101,10 @@ def _module(request: DeepRequest, features: int, classes: int) -> str:
     """Return the name of the module that the plan states."""
     if request.module == MOMENTS:
         return moments_name(features, classes)
-    if request.module != VAE:
+    if request.module not in (VAE, PAIR):
         return request.module
-    return vae_name(features, classes, request.latent or _LATENT, request.units or _UNITS)
+    name = vae_name if request.module == VAE else pair_name
+    return name(features, classes, request.latent or _LATENT, request.units or _UNITS)
 
 
 def _check_drawing(request: DeepRequest, loaded: Loaded) -> None:
@@ -156,6 +158,12 @@ def trained_generator(
 
 
 def _check_samples(study: Study, loaded: Loaded) -> None:
+    """Refuse a module that draws nothing, and a pair by an algorithm that has no place for its answer."""
     shape = loaded.train.shape
     loss = replace(study.model, classes=shape.classes).loss
-    loss.sampler(np.zeros(loss.size(shape.features)), shape.features)(np.arange(2), 0)  # type: ignore[attr-defined]
+    if not isinstance(loss, TorchLoss):
+        raise BadValue(f"A generator must be a torch module, got {loss.kind!r}.")
+    loss.sampler(np.zeros(loss.size(shape.features)), shape.features)(np.arange(2), 0)
+    fits, kind = study.algorithm.kind in ANSWERING or not loss.answers(shape.features), study.algorithm.kind
+    rule = f"be {' or '.join(ANSWERING)} for an adversarial pair"
+    require(fits, "algorithm.kind", rule, kind, "Its maker sees every judge, so every model is counted as seen.")

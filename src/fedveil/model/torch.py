@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _VAE = "fedveil.model.torch_vae:vae"
 _MOMENTS = "fedveil.model.torch_moments:moments"
-BUILT_IN = (_VAE, _MOMENTS)  # modules of our own, which may be run wherever fedveil is
+_PAIR = "fedveil.model.torch_pair:pair"
+BUILT_IN = (_VAE, _MOMENTS, _PAIR)  # modules of our own, which may be run wherever fedveil is
 PRECISIONS = ("float64", "float32")
 OWN = "own"  # the module is called with rows and targets, and gives the loss: a generator
 CRITERIA = ("cross-entropy", "logistic", "mse", "huber", OWN)
@@ -77,6 +78,20 @@ class TorchLoss:
         from fedveil.model.torch_sampling import sampler  # imports PyTorch
 
         return sampler(self._engine(features), w, features)
+
+    def answers(self, features: int) -> bool:
+        """Return whether the module adds something to every noised direction by itself: an adversarial pair does."""
+        if self.criterion != OWN:
+            return False
+        from fedveil.model.torch_answer import answers  # imports PyTorch
+
+        return answers(self._engine(features))
+
+    def answered(self, w: Vector, direction: Vector, features: int, turn: int, clip: float) -> Vector:
+        """Return a noised direction with what the module adds to it, from the parameters and the round alone."""
+        from fedveil.model.torch_answer import answered  # imports PyTorch
+
+        return answered(self._engine(features), w, direction, turn, clip)
 
     def check_company(self, features: int) -> None:
         """Refuse a module that gives a record other bits in other company: sampled batches would tell who was drawn."""
@@ -150,6 +165,11 @@ class TorchLoss:
 def vae_name(features: int, classes: int, latent: int, hidden: int) -> str:
     """Return the name of a ready generator (fedveil.model.torch_vae) of these sizes, as a plan states it."""
     return f"{_VAE}_{features}_{classes}_{latent}_{hidden}"
+
+
+def pair_name(features: int, classes: int, latent: int, units: int) -> str:
+    """Return the name of a ready adversarial pair (fedveil.model.torch_pair) of these sizes, as a plan states it."""
+    return f"{_PAIR}_{features}_{classes}_{latent}_{units}"
 
 
 def moments_name(features: int, classes: int) -> str:

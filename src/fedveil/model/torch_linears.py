@@ -9,6 +9,7 @@ from typing import Any, final
 
 from fedveil.model.torch_library import torch
 from fedveil.model.torch_moments import Moments
+from fedveil.model.torch_pair import Pair
 from fedveil.model.torch_records import scales_of
 from fedveil.model.torch_vae import Vae
 from fedveil.model.torch_whole import Outer, add_whole
@@ -18,12 +19,15 @@ _AT_ONCE = 1024
 
 def linears_of(module: Any, names: tuple[str, ...]) -> "Linears | None":
     """Return the fast way for a module of ours, and None for any other."""
-    return Linears(module, names) if type(module) in (Moments, Vae) else None
+    return Linears(module, names) if type(module) in (Moments, Pair, Vae) else None
 
 
 @final
 class Linears:
-    """A module with ``learning()``, its linear layers in the order of their calls and of their parameters."""
+    """A module with ``learning()``, its linear layers in the order of their calls and of their parameters.
+
+    Parameters after those are moved by no record.
+    """
 
     reads_unset = False  # our modules read no memory before it is set
 
@@ -49,7 +53,8 @@ class Linears:
             given, error = (value.masked_fill(~usable[:, None], 0.0) for value in layer)
             error = error * scales[:, None]
             summed += [(error.T @ given).flatten(), *([error.sum(0)] if biased else [])]
-        return summed, usable
+        rest = values[len(summed) :]  # what no record moves
+        return [*summed, *(torch.zeros(value.numel(), dtype=torch.float64) for value in rest)], usable
 
     def add_whole(
         self, values: list[Any], rows: Any, targets: Any, clip: float, weights: Any, grain: float, sums: list[Any]

@@ -9,15 +9,15 @@ from fedveil.tables import filled, table
 from fedveil.values import number, whole
 
 KIND: Final = "torch"
-VAE, MOMENTS = "vae", "moments"
-READY: Final = (VAE, MOMENTS)  # generators that need no code
+VAE, MOMENTS, PAIR = "vae", "moments", "pair"
+READY: Final = (VAE, MOMENTS, PAIR)  # generators that need no code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepRequest:
     """``module``: a ready one, or package.file:function of a module that gives each record's loss and draws rows.
 
-    ``latent`` and ``units``: the sizes of "vae"; None: 8 and 128. ``clip``, ``radius`` and ``precision`` are
+    ``latent`` and ``units``: the sizes of "vae" and "pair"; None: 8 and 128. ``clip``, ``radius`` and ``precision`` are
     those of a torch model. ``image``: the height and width of rows that are pictures. ``shares``: public shares of the
     classes among the rows that are drawn; none: all alike. ``whole``: columns of numbers in which only whole numbers
     occur, or true for all of them.
@@ -51,8 +51,8 @@ class DeepRequest:
         given = getattr(self, name)
         if given is None:
             return
-        rule, hint = f'be left out unless the module is "{VAE}"', "A module of your own has the sizes that you give it."
-        require(self.module == VAE, f"generator.{name}", rule, given, hint)
+        rule, hint = f"be left out unless the module is {VAE} or {PAIR}", "Your own module has the sizes you give it."
+        require(self.module in (VAE, PAIR), f"generator.{name}", rule, given, hint)
         size = whole(f"generator.{name}", given)
         require(1 <= size <= most, f"generator.{name}", f"lie between 1 and {most}", size)
         object.__setattr__(self, name, size)
