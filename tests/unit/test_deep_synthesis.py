@@ -196,6 +196,14 @@ def test_moments_need_no_schedule_and_are_one_release_of_a_sum(folder: Path, tmp
     assert len(read_rows(tmp_path / "out" / "synthetic.csv")) == 20
 
 
+def test_hidden_training_makes_a_generator_too(folder: Path, tmp_path: Path) -> None:
+    given = tables(folder, algorithm={"kind": "hidden"}, generator={**GENERATOR, "radius": 10.0})
+    given["schedule"] = {"step_size": 0.5, "batch": 100, "passes": 2}
+    made = synthesise(given, tmp_path / "out", rows=20)
+    assert made.certificate.guarantees[0].answer.epsilon <= 8.0
+    assert differences(certify(made.folder, __version__), (made.folder / "certificate.json").read_bytes()) == []
+
+
 class Means(torch.nn.Module):  # type: ignore[misc]
     """Each class has a mean row, and nothing else is learned."""
 
