@@ -118,7 +118,7 @@ class FedAvg(Tabled, EveryModelSeen):
 
     @property
     def streams(self) -> bool:
-        """Whether every client adds a stream of correlated noise in every round, asked for an update or not."""
+        """Whether every client adds noise in every round, asked for an update or not, because noise is correlated."""
         return self.correlation is not None and self.noise == "shared"
 
     def at(self, turn: int) -> "FedAvg":
@@ -313,7 +313,7 @@ class FedAvg(Tabled, EveryModelSeen):
         samples = self.rounds * (clients if adversary == "server" or self.streams else 1)
         exact = clients * self.scale + 16 * self.noise_std <= LARGEST_STATE * 2.0**exponent
         distance = 0.0 if exact and not self.noiseless else math.inf
-        if (correlation := self.correlated) is not None:
+        if (correlation := self.correlated) is not None and not setup.trust.shared:
             distance = distance_of(self, correlation, setup, exponent)
         sampled = min(1.0, SAMPLER_DISTANCE * dimension * samples)
         found = Grid(

@@ -36,12 +36,16 @@ _INSIDE = 1 - 2.0**-40  # more than the error of a computed norm of 2**40 number
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """The model, what the server's optimiser keeps, and the present bound on updates after ``round`` rounds."""
+    """The model, what the server's optimiser keeps, and the present bound on updates after ``round`` rounds.
+
+    ``past``: what is taken off the sums to come, where clients send their updates again.
+    """
 
     round: int
     model: Vector
     memory: OptimiserState
     clip: float
+    past: Matrix | None = None
 
     @classmethod
     def begin(cls, plan: Plan, method: FedAvg) -> State:
