@@ -112,7 +112,9 @@ def correlated_rows(method: FedAvg, trust: Trust) -> list[Row]:
         return []
     rows = found.rows()
     if trust.shared:
-        how = "every client sends its last update again, weighted by the matrix and cut towards zero, with fresh noise; "
+        how = (
+            "every client sends its last update again, weighted by the matrix and cut towards zero, with fresh noise; "
+        )
         how += "the server takes off what was sent before"
         return [("noise over rounds", found.words(), how), *rows[1:]]
     if method.noise == "shared":

@@ -65,7 +65,9 @@ class FedAvgServer:
         end = size + row_length(method.optimiser, size)
         past = nothing_past(method, self.plan.sum_length)
         past = standing.row[end : end + past.size].reshape(past.shape)
-        return State(standing.round, standing.row[:size], from_row(method.optimiser, standing.row[size:end]), clip, past)
+        return State(
+            standing.round, standing.row[:size], from_row(method.optimiser, standing.row[size:end]), clip, past
+        )
 
     def model(self, standing: Standing) -> Vector:
         """Return the first part of the row."""
