@@ -175,21 +175,27 @@ def measured(plan: Plan, missing: int, telling: int, problems: int = 5) -> float
     column, still = method.correlated.factor.column, replace(plan, method=replace(method, server_step=1e-9))
     found: list[list[float]] = [[], []]
     for side, number in product(range(2), range(problems)):
-        (wide, records), entropy = wide_problem(still, side == 0), Entropy.from_seed(10 * side + number)
-        sums, steps = list[Vector](), Rule.of(wide).share
-
-        def kept(turn: int, parts: Mapping[int, Whole], /) -> Summed:
-            total = plain_sum(turn, parts).total
-            told = [share(entropy, client, turn, steps, wide.sum_length) for client in sorted(parts)[:telling]]
-            sums.append((total - np.sum(told, axis=0, dtype=np.int64)).astype(np.float64))
-            return Summed(total, tuple(sorted(parts)))
-
-        train_shares(wide, records, entropy, lambda done: None, kept, lambda turn, client: client >= 200 - missing)
+        entropy = Entropy.from_seed(10 * side + number)
+        sums = unknown_sums(*wide_problem(still, side == 0), entropy, missing, telling)
         for turn in range(4):  # the victims of this group push in this round, and with the next weights after it
             mine = cohort_of(method, 200, entropy, turn)
             mine = mine[mine < 200 - missing]
             found[side] += sum(column[(t - turn) % 4] * sums[t][mine] for t in range(turn, 8)).tolist()
     return float((np.mean(found[0]) - np.mean(found[1])) / np.sqrt(np.mean(np.var(found, axis=1))))
+
+
+def unknown_sums(plan: Plan, records: Records, entropy: Entropy, missing: int, telling: int) -> list[Vector]:
+    """What is left of the sums of a run by parts when those who tell have told."""
+    sums, steps = list[Vector](), Rule.of(plan).share
+
+    def kept(turn: int, parts: Mapping[int, Whole], /) -> Summed:
+        total = plain_sum(turn, parts).total
+        told = [share(entropy, client, turn, steps, plan.sum_length) for client in sorted(parts)[:telling]]
+        sums.append((total - np.sum(told, axis=0, dtype=np.int64)).astype(np.float64))
+        return Summed(total, tuple(sorted(parts)))
+
+    train_shares(plan, records, entropy, lambda done: None, kept, lambda turn, client: client >= 200 - missing)
+    return sums
 
 
 def charged_mu(plan: Plan) -> float:

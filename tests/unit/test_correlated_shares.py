@@ -109,9 +109,8 @@ def test_the_server_gets_the_sums_of_the_rounds_with_correlated_noise() -> None:
     seen, _ = ran(plan)
     assert method.correlated is not None
     matrix = np.tril(toeplitz(method.correlated.factor.coefficients(ROUNDS)))
-    fresh = np.stack(
-        [sum(share(KEY, c, t, rule.share, plan.sum_length) for c in range(CLIENTS)) for t in range(ROUNDS)]
-    )
+    shares = [[share(KEY, c, t, rule.share, plan.sum_length) for c in range(CLIENTS)] for t in range(ROUNDS)]
+    fresh = np.sum(shares, axis=1)
     sent = np.stack([sum(parts.values()) for parts in seen.values()]) + fresh
     noise = solve_triangular(matrix, fresh.astype(np.float64), lower=True)
     sending = [{c for c in range(CLIENTS) if np.any(seen[t][c])} for t in range(3)]

@@ -92,8 +92,9 @@ def seen_together(method: FedAvg, found: Correlation, adversary: Adversary, setu
 def distance_of(method: FedAvg, found: Correlation, setup: Setup, exponent: int) -> float:
     """Return how far the run's law is from that of ideal noise, in units of the noise: what is taken off is rounded.
 
-    For noise that one party draws; with shares of the clients nothing is taken off before the sums are seen. Updates are whole numbers of steps already. Where the noise stands for streams of the clients, one stream by itself
-    is rounded too, and an observer may know half of the noise: what is charged covers both.
+    For noise that one party draws; with shares of the clients nothing is taken off before the sums are seen. Updates
+    are whole numbers of steps already. Where the noise stands for streams of the clients, one stream by itself is
+    rounded too, and an observer may know half of the noise: what is charged covers both.
     """
     unit, clients = 2.0**exponent, setup.data.clients
     parties = clients if method.noise == "shared" else 1
@@ -112,10 +113,8 @@ def correlated_rows(method: FedAvg, trust: Trust) -> list[Row]:
         return []
     rows = found.rows()
     if trust.shared:
-        how = (
-            "every client sends its last update again, weighted by the matrix and cut towards zero, with fresh noise; "
-        )
-        how += "the server takes off what was sent before"
+        how = "every client sends its last update again, weighted by the matrix and cut towards zero, with fresh "
+        how += "noise; the server takes off what was sent before"
         return [("noise over rounds", found.words(), how), *rows[1:]]
     if method.noise == "shared":
         how = "declared: also in rounds in which it is asked for no update; a stream with a gap protects nobody"

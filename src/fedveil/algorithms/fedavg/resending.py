@@ -1,8 +1,8 @@
 """Correlated noise in shares: every client sends its last update again, weighted, and the server takes that off.
 
-Instead of noise that remembers earlier rounds the clients send updates that do: round t of ``C x + z`` in place of round
-t of ``x + C**-1 z``, which the server computes from it. So a client's share of the noise is fresh in every round, and
-clients that are missing leave no gap in anybody's noise. Proof: docs/theory/correlated-noise.md, "In shares of the
+Instead of noise that remembers earlier rounds the clients send updates that do: round t of ``C x + z`` in place of
+round t of ``x + C**-1 z``, which the server computes from it. So a client's share of the noise is fresh in every round,
+and clients that are missing leave no gap in anybody's noise. Proof: docs/theory/correlated-noise.md, "In shares of the
 clients".
 """
 

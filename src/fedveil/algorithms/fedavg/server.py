@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class FedAvgServer:
     """Implements Serving (fedveil.algorithms.across_sites).
 
-    The row of a state is the model, what the server's optimiser keeps (its velocity), what is taken off later sums where
-    clients send their updates again, and the present bound on updates if that is adaptive.
+    The row of a state is the model, what the server's optimiser keeps (its velocity), what is taken off later sums
+    where clients send their updates again, and the present bound on updates if that is adaptive.
     """
 
     plan: Plan
