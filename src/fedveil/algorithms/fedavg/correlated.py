@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedveil.algorithms.correlation import Correlation, checked_table, correlation_of
 from fedveil.algorithms.setup import Setup
-from fedveil.algorithms.share_words import Row
+from fedveil.algorithms.share_words import Row, words_of
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
 from fedveil.mechanism import Mechanism
@@ -111,12 +111,11 @@ def correlated_rows(method: FedAvg, trust: Trust) -> list[Row]:
     found = correlation_in(method)
     if found is None:
         return []
-    rows = found.rows()
-    if trust.shared:
-        how = "every client sends its last update again, weighted by the matrix and cut towards zero, with fresh "
-        how += "noise; the server takes off what was sent before"
-        return [("noise over rounds", found.words(), how), *rows[1:]]
+    said, (made, *others) = words_of(trust), found.rows()
+    how = "every client sends its last update again, weighted by the matrix and cut towards zero, with fresh noise; "
+    how += "the server takes off what was sent before"
+    rows = [*(said.if_central(made) or [(made[0], made[1], how)]), *others]
     if method.noise == "shared":
         how = "declared: also in rounds in which it is asked for no update; a stream with a gap protects nobody"
-        rows.append(("every client adds its own stream of noise", "in every round, none missing", how))
+        rows += said.if_central(("every client adds its own stream of noise", "in every round, none missing", how))
     return rows

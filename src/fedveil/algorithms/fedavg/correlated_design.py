@@ -34,7 +34,7 @@ def noise_by(request: Any, task: Task) -> Noise:
     if request.noise != CORRELATED:
         found: Noise = request.noise
         return found
-    return "shared" if task.trust.shared or task.target.adversary.startswith("server") else "central"
+    return "shared" if task.trust.all_send or task.target.adversary.startswith("server") else "central"
 
 
 def cyclic_cohort(request: Any, clients: int, batch: int | None) -> tuple[Literal["cyclic", "all"], float]:

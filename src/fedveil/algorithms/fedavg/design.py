@@ -255,8 +255,8 @@ class FedAvgRequest:
         if given is not None:
             require(isinstance(given, int | float), "schedule.noise_std", "be one number for fedavg", given)
             share = float(given) if isinstance(given, int | float) else 0.0
-            every = plain.own_draws or (plain.streams and task.trust.shared)
-            senders = task.data.clients if every else 1.0 if plain.streams else plain.cohort
+            every = task.trust.senders(task.data.clients) if plain.streams else plain.cohort
+            senders = task.data.clients if plain.own_draws else every
             shares = task.trust.honest(senders)
             require(shares > 0, "trust", f"leave an honest client of {senders:g} in a round", task.trust)
             return replace(plain, noise_multiplier=share * math.sqrt(shares) / plain.update_norm)

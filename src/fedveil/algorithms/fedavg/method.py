@@ -313,14 +313,13 @@ class FedAvg(Tabled, EveryModelSeen):
         samples = self.rounds * (clients if adversary == "server" or self.streams else 1)
         exact = clients * self.scale + 16 * self.noise_std <= LARGEST_STATE * 2.0**exponent
         distance = 0.0 if exact and not self.noiseless else math.inf
-        if (correlation := self.correlated) is not None and not setup.trust.shared:
-            distance = distance_of(self, correlation, setup, exponent)
         sampled = min(1.0, SAMPLER_DISTANCE * dimension * samples)
         found = Grid(
             exponent=exponent, dimension=dimension, rounds=self.rounds, distance=distance, total_variation=sampled
         )
         if not setup.trust.shared:
-            return found
+            moved = self.correlated
+            return found if moved is None else replace(found, distance=distance_of(self, moved, setup, exponent))
         shares = variation(np.full(self.total, self.noise_std), self.cohorts(setup), setup.trust, found)
         return with_masks(replace(found, total_variation=shares), setup.trust, adversary, self.total)
 
