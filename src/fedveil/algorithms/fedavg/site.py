@@ -113,4 +113,5 @@ class FedAvgSite:
         rows = slice(int(self.held.starts[place]), int(self.held.starts[place + 1]))
         starts = np.zeros(number + 2, dtype=np.int64)
         starts[-1] = rows.stop - rows.start
-        return Held(self.held.features[rows], self.held.targets[rows], self.held.norms[rows], starts)
+        held = self.held
+        return Held(held.features[rows], held.targets[rows], held.norms[rows], starts, held.products)

@@ -168,7 +168,8 @@ def _clipped_rows(changes: Matrix, bound: float, weights: Vector, unit: float) -
     with np.errstate(all="ignore"):
         norms = np.sqrt(np.sum(changes * changes, axis=1))
         factors = weights * bound / np.maximum(norms, bound) * _INSIDE
-        steps = np.trunc(changes * (factors / unit)[:, None])
+        steps = changes * (factors / unit)[:, None]
+        np.trunc(steps, out=steps)
     steps[~np.isfinite(norms)] = 0.0
     return steps, norms
 
