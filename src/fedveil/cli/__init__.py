@@ -15,8 +15,7 @@ import typer
 
 from fedveil.cli import show
 from fedveil.cli.parsing import App, usage_of
-from fedveil.errors import FedveilError, why
-from fedveil.run.system import Interrupted
+from fedveil.errors import FedveilError, Interrupted, why
 from fedveil.version import __version__
 
 _INTERRUPTED = 130  # exit code of typer for Ctrl-C
