@@ -190,6 +190,9 @@ class Study:
             require(
                 apart, "tune.score", "be public for clients and another source of held-out records", "private", hint
             )
+            hint = "Records held out of clients that fedveil deals count as one client, and the noise hides it."
+            named = self.split.natural
+            require(named, "tune.score", "be public for clients that the data do not name", "private", hint)
         return tuned(self.tune, self.target, design)
 
     def _designed(self, task: Task, test_records: int, test_public: bool) -> Planned:
