@@ -281,6 +281,7 @@ def test_an_adversarial_pair_is_charged_for_every_model(folder: Path, tmp_path: 
         ({"algorithm": {"kind": "hidden"}}, r"algorithm\.kind must be dpsgd for an adversarial pair, got 'hidden'"),
         ({"algorithm": {"kind": "dpsgd"}}, r"algorithm\.optimizer must be adam for an adversarial pair"),
         ({"clients": {"kind": "equal", "count": 2}}, r"\[clients\] must be one for an adversarial pair, got 2"),
+        ({"trust": {"server": "trusted"}}, r"\[trust\] must|trust\."),
     ],
 )
 def test_a_pair_is_refused_where_its_answer_has_no_place(
