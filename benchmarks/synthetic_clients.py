@@ -102,7 +102,7 @@ def run() -> list[Row]:
     few = f"; {without} clients have too few records for a generator of their own" if without else ""
     return [
         Row("20 skewed clients: masks give other bits than a trusted server", 0.0, 0.0 if same else 1.0),
-        Row("20 skewed clients behind masks over pooled records", 1.02, mean["masked"] / mean["pooled"], told["masked"]),
+        Row("20 skewed clients behind masks over pooled", 1.02, mean["masked"] / mean["pooled"], told["masked"]),
         Row("pooled: mean distance of all pairs", 1.0, mean["pooled"], told["pooled"]),
-        Row("20 skewed clients over their own generators together", 1.0, mean["masked"] / mean["own"], told["own"] + few),
+        Row("20 skewed clients over their own generators", 1.0, mean["masked"] / mean["own"], told["own"] + few),
     ]

@@ -10,9 +10,10 @@ from typing import Annotated, Any, get_args
 import typer
 
 from fedveil.certificate.certify import certify
+from fedveil.certificate.synthesis import certify_synthesis, holds_generator
 from fedveil.checks import require
-from fedveil.cli.show import Json, rounded_up, show
-from fedveil.evaluate.words import fact_rows as evaluation_facts
+from fedveil.cli.plan_page import page
+from fedveil.cli.show import Json, show
 from fedveil.federation.deploy.files import read_holder, read_peers, read_site
 from fedveil.federation.flower.network import Link
 from fedveil.federation.flower.node import run_node
@@ -22,12 +23,9 @@ from fedveil.federation.site.record import World
 from fedveil.federation.site.socket import listening, serve
 from fedveil.federation.site.upkeep import clear_records
 from fedveil.files import owners_folder
-from fedveil.guarantee import Neighbours, Unit, finite_or_none
+from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Ledger
-from fedveil.ledger.costs import cost_of
-from fedveil.plan import Plan
 from fedveil.prepare.notes import notes_for_rows
-from fedveil.prepare.words import fact_rows
 from fedveil.promises import ADVERSARIES
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.version import __version__
@@ -125,43 +123,10 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def page(plan: Plan) -> str:
-    """Return the page that the operator sees before the first update: what will run, what it promises and costs."""
-    data, target = plan.data, plan.target
-    facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(plan.setup))
-    trust = plan.trust
-    apart = ", a third party holds the key" if trust.key_holder == "third-party" else ""
-    lines = [
-        f"plan {plan.hash}",
-        f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
-        f"  its model is made here by {plan.model.module}" if plan.model.module else "",
-        f"  {data.records} records of {data.clients} clients",
-        *_measured(plan),
-        f"  {plan.method.kind}: {facts}",
-        f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders{apart}"
-        if plan.method.served
-        else "",
-        f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:",
-    ]
-    for adversary in ADVERSARIES:
-        epsilon = cost_of(plan, adversary).epsilon
-        value = "nothing is promised" if finite_or_none(epsilon) is None else f"epsilon {rounded_up(epsilon)}"
-        lines.append(f"    {adversary}: {value}")
-    lines += [f"  warning: {warning}" for warning in plan.warnings]
-    lines.append("  accept it with: --accept " + plan.hash)
-    return "\n".join(line for line in lines if line)
-
-
-def _measured(plan: Plan) -> list[str]:
-    """What the plan measures of the site's columns before training, and of its records after it, if it does."""
-    rows = [] if plan.preparation is None else [fact_rows(plan.preparation, plan.target)]
-    rows += [] if plan.evaluation is None else [evaluation_facts(plan.evaluation, plan.target)]
-    return [f"  {'; '.join(f'{name} {value}' for name, value in facts)}" for facts in rows]
-
-
 def _certified(folder: Path) -> None:
     """Write the certificate from the site's own record."""
-    write_atomically(folder / "certificate.json", certify(folder, __version__).text().encode(), mode=PUBLIC)
+    found = certify_synthesis if holds_generator(folder) else certify
+    write_atomically(folder / "certificate.json", found(folder, __version__).text().encode(), mode=PUBLIC)
     say(f"the run has ended; its record: {folder}")
 
 
