@@ -1,6 +1,6 @@
 """A generator of records that are at sites: on a deployment, or as a trial on real processes of this machine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedveil.federation.aggregator.conversation import check_folder
@@ -27,7 +27,7 @@ class How:
     resume: bool = False
     watch: Watch = None
     tell: Tell = silent
-    system: System = System()
+    system: System = field(default_factory=System)
 
 
 def synthesise_on(

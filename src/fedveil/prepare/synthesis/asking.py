@@ -7,7 +7,7 @@ the plan says, and believes nothing else: whatever it is asked, what it answers 
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,7 +136,7 @@ def _stated(tables: Sequence[Counted]) -> tuple[tuple[Clique, float], ...]:
     return tuple((one.columns, float(one.weight)) for one in tables)
 
 
-def _grouped(one: Counted) -> zip[tuple[int, Indices]]:
+def _grouped(one: Counted) -> Iterator[tuple[int, Indices]]:
     return zip(one.columns, one.groups, strict=True)
 
 
