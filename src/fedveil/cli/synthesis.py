@@ -73,6 +73,7 @@ def _as_json(result: SynthesisResult) -> dict[str, Any]:
         "columns": list(found.names),
         "pairs": [[found.names[a], found.names[b]] for a, b in found.pairs],
         "limited": found.limited,
+        "wordless": list(found.wordless),
         "epsilon": promised,
         "delta": result.certificate.plan.target.delta,
     }
@@ -88,6 +89,9 @@ def _tell(result: SynthesisResult) -> None:
     if found.limited:
         told = f"The model has {cells:,} cells; some pairs were left out to keep it in memory (generator.model_cells)."
         out().print(told, soft_wrap=True)
+    for name in found.wordless:
+        told = f"The column {name!r} shows none of its words: no word is frequent enough for the noise. Leave it out"
+        out().print(f"{told} (data.ignore), or state its words (data.categories).", soft_wrap=True)
     out().print(f"written: {result.folder / ROWS} ({result.rows:,} rows)", soft_wrap=True)
     out().print(f"page: {result.folder / PAGE}", soft_wrap=True)
     out().print(f"next: fedveil sample {result.folder} --rows N (free)", soft_wrap=True)
