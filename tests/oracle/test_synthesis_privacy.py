@@ -8,11 +8,12 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedveil.audit.game import Seen
+from fedveil.audit.claim import claim_of_alone
+from fedveil.audit.game import Seen, play
 from fedveil.data.preparation import Labels
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Neighbours
-from fedveil.jobs.attack.generator import counts_seen, generator_game
+from fedveil.jobs.attack.generator import Measuring, choices_seen, counts_seen, generator_game
 from fedveil.noise.entropy import Entropy
 from fedveil.prepare.columns import Outline
 from fedveil.prepare.contributions import Sums
@@ -180,18 +181,22 @@ def test_the_audit_finds_nothing_against_a_plan_and_something_against_one_sum_wi
 ) -> None:
     """False alarms have a chance of 1e-6 each: those of the audit itself."""
     plan = stated(neighbours, 2.0, trust)
-    honest = generator_game(plan, 180, Entropy.from_seed(3), choices=40)
-    assert honest[0].verdict == "consistent"
-    assert honest[1].verdict != "broken"
+    claim = claim_of_alone(plan, "final-model")
+
+    def verdict(by: Measuring) -> str:
+        seen = counts_seen(plan, 180, Entropy.from_seed(3), by)
+        return play(*seen, claim, adversary="final-model", delta=1e-5, alarm=1e-6).verdict
+
+    assert verdict(lambda by: by) == "consistent"
     for name in COUNTED:
-        broken = generator_game(
-            plan, 180, Entropy.from_seed(3), choices=40, by=lambda by, name=name: Altered(by, 0.1, (name,))
-        )
-        assert broken[0].verdict == "broken", name
+        assert verdict(lambda by, name=name: Altered(by, 0.03, (name,))) == "broken", name
 
 
 def test_a_choice_of_pairs_without_noise_is_caught() -> None:
     plan = stated("replace-one", 1.0)
-    bare = generator_game(plan, 90, Entropy.from_seed(4), by=lambda by: Altered(by, 1e-3, ("ones", "pairs")))
-    assert bare[1].attack == "distinguishing-game on the choice"
-    assert bare[1].verdict == "broken"
+    honest = generator_game(plan, 90, Entropy.from_seed(4))
+    assert [one.attack for one in honest] == [f"distinguishing-game on the {what}" for what in ("counts", "choice")]
+    assert [one.verdict for one in honest] == ["consistent", "consistent"]
+    seen = choices_seen(plan, 90, Entropy.from_seed(4), lambda by: Altered(by, 1e-3, ("ones", "pairs")))
+    claim = claim_of_alone(plan, "final-model")
+    assert play(*seen, claim, adversary="final-model", delta=1e-5, alarm=1e-6).verdict == "broken"

@@ -216,4 +216,4 @@ def choices_seen(
             chosen = [one.columns for one in counted.tables] if planned.name == "cliques" else []
             side.append([float(pair in chosen) for pair in ((0, 1), (0, 2), (1, 2))])
     first, second = (np.array(side) for side in sides)
-    return Seen(first, first), Seen(second, second)
+    return Seen(first[:, :0], first), Seen(second[:, :0], second)
