@@ -20,7 +20,7 @@ from fedveil.prepare.contributions import Sums
 from fedveil.prepare.measure import Measurer
 from fedveil.prepare.statement import COUNTED, STEPS, Measurement
 from fedveil.prepare.synthesis.budget import synthesis_plan
-from fedveil.prepare.synthesis.counts import Counted, TableCounts
+from fedveil.prepare.synthesis.counts import Counted, table_counts
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.promises import ADVERSARIES
@@ -83,7 +83,7 @@ def test_one_record_moves_the_counts_by_no_more_than_is_stated(weights: tuple[fl
     groups = (np.array([0, 1, 1]), np.array([0, 1]), np.array([0, 1]))
     pairs = ((0, 1), (0, 2), (1, 2))
     tables = [Counted(pair, tuple(groups[c] for c in pair), w) for pair, w in zip(pairs, weights, strict=True)]
-    add_up = TableCounts(codes, tables)
+    add_up = table_counts(codes, tables)
     rows = [add_up(np.array([row])).astype(object) for row in range(len(codes))]
     norm = sum(int(weight * STEPS) ** 2 for weight in weights)
     for first in rows:
@@ -100,7 +100,7 @@ def guessed_right(noise: float, stated: Measurement, seed: int) -> float:
     """How often the best guess is right: whether a record is there, by the noisy counts along its contribution."""
     given = Measurement(name=stated.name, size=stated.size, bound=stated.bound, noise=noise)
     tables = [Counted((column,), (np.arange(CELLS),)) for column in range(2)]
-    alone = TableCounts(np.array([[1, 2]]), tables)(np.arange(1))
+    alone = table_counts(np.array([[1, 2]]), tables)(np.arange(1))
 
     def repeated(there: bool) -> Sums:
         return lambda rows: np.tile(alone * there, GAMES)

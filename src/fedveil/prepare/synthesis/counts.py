@@ -69,6 +69,11 @@ class TableCounts:
         return np.concatenate(found)
 
 
+def table_counts(codes: Indices, tables: Sequence[Counted]) -> TableCounts:
+    """Return what records add to these tables; ``codes``: a row a record, a column a column of the data."""
+    return TableCounts(codes, tables)
+
+
 def tables_of(sums: Vector, tables: Sequence[Counted]) -> list[Vector]:
     """Return the counts of each table, in records, from the sums that :class:`TableCounts` adds up."""
     found, start = [], 0

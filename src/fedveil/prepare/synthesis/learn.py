@@ -12,7 +12,7 @@ from fedveil.prepare.ranges import Range
 from fedveil.prepare.statement import Measurement, Preparation
 from fedveil.prepare.synthesis.budget import MEASURED_CELLS, most_pairs
 from fedveil.prepare.synthesis.cells import Cells, NumberCells, WordCells
-from fedveil.prepare.synthesis.counts import Counted, TableCounts, check_norm, tables_of
+from fedveil.prepare.synthesis.counts import Counted, check_norm, table_counts, tables_of
 from fedveil.prepare.synthesis.fit import Marginal, fitted
 from fedveil.prepare.synthesis.generator import Generator
 from fedveil.prepare.synthesis.junction import Clique, cells_of, junction_tree
@@ -30,7 +30,7 @@ def learned_generator(
     name: str, planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
 ) -> Generator:
     """Measure all that is planned, and return the generator. ``units``: how many contribute to a sum."""
-    cells = cells_in(planned, request, table, units, by)
+    cells = _cells(planned, request, table, units, by)
     codes = table.codes(cells)
     shares, merged = _ones(planned["ones"], request, cells, codes, units, by)
     groups = tuple(groups for _, groups in merged)
@@ -66,10 +66,10 @@ def learned_generator(
     )
 
 
-def cells_in(
+def _cells(
     planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
 ) -> tuple[Cells, ...]:
-    """Return the cells of every column, the target last; ranges and words that are not stated are measured."""
+    """The cells of every column, the target last."""
     outline, labels = table.outline, table.labels
     ranges, _ = ranges_in(planned, outline, table.columns, by, units)
     words, _ = categories_in(planned, outline, table.columns, by, units)
@@ -162,5 +162,12 @@ def _cliques(
 def _measured(planned: Measurement, tables: Sequence[Counted], codes: Indices, by: Measures) -> list[Vector]:
     """The noisy counts of these tables; refused if a record would add more to them than is planned."""
     check_norm(tables, planned)
-    sums = by.noisy_sum(planned, TableCounts(codes, tables), sum(one.size for one in tables))
+    sums = by.noisy_sum(planned, table_counts(codes, tables), sum(one.size for one in tables))
     return tables_of(sums, tables)
+
+
+def cells_in(
+    planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
+) -> tuple[Cells, ...]:
+    """Return the cells of every column, the target last: what the first sums of :func:`learned_generator` settle."""
+    return _cells(planned, request, table, units, by)
