@@ -12,7 +12,6 @@ from fedveil.data.records import DataShape
 from fedveil.federation.agreements.carried import Carried
 from fedveil.ledger.costs import read_charged, written
 from fedveil.plan import Plan
-from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.tables import read_tables
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
@@ -53,9 +52,7 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Carried:
 
 def carried_by_sites(plan: Carried) -> bool:
     """Return whether sites can carry out the plan: each adds its clients' noise, or there is no server at all."""
-    if isinstance(plan, SynthesisPlan):
-        return plan.trust.shared
-    return plan.trust.shared or acts_of(plan.method.kind).relay is not None
+    return plan.trust.shared or (isinstance(plan, Plan) and acts_of(plan.method.kind).relay is not None)
 
 
 def _check_code(model: Any, modules: Collection[str]) -> None:
