@@ -88,9 +88,7 @@ class Question:
         require(known and once and self.tables != (), _WHAT, "name tables of columns that are there", len(self.tables))
         room = all(0 < weight <= planned.bound for _, weight in self.tables)
         require(room, _WHAT, f"give weights above 0 and up to {planned.bound:g}", len(self.tables))
-        size = 0
-        for one in self.counted:
-            size += math.prod(one.shape)
+        size = sum(math.prod(one.shape) for one in self.counted)
         require(size <= planned.size, _WHAT, f"count at most {planned.size} cells", size)
         check_norm(self.counted, planned)
 
