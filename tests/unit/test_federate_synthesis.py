@@ -9,6 +9,8 @@ import pytest
 
 from fedveil.certificate.certify import differences
 from fedveil.certificate.synthesis import certify_synthesis
+from fedveil.cli.plan_page import page
+from fedveil.cli.show import rounded_up
 from fedveil.errors import BadValue, TooFewSurvivors
 from fedveil.federation.aggregator.consortium import consortium
 from fedveil.federation.aggregator.described import Described, described_by
@@ -295,6 +297,13 @@ class TestQuestions:
             assert self.asked(shops, 2, text, number) == ("refused", "wrong-question"), text
         assert self.asked(shops, 4, question.text(), 50) == ("refused", "no-such-round")
         assert self.asked(shops, 2, replace(pairs, tables=(one,) * 6).text(), 51)[0] == "update"
+
+    def test_the_operator_reads_what_is_measured_and_what_it_costs(self, shops: Shops) -> None:
+        shown = page(shops.plan())
+        assert "trial: a generator of synthetic rows, of 4 columns" in shown
+        assert "chosen pairs finely (noise " in shown
+        assert f"final-model: epsilon {rounded_up(shops.plan().promise('final-model').epsilon)}" in shown
+        assert shown.endswith(f"--accept {shops.plan().hash}")
 
     def test_a_question_reads_back(self, question: Question) -> None:
         assert Question.read(question.text()).text() == question.text()

@@ -10,6 +10,14 @@ from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.prepare.words import fact_rows
 from fedveil.promises import ADVERSARIES
 
+_COUNTED = {
+    "ranges": "ranges of columns",
+    "categories": "frequent words",
+    "ones": "single columns",
+    "pairs": "all pairs of columns coarsely",
+    "cliques": "chosen pairs finely",
+}
+
 
 def page(plan: Carried) -> str:
     """Return the page of a proposed plan."""
@@ -44,7 +52,7 @@ def _trained(plan: Plan, shape: str, server: str) -> list[str]:
 def _counted(plan: SynthesisPlan, shape: str, server: str) -> list[str]:
     """What is measured for a generator."""
     measured = "; ".join(
-        f"{one.name} (noise {one.noise * one.bound:.4g} on a count)" for one in plan.preparation.measurements
+        f"{_COUNTED[one.name]} (noise {one.noise * one.bound:.4g} on a count)" for one in plan.preparation.measurements
     )
     return [
         f"  {plan.name}: a generator of synthetic rows, of {plan.data.features} columns",
