@@ -377,5 +377,8 @@ def test_what_sites_cannot_do_is_one_sentence(tmp_path: Path) -> None:
     alone = replace(shops.study, trust=CENTRAL)
     with pytest.raises(BadValue, match=r"The study must say whom the sites trust.*Add a \[trust\] table"):
         planned_at_sites(alone, shops.request, members, described_by({"north": north.site.data.description()}))
+    many = replace(shops.study, trust=replace(shops.study.trust, server="secure-aggregation", together=10**5))
+    with pytest.raises(BadValue, match=r"A sum of the generator must have at most 16777216 numbers across sites"):
+        planned_at_sites(many, shops.request, members, described_by({"north": north.site.data.description()}))
     with pytest.raises(BadValue, match=r"study\.seed must be left out for a generator"):
         shops.trial.generate(replace(shops.study, seed=1), shops.request)

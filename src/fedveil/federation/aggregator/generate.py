@@ -33,9 +33,13 @@ def check_counted(plan: SynthesisPlan) -> None:
     """Refuse a generator that sites cannot make together."""
     hint = "Add a [trust] table to the study: every site adds its own share of the noise."
     require(carried_by_sites(plan), "The study", "say whom the sites trust", None, hint)
-    most, largest = ENVELOPE // 16, max(one.size for one in plan.preparation.measurements)
-    hint = "Leave columns out (data.ignore), or take a smaller generator.coarse."
-    require(largest <= most, "A sum of the generator", f"have at most {most} numbers across sites", largest, hint)
+    largest = max(one.size for one in plan.preparation.measurements)
+    # Behind masks and encrypted, a site sends the numbers of each of its clients; an encrypted number takes up to 65 bytes.
+    each = {"trusted": 1, "secure-aggregation": plan.trust.hand, "homomorphic": 8 * plan.trust.hand}[plan.trust.server]
+    most = ENVELOPE // 16
+    rule = f"have at most {most} numbers across sites, of all clients of a site together where it is hidden"
+    hint = "Leave columns out (data.ignore), take a smaller generator.coarse, or fewer clients at a site."
+    require(largest * each <= most, "A sum of the generator", rule, largest * each, hint)
 
 
 def planned_at_sites(
