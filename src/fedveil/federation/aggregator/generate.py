@@ -34,7 +34,7 @@ def check_counted(plan: SynthesisPlan) -> None:
     hint = "Add a [trust] table to the study: every site adds its own share of the noise."
     require(carried_by_sites(plan), "The study", "say whom the sites trust", None, hint)
     largest = max(one.size for one in plan.preparation.measurements)
-    # Behind masks and encrypted, a site sends the numbers of each of its clients; an encrypted number takes up to 65 bytes.
+    # Behind masks and encrypted, a site sends the numbers of each of its clients; an encrypted one has up to 65 bytes.
     each = {"trusted": 1, "secure-aggregation": plan.trust.hand, "homomorphic": 8 * plan.trust.hand}[plan.trust.server]
     most = ENVELOPE // 16
     rule = f"have at most {most} numbers across sites, of all clients of a site together where it is hidden"
