@@ -41,7 +41,7 @@ def _check_pair(method: DpSgd, task: Task) -> None:
     """Refuse an adversarial pair where its answer would be added up with others' or a step could be of any length."""
     hint = 'Several holders of one pair are not there yet: [clients] kind = "equal", count = 1.'
     require(task.data.clients == 1, "[clients]", "be one for an adversarial pair", task.data.clients, hint)
-    require(not task.trust.shared, "[trust]", "be left out with an adversarial pair", task.trust.server)
+    require(not task.trust.tables(), "[trust]", "be left out with an adversarial pair", task.trust.server)
     hint = "Its steps have a length whatever the judge says."
     adam = method.optimiser.kind == "adam"
     require(adam, "algorithm.optimizer", "be adam for an adversarial pair", method.optimiser.kind, hint)
