@@ -51,6 +51,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["--rows", 5, "--sites", 3],
             "[prepare] must find every category stated with [trust]",
         ),
+        (
+            f"{HEAD}{SCALE}{PRIVACY}[generator]\nkind = 'torch'\n",
+            ["--rows", 5, "--sites", 3],
+            "generator.kind must be marginals here, got 'torch'. A torch generator is trained in one process.",
+        ),
         (HEAD + PRIVACY, ["--rows", 5, "--sites", 3, "--on", "x"], "--sites must be left out with --on"),
         (HEAD + PRIVACY, ["--rows", 5, "--on", "x"], "The study must leave [data] and [clients] out"),
     ],

@@ -24,7 +24,7 @@ def page(plan: Carried) -> str:
     data, target, trust = plan.data, plan.target, plan.trust
     apart = ", a third party holds the key" if trust.key_holder == "third-party" else ""
     server = f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders{apart}"
-    of, shape = f"plan {plan.hash}", f"  {data.records} records of {data.clients} clients"
+    of, shape = f"plan {plan.hash}", f"  {data.records} records of {data.holders}"
     lines = [of, *(_trained(plan, shape, server) if isinstance(plan, Plan) else _counted(plan, shape, server))]
     lines.append(f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:")
     for adversary in ADVERSARIES:
