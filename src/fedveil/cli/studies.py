@@ -301,7 +301,7 @@ def _plan_text(plan: Plan) -> None:
     facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(plan.setup))
     out().print(
         f"{plan.name}: {plan.model.kind}, {plan.dimension} parameters; {data.records} records of "
-        f"{data.clients} clients; {plan.method.kind}: {facts}."
+        f"{data.holders}; {plan.method.kind}: {facts}."
     )
     if plan.preparation is not None:
         cost = "; ".join(f"{name}: {value}" for name, value in preparation_facts(plan.preparation, target))
