@@ -1,8 +1,6 @@
-"""The commands of a site: its guard, which owns the data, and its node, which connects the guard to the link."""
+"""The command of a site's guard, which owns the data."""
 
 import os
-import signal
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -13,10 +11,9 @@ from fedveil.certificate.certify import certify
 from fedveil.certificate.synthesis import certify_synthesis, holds_generator
 from fedveil.checks import require
 from fedveil.cli.plan_page import page
+from fedveil.cli.serving import say, until_signalled
 from fedveil.cli.show import Json, show
 from fedveil.federation.deploy.files import read_holder, read_peers, read_site
-from fedveil.federation.flower.network import Link
-from fedveil.federation.flower.node import run_node
 from fedveil.federation.site.data import SiteData, read_site_data
 from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.record import World
@@ -90,39 +87,6 @@ def site(
     show({"site": identity.name, "stopped": True}, as_json, lambda: None)
 
 
-def node(
-    superlink: Annotated[str, typer.Option("--superlink", help="HOST:PORT of the link.")],
-    key: Annotated[Path, typer.Option("--key", help="The site's node.key.")],
-    socket: Annotated[Path, typer.Option("--socket", help="The guard's socket.")],
-    authority: Annotated[Path | None, typer.Option("--authority", help="authority.pem; beside the key.")] = None,
-    patience: Annotated[float, typer.Option("--patience", help="Seconds to try to get in.")] = 90.0,
-    as_json: Json = False,
-) -> None:
-    """Connect a site to the link: carries sealed envelopes to the guard and back, and runs no uploaded code."""
-    host, _, port = superlink.rpartition(":")
-    require(bool(host) and port.isdigit(), "--superlink", "be HOST:PORT", superlink)
-    link = Link(name="link", host=host, port=int(port), authority=authority or key.parent / "authority.pem")
-    for path in (key, link.authority):
-        require(path.exists(), "The node", f"find {path.name}", str(path))
-    stopped = until_signalled()
-    run_node(link, key, socket.absolute(), patience, lambda: bool(stopped), say)
-    show({"stopped": True}, as_json, lambda: None)
-
-
-def until_signalled() -> list[int]:
-    """Return a list that gets an entry when this process is asked to stop."""
-    stopped: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signum, _: stopped.append(signum))
-    return stopped
-
-
-def say(text: str) -> None:
-    """Tell the operator, on standard error; standard output is for results."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
-
-
 def _certified(folder: Path) -> None:
     """Write the certificate from the site's own record."""
     found = certify_synthesis if holds_generator(folder) else certify
@@ -153,6 +117,5 @@ def _cap(text: str) -> tuple[Any, float, float]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands to the application."""
+    """Add this command to the application."""
     app.command(epilog="Example: fedveil site --data data.toml --key site/identity.key --records records")(site)
-    app.command(epilog="Example: fedveil node --superlink HOST:9092 --key node.key --socket guard.sock")(node)
