@@ -42,6 +42,7 @@ BY_THE_CLOCK: dict[str, dict[str, Any]] = {
     "in step": {**_ADAM, "average": 0.9},
     "slow and lossy": {**_ADAM, **_SLOW, "average": 0.9, "max_lag": 3},
     "asked in turn": {"speeds": [1.0, 0.7, 1.6], "delay": 0.2, "participants": 2, "max_deviation": 0.5},
+    "own budgets": {"own_epsilon": [2.0, 3.0, 3.9], "speeds": [1.0, 0.7, 1.6]},
     "steps by window": {"window_steps": [1.0, 0.5], "window": 2.0, "clip": "adaptive"},
     "correlated": {**_CORRELATED, "sampling": "cyclic", "rate": 0.25, "speeds": [1.0, 0.7, 1.6]},
 }
