@@ -3,11 +3,15 @@
 DP-SGD with Poisson batches, delta 1e-5, zero-out neighbours; MNIST at epsilon 1.19 and 3, Fashion-MNIST (Debian's
 package dataset-fashion-mnist) at epsilon 3, where Opacus' own run is the bar, less a point for its luck. The settings
 are large batches with a step that falls linearly to zero, as the literature recommends for small epsilons (De et al.,
-Unlocking High-Accuracy Differentially Private Image Classification through Scale); the step, 2, was
-chosen among 1 and 2 (and 2 with a clip of .3) on a tenth of MNIST's training records at epsilon 1.19, not on the test
-records. Opacus is trained once for each row with the same batch, passes and steps, and the noise that it finds
-for the same epsilon. Without Opacus, PyTorch or the data there are no rows; all rows together take about an hour on one
-thread.
+Unlocking High-Accuracy Differentially Private Image Classification through Scale). No test records were used to choose
+them. For epsilon 1.19 the step, 2, was chosen among 1 and 2 on a tenth of MNIST's training records; for epsilon 3, 8
+was chosen among 4 and 8 in 6 passes over the first 50,000 training records, scored on the last 10,000 (95.7% and 96.4%;
+a clip of .1 with a step of 40 gave 95.7% too), and 12 passes because more are better. Fashion-MNIST takes MNIST's.
+
+Opacus trains with the same batch, passes and steps, and the noise that it finds for the same epsilon, a round after
+each of ours, and both are timed by the processor's clock: for ``timed`` passes, which are all on Fashion-MNIST, where
+its accuracy is wanted. Without Opacus, PyTorch or the data there are no rows; all rows together take about half an hour
+on one thread of an idle machine.
 """
 
 import importlib
@@ -57,8 +61,8 @@ class Settings:
 
 ROWS = (
     Settings("mnist", 1.19, 94.6),
-    Settings("mnist", 3.0, 96.8),
-    Settings("fashion-mnist", 3.0, None, timed=15),
+    Settings("mnist", 3.0, 96.8, passes=12, step=8.0),
+    Settings("fashion-mnist", 3.0, None, passes=12, step=8.0, timed=12),
 )
 _SPREAD = 255 / 78.6  # MNIST's published standard deviation: the data room has taken the mean off
 
