@@ -224,7 +224,7 @@ class TestProgress:
 
     def wait_for(self, terminal: Terminal, words: str) -> None:
         """Words appear when the spinner turns next, several times a second."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while words not in terminal.text:
             assert time.monotonic() < until, terminal.text
             time.sleep(0.01)

@@ -9,7 +9,7 @@ import numpy as np
 from fedveil.errors import BadValue
 from fedveil.model.torch_blocks import Blocks
 from fedveil.model.torch_criteria import criterion_of, outputs_of
-from fedveil.model.torch_library import device, torch
+from fedveil.model.torch_library import device, right_threads, torch
 from fedveil.model.torch_module import make_module, probe
 from fedveil.model.torch_records import Records, parts
 from fedveil.model.torch_stack import Stack, layers_of
@@ -24,7 +24,8 @@ class Engine:
 
     def __init__(self, module: str, criterion: str, classes: int, precision: str, features: int) -> None:
         self.classes, self.dtype, self.device = classes, getattr(torch, precision), device()
-        self.module, self.criterion = make_module(module, precision), criterion_of(criterion)
+        known = {"features": features, "classes": classes}
+        self.module, self.criterion = make_module(module, precision, known), criterion_of(criterion)
         free = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.names = tuple(name for name, _ in free)
         self.shapes = [value.shape for _, value in free]
@@ -83,6 +84,12 @@ class Engine:
 
         With a grain each record's part is cut to it alone, and is the same to the bit in any company.
         """
+        with right_threads(self.start.size):
+            return self._gradient(w, X, y, clip, weights, grain)
+
+    def _gradient(
+        self, w: Vector, X: Vector, y: Vector, clip: float, weights: Vector | None, grain: float | None
+    ) -> tuple[Vector, int]:
         known = self._known(y) & np.isfinite(X).all(axis=1)
         shares = known.astype(np.float64) if weights is None else np.where(known, weights, 0.0)
         if not known.all():  # rows keep their places, so the data do not decide which rows are computed together
@@ -121,7 +128,7 @@ class Engine:
 
     def _forward(self, w: Vector, X: Vector) -> list[tuple[slice, Any]]:
         values, rows = dict(zip(self.names, self._values(w), strict=True)), self._tensor(X)
-        with torch.no_grad():
+        with torch.no_grad(), right_threads(self.start.size):
             done = [
                 (part, torch.func.functional_call(self.module, values, (rows[part],)))
                 for part in parts(X.shape[0], _AT_ONCE)

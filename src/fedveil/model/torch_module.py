@@ -4,7 +4,9 @@ The module runs in evaluation mode, in the stated precision, from starting param
 same every time (torch's seed is 0 while it is made).
 """
 
+import inspect
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedveil.checks import require
@@ -13,17 +15,18 @@ from fedveil.importing import current_folder, named
 from fedveil.model.torch_library import device, need_torch, torch
 
 
-def make_module(text: str, precision: str) -> Any:
-    """Return the checked module, in evaluation mode."""
+def make_module(text: str, precision: str, known: Mapping[str, int]) -> Any:
+    """Return the checked module, in evaluation mode. ``known``: numbers that its function may ask for by name."""
     need_torch()
     make = named(text, "model.module")
     with torch.random.fork_rng(devices=[]), current_folder():
         torch.manual_seed(0)
         try:
-            module = make()
+            module = make(**_asked(make, known))
         except Exception as error:  # a user's function may fail in any way
             reason = f"{type(error).__name__}: {error}"
-            raise BadValue(f"model.module must be made without arguments, and that failed: {reason}.") from error
+            rule = f"be made without arguments, or from {' and '.join(known)} alone"
+            raise BadValue(f"model.module must {rule}, and that failed: {reason}.") from error
     right = isinstance(module, torch.nn.Module)
     require(right, "model.module", "be a function that returns a torch.nn.Module", type(module).__name__)
     _check_parts(module)
@@ -32,6 +35,15 @@ def make_module(text: str, precision: str) -> Any:
         if getattr(part, "inplace", False) is True:
             part.inplace = False  # the same function, but gradients need the unchanged input
     return module.to(device=device(), dtype=getattr(torch, precision)).eval()
+
+
+def _asked(make: Callable[..., Any], known: Mapping[str, int]) -> dict[str, int]:
+    """Return the known numbers that the function cannot do without; arguments that have a value already keep it."""
+    try:
+        wanted = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # a class or object that does not tell its arguments
+        return {}
+    return {one.name: known[one.name] for one in wanted if one.name in known and one.default is one.empty}
 
 
 def _check_parts(module: Any) -> None:

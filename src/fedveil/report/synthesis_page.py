@@ -62,7 +62,7 @@ def _columns(generator: Generator) -> Markup:
     for place, cells in enumerate(generator.columns):
         held = added(generator.shares[place], generator.groups[place])
         if isinstance(cells, NumberCells):
-            what = f"{cells.range.low:g} to {cells.range.high:g}"
+            what = " to ".join(f"{end:g}" for end in cells.range.ends)
         else:
             listed = [f"{cells.words[c]} {s:.0%}" for c, s in _strongest(generator.shares[place][: len(cells.words)])]
             what = ", ".join(listed)
