@@ -138,6 +138,17 @@ class Client:
             if self.adaptive.rate is None:
                 self.belief = memory[row_length(self.optimiser, self.plan.dimension) : -1].copy()
 
+    def resume(self, memory: Vector, done: int) -> None:
+        """Go on after ``done`` rounds: remember what :attr:`memory` was then, and count again who took part in them.
+
+        Batches and noise are functions of the key and the round; correlated noise draws its earlier rounds again.
+        """
+        if done > 0:
+            self._enter(done - 1)
+        self.remember(memory)
+        for turn in range(done if self._attendance is not None else 0):
+            self._batch(turn)
+
     def update(self, model: Vector, turn: int) -> Vector:
         """Return what the client subtracts from its model and sends in this round.
 
