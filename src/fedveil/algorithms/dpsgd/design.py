@@ -360,7 +360,7 @@ class DpSgdRequest:
 
     def _steps(self, task: Task, client: int, settings: ClientSettings, correlation: Rows | None = None) -> Numbers:
         """Return the given steps, or steps that fall linearly from as much as smoothness and noise allow."""
-        given = _of(self.steps, client) if self.steps is not None else task.schedule.step_size
+        given = task.schedule.step_size if (own := _of(self.steps, client)) is None else own
         if given is not None:
             return shaped(given, settings.rounds, self.step_decay, self.warm_up)
         hint = "Adam's steps have the length that is stated, whatever the gradients are; 0.001 to 0.01 is usual."
