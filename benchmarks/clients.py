@@ -32,8 +32,8 @@ SHAPES: tuple[tuple[str, int, int, Loss, int, int, float], ...] = (
     ("logistic, 33 records, 124 features", 33, 124, Logistic(), 0, 1, 0.3),
     ("logistic, 33 records, 124 features, batches of 10", 33, 124, Logistic(), 10, 1, 0.3),
     ("softmax, 60 records, 65 features", 60, 65, Softmax(classes=10), 0, 1, 0.35),
-    ("softmax, 60 records, 785 features", 60, 785, Softmax(classes=10), 0, 1, 0.8),
-    ("softmax, 60 records, 785 features, 5 epochs", 60, 785, Softmax(classes=10), 0, 5, 0.4),
+    ("softmax, 60 records, 785 features", 60, 785, Softmax(classes=10), 0, 1, 1.0),
+    ("softmax, 60 records, 785 features, 5 epochs", 60, 785, Softmax(classes=10), 0, 5, 0.5),
     ("softmax, 60 records, 785 features, 20 epochs", 60, 785, Softmax(classes=10), 0, 20, 0.3),
 )
 

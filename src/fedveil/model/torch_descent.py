@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedveil.errors import BadValue
+from fedveil.model.torch_criteria import losses_of
 from fedveil.model.torch_library import right_threads, torch
 from fedveil.values import Vector
 
@@ -56,8 +57,7 @@ def plain_total(engine: "Engine", w: Vector, X: Vector, y: Vector, weights: Vect
             part = slice(first, first + _AT_ONCE)
             named = dict(zip(engine.names, values, strict=True))
             try:
-                found = torch.func.functional_call(engine.module, named, (rows[part],))
-                losses = engine.criterion(found.reshape(found.shape[0], -1), targets[part])
+                losses = losses_of(engine.module, named, engine.criterion, rows[part], targets[part])
                 slopes = torch.autograd.grad((losses * factors[part]).sum(), values, allow_unused=True)
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]

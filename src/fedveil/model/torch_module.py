@@ -78,32 +78,36 @@ def probe(module: Any, criterion: Any, rows: Any, targets: Any, outputs: int | N
 
     Random, mixing or changing modules, odd shapes.
     """
-    found = _outputs(module, rows)
+    own = criterion is None
+    call = module if own else lambda rows, _: module(rows)
+    found = _outputs(call, rows, targets)
     count = rows.shape[0]
     width = found.numel() // count
     right = found.shape[:1] == (count,) and (outputs is None or width == outputs)
     rule = f"give {outputs if outputs is not None else 'its'} numbers for each of {count} rows"
     require(right, "model.module", rule, tuple(found.shape))
-    steady = torch.equal(found, _outputs(module, rows))
+    steady = torch.equal(found, _outputs(call, rows, targets))
     require(steady, "model.module", "be a function of its input", "two results for one input", "Is it random?")
-    each = [_outputs(module, rows[i : i + 1]) for i in range(count)]
+    each = [_outputs(call, rows[i : i + 1], targets[i : i + 1]) for i in range(count)]
     shapes = sorted({tuple(one.shape) for one in each} - {(1, width)})
     require(not shapes, "model.module", f"keep the shape (1, {width}) for one row", shapes)
     alone = torch.cat(each)
     hint = "A record's result must not depend on the others in its batch: normalise by group or layer."
     require(_close(found, alone), "model.module", "treat each record by itself", "a result that mixes records", hint)
+    _check_buffers(module, lambda: _outputs(call, rows, targets))
+    if own:
+        return
     losses = criterion(found, targets)
     right = tuple(losses.shape) == (count,)
     require(right, "model.criterion", "give one number for each record", tuple(losses.shape))
     apart = torch.cat([criterion(found[i : i + 1], targets[i : i + 1]) for i in range(count)])
     require(_close(losses, apart), "model.criterion", "treat each record by itself", "a loss that mixes records")
-    _check_buffers(module, rows)
 
 
-def _outputs(module: Any, rows: Any) -> Any:
+def _outputs(call: Any, rows: Any, targets: Any) -> Any:
     try:
         with torch.no_grad():
-            found = module(rows)
+            found = call(rows, targets)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         shape = tuple(rows.shape)
         raise BadValue(f"model.module must take rows of shape {shape}: {str(error).splitlines()[0]}") from error
@@ -119,11 +123,11 @@ def _close(one: Any, other: Any) -> bool:
     return one.shape == other.shape and float((one - other).detach().abs().max()) <= error * size
 
 
-def _check_buffers(module: Any, rows: Any) -> None:
+def _check_buffers(module: Any, run: Callable[[], Any]) -> None:
     before = {name: value.clone() for name, value in module.named_buffers()}
     module.train()
     try:
-        _outputs(module, rows)
+        run()
     finally:
         module.eval()
     after = dict(module.named_buffers())

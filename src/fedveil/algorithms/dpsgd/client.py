@@ -15,6 +15,7 @@ from fedveil.algorithms.correlation import Attendance, Correlation
 from fedveil.algorithms.dpsgd.batch import Sampler
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings
 from fedveil.algorithms.dpsgd.compress import compressed
+from fedveil.algorithms.dpsgd.deep import answered
 from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.algorithms.optimiser import (
     Optimiser,
@@ -157,7 +158,7 @@ class Client:
         """
         self._enter(turn)
         shorter = self.method.shorter(self.index, self.clip)
-        pull = self.release(model, turn) + self.plan.model.l2 * model
+        pull = answered(self.plan, model, self.release(model, turn), turn) + self.plan.model.l2 * model
         self.state = advance(self.optimiser, self.state, pull if shorter == 1.0 else shorter * pull)
         toward = decayed(self.optimiser, heading(self.optimiser, self.state), model + self._start)
         step = self.settings.step(turn - self._first) * toward
