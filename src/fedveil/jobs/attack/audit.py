@@ -196,7 +196,8 @@ def _records(plan: Plan, study: Wanted | None, data: Given) -> Records:
         require(same, "data.public", f"be {plan.training_public} as in the run", found.training_public, hint)
     shape, count = records.shape, getattr(plan, "canaries", None)
     if count is not None:
-        slots = Canaries(count=count, neighbours=plan.target.neighbours, unit=plan.target.unit)
+        columns = plan.real_features < plan.data.features
+        slots = Canaries(count=count, neighbours=plan.target.neighbours, unit=plan.target.unit, columns=columns)
         shape = slots.blank(records).shape
     require(shape == plan.data, "The study's records", f"be those of the run, {plan.data}", shape)
     return records
