@@ -100,9 +100,7 @@ class Study:
         if self.canaries is None:
             return None
         linear = self.model.kind != "torch"
-        return Canaries(
-            count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit, columns=linear
-        )
+        return Canaries(count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit, columns=linear)
 
     @property
     def places(self) -> Places | None:

@@ -69,9 +69,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["cyclic", "classes", "clients"])
-def test_linear_models_under_correlated_noise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
-) -> None:
+def test_linear_models_under_correlated_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
     found = audited(tmp_path / "sound", "logistic", algorithm, "zero-out", 200, 8.0)
     assert (found.kind, found.verdict) == ("lower-bound", "consistent"), found.evidence
     assert found.details["scores_in"] > found.details["scores_out"]

@@ -34,7 +34,7 @@ class Task:
 
     @property
     def canary_parameters(self) -> int:
-        """Number of parameters that canaries alone can move: those of their columns, of which torch models have none."""
+        """Number of parameters that canaries alone can move, those of their columns; torch models have none."""
         return 0 if self.canaries is None or self.model.kind == "torch" else self.model.loss.size(self.canaries)
 
 
