@@ -78,6 +78,13 @@ class NoiseCanMove(Protocol):
 
 
 @runtime_checkable
+class NoisedAtClients(Protocol):
+    """A request of an algorithm in which every client noises its own updates, so that many clients mean much noise."""
+
+    noised_at_clients: bool
+
+
+@runtime_checkable
 class RiskKnownBefore(Protocol):
     """A request whose design takes long, and which knows sooner what risk it will not undercut."""
 

@@ -135,7 +135,7 @@ def page(plan: Plan) -> str:
         f"plan {plan.hash}",
         f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
         f"  its model is made here by {plan.model.module}" if plan.model.module else "",
-        f"  {data.records} records of {data.clients} clients",
+        f"  {data.records} records of {data.holders}",
         *_measured(plan),
         f"  {plan.method.kind}: {facts}",
         f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders{apart}"

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedveil.bundle.generating import DeepGenerator
+from fedveil.certificate.certify import SEES as TRAINED
 from fedveil.certificate.certify import Guarantee
 from fedveil.certificate.synthesis import ROWS, SEES
 from fedveil.cli.show import Json, out, plain_table, rounded_up, show
@@ -37,11 +39,14 @@ def sample_rows(
     rows: Rows,
     file: Annotated[Path | None, typer.Option("--out", help="The CSV file to write; synthetic.csv in DIR.")] = None,
     seed: Seed = None,
+    module: Annotated[
+        str | None, typer.Option("--module", help="Of a torch generator of your own: its function, which is run.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Draw more rows from a generator, free: no record is looked at."""
     with waiting("drawing rows", quiet=as_json):
-        path = sample(folder, rows=rows, out=file, seed=seed)
+        path = sample(folder, rows=rows, out=file, seed=seed, module=module)
     told = {"written": str(path), "rows": rows, "charged": 0}
     show(told, as_json, lambda: out().print(f"written: {path} ({rows:,} rows; nothing was charged)", soft_wrap=True))
 
@@ -55,14 +60,17 @@ def promised_rows(guarantees: Sequence[Guarantee], sees: Mapping[Adversary, str]
 
 
 def _as_json(result: SynthesisResult) -> dict[str, Any]:
-    found = result.generator
-    promised = {one.adversary: finite_or_none(one.answer.epsilon) for one in result.certificate.guarantees}
+    found, epsilons = result.generator, result.certificate.guarantees
+    promised = {one.adversary: finite_or_none(one.answer.epsilon) for one in epsilons}
+    if isinstance(found, DeepGenerator):
+        more: dict[str, Any] = {"columns": list(found.header), "parameters": found.bundle.plan.model.parameters}
+    else:
+        pairs = [[found.names[a], found.names[b]] for a, b in found.pairs]
+        more = {"columns": list(found.names), "pairs": pairs, "limited": found.limited}
     return {
         "written": str(result.folder),
         "rows": result.rows,
-        "columns": list(found.names),
-        "pairs": [[found.names[a], found.names[b]] for a, b in found.pairs],
-        "limited": found.limited,
+        **more,
         "epsilon": promised,
         "delta": result.certificate.plan.target.delta,
     }
@@ -72,12 +80,18 @@ def _tell(result: SynthesisResult) -> None:
     found = result.generator
     target = result.certificate.plan.target
     out().print(f"certificate of a generator: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
-    plain_table(promised_rows(result.certificate.guarantees, SEES))
-    cells = found.model.tree.cells
-    out().print(f"measured: {len(found.names)} columns, and {len(found.pairs)} of their pairs precisely")
-    if found.limited:
-        told = f"The model has {cells:,} cells; some pairs were left out to keep it in memory (generator.model_cells)."
-        out().print(told, soft_wrap=True)
+    sees = TRAINED if isinstance(found, DeepGenerator) else SEES
+    plain_table(promised_rows(result.certificate.guarantees, sees))
+    if isinstance(found, DeepGenerator):
+        plan = found.bundle.plan
+        out().print(
+            f"trained: {plan.model.parameters or 0:,} parameters by {plan.method.kind}, {plan.method.total} rounds"
+        )
+    else:
+        out().print(f"measured: {len(found.names)} columns, and {len(found.pairs)} of their pairs precisely")
+        if found.limited:
+            told = f"The model has {found.model.tree.cells:,} cells; some pairs were left out to keep it in memory "
+            out().print(f"{told}(generator.model_cells).", soft_wrap=True)
     out().print(f"written: {result.folder / ROWS} ({result.rows:,} rows)", soft_wrap=True)
     out().print(f"page: {result.folder / PAGE}", soft_wrap=True)
     out().print(f"next: fedveil sample {result.folder} --rows N (free)", soft_wrap=True)

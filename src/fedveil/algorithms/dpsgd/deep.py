@@ -9,9 +9,11 @@ from fedveil.algorithms.dpsgd.client_settings import DEALT
 from fedveil.algorithms.request import Task
 from fedveil.checks import require
 from fedveil.model.torch import TorchLoss
+from fedveil.values import Vector
 
 if TYPE_CHECKING:
     from fedveil.algorithms.dpsgd.method import DpSgd
+    from fedveil.plan import Plan
 
 
 def check_deep(method: DpSgd) -> None:
@@ -31,3 +33,25 @@ def check_company(method: DpSgd, task: Task) -> None:
     loss = task.model.loss
     if isinstance(loss, TorchLoss) and method.apart(loss.kind):
         loss.check_company(task.data.features)
+    if isinstance(loss, TorchLoss) and loss.answers(task.data.features):
+        _check_pair(method, task)
+
+
+def _check_pair(method: DpSgd, task: Task) -> None:
+    """Refuse an adversarial pair where its answer would be added up with others' or a step could be of any length."""
+    hint = 'Several holders of one pair are not there yet: [clients] kind = "equal", count = 1.'
+    require(task.data.clients == 1, "[clients]", "be one for an adversarial pair", task.data.clients, hint)
+    require(not task.trust.tables(), "[trust]", "be left out with an adversarial pair", task.trust.server)
+    hint = "Its steps have a length whatever the judge says."
+    adam = method.optimiser.kind == "adam"
+    require(adam, "algorithm.optimizer", "be adam for an adversarial pair", method.optimiser.kind, hint)
+    plain = method.correlated is None and method.choice is None and not method.segments
+    require(plain, "[algorithm]", "have neither correlated noise nor segments with an adversarial pair", "one of them")
+
+
+def answered(plan: Plan, model: Vector, direction: Vector, turn: int) -> Vector:
+    """Return a noised direction with what a torch module adds to it from the model and the round: post-processing."""
+    loss, features = plan.model.loss, plan.data.features
+    if not isinstance(loss, TorchLoss) or not loss.answers(features):
+        return direction
+    return loss.answered(model, direction, features, turn, plan.model.clip or 1.0)

@@ -100,6 +100,7 @@ class DpSgdRequest:
     choose_gain: float | None = field(default=None, repr=False)
 
     kind: ClassVar[str] = "dpsgd"
+    noised_at_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         rows = ANY if self.noise == CORRELATED else None  # refuses what never fits:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedveil.algorithms.acting import Session
 from fedveil.algorithms.base import expected
 from fedveil.algorithms.dpsgd.client import Client
 from fedveil.algorithms.dpsgd.clock import Clock
 from fedveil.algorithms.dpsgd.compress import message_bytes
+from fedveil.algorithms.dpsgd.interim import continued, interim
 from fedveil.algorithms.dpsgd.messages import Journal
 from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.algorithms.optimiser import averaged
@@ -32,12 +34,22 @@ if TYPE_CHECKING:
 def train_dpsgd(
     plan: Plan, records: Records, entropy: Entropy, tick: Tick, /, *, journal: Journal | None = None
 ) -> Trained:
-    """Run the whole training; ``journal`` is filled with the messages of the network."""
+    """Run the whole training from its beginning; ``tick`` is called with the number of rounds done."""
+    return train_network(plan, records, entropy, Session(watch=lambda done: tick(done.round)), journal=journal)
+
+
+def train_network(
+    plan: Plan, records: Records, entropy: Entropy, session: Session, /, *, journal: Journal | None = None
+) -> Trained:
+    """Train by the clock of the network; ``journal`` is filled with its messages.
+
+    One data holder needs no clock, and can go on where it stopped; by the clock a run that was stopped begins again.
+    """
     method = dpsgd_of(plan)
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
     clients = clients_of(plan, method, records, entropy)
     if len(clients) == 1 and method.network.alone and journal is None:
-        model = _alone(plan, method, clients[0], tick)
+        model = _alone(plan, method, clients[0], session)
         sent, received = method.total, method.total
     else:
         journal = Journal() if journal is None else journal
@@ -47,7 +59,7 @@ def train_dpsgd(
             model=np.zeros(plan.dimension),
             project=partial(project, radius=plan.radius),
             journal=journal,
-            tick=lambda done: tick(done * method.total // total),
+            tick=lambda done: session.tick(done * method.total // total),
             average=method.average,
         )
         rounds = [client.rounds for client in clients]
@@ -79,14 +91,13 @@ def clients_of(plan: Plan, method: DpSgd, records: Records, entropy: Entropy) ->
     ]
 
 
-def _alone(plan: Plan, method: DpSgd, client: Client, tick: Tick) -> Vector:
+def _alone(plan: Plan, method: DpSgd, client: Client, session: Session) -> Vector:
     """Train one client whose messages arrive at once, so that the global model is its own."""
-    model, radius = np.zeros(plan.dimension), plan.radius
-    average = model
-    for turn in range(client.rounds):
-        model = project(model - client.update(model, turn), radius)
+    done, model, average = continued(plan, [client], session.begun)
+    for turn in range(done, client.rounds):
+        model = project(model - client.update(model, turn), plan.radius)
         average = released(method, average, model, turn + 1)
-        tick(turn + 1)
+        session.watch(interim([client], turn + 1, model, average))
     return average
 
 

@@ -29,7 +29,7 @@ def _train_shares(plan: Plan, records: Records, entropy: Entropy, session: Sessi
 
 def _work(plan: Plan, records: Records, proposal: Content, entropy: Entropy, memory: Path) -> FedAvgSite:
     numbers = tuple(int(number) for number in proposal.rows["numbers"])
-    return FedAvgSite.make(plan, records, numbers, entropy)
+    return FedAvgSite.make(plan, records, numbers, entropy, memory)
 
 
 ACTS = Acts(train=_train, train_shares=_train_shares, serve=FedAvgServer.make, work=_work)

@@ -36,12 +36,16 @@ _INSIDE = 1 - 2.0**-40  # more than the error of a computed norm of 2**40 number
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """The model, what the server's optimiser keeps, and the present bound on updates after ``round`` rounds."""
+    """The model, what the server's optimiser keeps, and the present bound on updates after ``round`` rounds.
+
+    ``past``: what is taken off the sums to come, where clients send their updates again.
+    """
 
     round: int
     model: Vector
     memory: OptimiserState
     clip: float
+    past: Matrix | None = None
 
     @classmethod
     def begin(cls, plan: Plan, method: FedAvg) -> State:
@@ -164,7 +168,8 @@ def _clipped_rows(changes: Matrix, bound: float, weights: Vector, unit: float) -
     with np.errstate(all="ignore"):
         norms = np.sqrt(np.sum(changes * changes, axis=1))
         factors = weights * bound / np.maximum(norms, bound) * _INSIDE
-        steps = np.trunc(changes * (factors / unit)[:, None])
+        steps = changes * (factors / unit)[:, None]
+        np.trunc(steps, out=steps)
     steps[~np.isfinite(norms)] = 0.0
     return steps, norms
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fedveil.algorithms.registry import acts_of
 from fedveil.data.records import DataShape
+from fedveil.model.torch import BUILT_IN
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.tables import read_tables
 from fedveil.wire.content import Content
@@ -55,7 +56,7 @@ def _check_code(model: Any, modules: Collection[str]) -> None:
     if not isinstance(model, dict) or model.get("kind") != "torch":
         return
     named = [model.get("module"), *(name for name in [model.get("criterion")] if ":" in str(name))]
-    if not all(isinstance(name, str) and name in modules for name in named):
+    if not all(isinstance(name, str) and (name in modules or name.startswith(BUILT_IN)) for name in named):
         raise Refused("other-code")
     if type(model.get("parameters")) is not int:
         raise Refused("malformed")

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from scipy.signal import lfilter
 from scipy.special import logsumexp
 
 from fedveil.algorithms.observation import Push, Releases
@@ -23,6 +22,7 @@ from fedveil.errors import BadValue
 from fedveil.jobs.attack.drawn_runs import picked_ratio
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
+from fedveil.theory.filtering import lfilter
 from fedveil.trust import CENTRAL
 from fedveil.values import Vector
 
