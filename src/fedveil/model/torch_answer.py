@@ -42,7 +42,7 @@ def answered(engine: "Engine", w: Vector, direction: Vector, turn: int, clip: fl
     shorter = min(1.0, clip / length) if length > 0 else 1.0
     parts = {id(value): one * shorter for value, one in zip(judged, slopes[0], strict=True)}
     parts |= {id(value): one for value, one in zip(made, slopes[1], strict=True)}
-    answer = torch.cat([parts[id(value)].flatten() for value in free]).cpu().numpy()
+    answer: Vector = torch.cat([parts[id(value)].flatten() for value in free]).cpu().numpy()
     replaced = np.concatenate([np.full(value.numel(), id(value) in own) for value in free])
     return np.asarray(np.where(replaced, answer, direction + answer), dtype=np.float64)
 
