@@ -99,7 +99,8 @@ class Study:
         """The canaries that the study asks for, or None."""
         if self.canaries is None:
             return None
-        return Canaries(count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit)
+        linear = self.model.kind != "torch"
+        return Canaries(count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit, columns=linear)
 
     @property
     def places(self) -> Places | None:

@@ -136,9 +136,13 @@ class TorchLoss:
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
         """Return the mean loss, not clipped; NaN if a target is not a class."""
+        return float(np.mean(self.losses(w, X, y)))
+
+    def losses(self, w: Vector, X: Vector, y: Vector) -> Vector:
+        """Return the loss of each record, not clipped; NaN if a target is not a class."""
         engine = self._engine(X.shape[1])
         check_batch(engine.start.size, w, X, y, None, None)
-        return float(np.mean(engine.losses(w, X, y)))
+        return engine.losses(w, X, y)
 
     def predict(self, w: Vector, X: Vector) -> Vector:
         """Return the class of the largest output (of one output: whether it is positive), or the number itself."""

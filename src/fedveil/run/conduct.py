@@ -180,7 +180,7 @@ def planned_rows(study: Study, loaded: Loaded, shape: DataShape | None = None) -
 
 
 def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
-    """Add the canaries' columns, but no canaries, to the records used for measuring and for baselines."""
+    """Add the canaries' columns, if they have any, but no canaries to the records for measuring and baselines."""
     test = None if loaded.test is None else slots.widened(loaded.test)
     return replace(loaded, train=slots.widened(loaded.train), test=test)
 
