@@ -275,3 +275,21 @@ def test_one_command_is_loaded_and_the_help_has_all_of_them() -> None:
             alone = typer.main.get_command(application([name, "--help"]))
             assert isinstance(alone, click.Group)
             assert set(alone.commands) == set(names)
+
+
+LIGHT = """
+import sys
+from importlib.util import find_spec
+import fedveil.cli.node, fedveil.cli.relay, fedveil.cli.keys
+assert "numpy" not in sys.modules  # what carries messages computes nothing
+if find_spec("starlette") and find_spec("uvicorn"):
+    import fedveil.studio.serve
+    assert "scipy" not in sys.modules  # nor does what shows the first page
+import fedveil.cli.studies, fedveil.cli.studio, fedveil.cli.site
+assert not {"scipy.signal", "scipy.stats", "sklearn", "matplotlib", "torch", "flwr"} & set(sys.modules)
+"""
+
+
+def test_what_takes_long_to_load_is_not_loaded_before_it_is_needed() -> None:
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -196,6 +196,14 @@ def test_moments_need_no_schedule_and_are_one_release_of_a_sum(folder: Path, tmp
     assert len(read_rows(tmp_path / "out" / "synthetic.csv")) == 20
 
 
+def test_hidden_training_makes_a_generator_too(folder: Path, tmp_path: Path) -> None:
+    given = tables(folder, algorithm={"kind": "hidden"}, generator={**GENERATOR, "radius": 10.0})
+    given["schedule"] = {"step_size": 0.5, "batch": 100, "passes": 2}
+    made = synthesise(given, tmp_path / "out", rows=20)
+    assert made.certificate.guarantees[0].answer.epsilon <= 8.0
+    assert differences(certify(made.folder, __version__), (made.folder / "certificate.json").read_bytes()) == []
+
+
 class Means(torch.nn.Module):  # type: ignore[misc]
     """Each class has a mean row, and nothing else is learned."""
 
@@ -273,6 +281,7 @@ def test_an_adversarial_pair_is_charged_for_every_model(folder: Path, tmp_path: 
         ({"algorithm": {"kind": "hidden"}}, r"algorithm\.kind must be dpsgd for an adversarial pair, got 'hidden'"),
         ({"algorithm": {"kind": "dpsgd"}}, r"algorithm\.optimizer must be adam for an adversarial pair"),
         ({"clients": {"kind": "equal", "count": 2}}, r"\[clients\] must be one for an adversarial pair, got 2"),
+        ({"trust": {"server": "trusted"}}, r"\[trust\] must|trust\."),
     ],
 )
 def test_a_pair_is_refused_where_its_answer_has_no_place(

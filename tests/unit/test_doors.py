@@ -10,7 +10,7 @@ import pytest
 
 from fedveil.errors import BadValue
 from fedveil.federation.aggregator.consortium import consortium
-from fedveil.federation.aggregator.federate import begin
+from fedveil.federation.aggregator.conversation import begin
 from fedveil.federation.site.socket import listening
 from fedveil.run.files import FolderInUse, sole_use
 from fedveil.wire import frames

@@ -22,8 +22,7 @@ from fedveil.checks import require
 from fedveil.cli.card import regulators_answers, tell_answers
 from fedveil.cli.progress import progress
 from fedveil.cli.quality import tell_evaluation, tell_quality
-from fedveil.cli.show import Json, Out, out, plain_table, rounded_up, show
-from fedveil.cli.synthesis import promised_rows
+from fedveil.cli.show import Json, Out, out, plain_table, promised_rows, rounded_up, show
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.evaluate.words import fact_rows as evaluation_facts

@@ -1,6 +1,5 @@
 """The commands for synthetic data: make a generator once, and draw rows from it as often as wanted."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,11 +7,14 @@ import typer
 
 from fedveil.bundle.generating import DeepGenerator
 from fedveil.certificate.certify import SEES as TRAINED
-from fedveil.certificate.certify import Guarantee
 from fedveil.certificate.synthesis import ROWS, SEES
-from fedveil.cli.show import Json, out, plain_table, rounded_up, show
+from fedveil.checks import require
+from fedveil.cli.progress import progress
+from fedveil.cli.show import Json, out, plain_table, promised_rows, show
+from fedveil.cli.studies import Quiet, told
 from fedveil.cli.waiting import waiting
-from fedveil.guarantee import Adversary, finite_or_none
+from fedveil.guarantee import finite_or_none
+from fedveil.jobs.remote_synthesis import How, synthesise_local, synthesise_on
 from fedveil.jobs.synthesis import PAGE, SynthesisResult, sample, synthesise
 from fedveil.run.system import System
 
@@ -26,11 +28,27 @@ def synthesise_study(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the generator; new, or with --resume.")],
     seed: Seed = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish a generator that was interrupted.")] = False,
+    on: Annotated[Path | None, typer.Option("--on", help="A deployment's folder: its sites have the data.")] = None,
+    sites: Annotated[
+        int | None, typer.Option("--sites", help="Try it on real processes of this machine: how many sites.")
+    ] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Measure a private generator, charge and certify it, and draw synthetic rows."""
-    with waiting("reading the data", quiet=as_json) as stage:
-        result = synthesise(study, folder, rows=rows, seed=seed, resume=resume, system=System(tell=stage))
+    require(on is None or sites is None, "--sites", "be left out with --on: the deployment has its sites", sites)
+    if on is None and sites is None:
+        with waiting("reading the data", quiet=as_json or quiet) as stage:
+            result = synthesise(study, folder, rows=rows, seed=seed, resume=resume, system=System(tell=stage))
+    else:
+        with progress(quiet or as_json, "sum") as watch:
+            how = How(seed, resume, watch, told(quiet or as_json), System(tell=watch.stage))
+            if on is not None:
+                result = synthesise_on(study, folder, on, rows=rows, how=how)
+            else:
+                result = synthesise_local(study, folder, sites or 0, rows=rows, how=how)
+    if quiet and not as_json:
+        return
     show(_as_json(result), as_json, lambda: _tell(result))
 
 
@@ -51,14 +69,6 @@ def sample_rows(
     show(told, as_json, lambda: out().print(f"written: {path} ({rows:,} rows; nothing was charged)", soft_wrap=True))
 
 
-def promised_rows(guarantees: Sequence[Guarantee], sees: Mapping[Adversary, str]) -> list[dict[str, Any]]:
-    """Return what each observer is promised, as rows of a table."""
-    return [
-        {"who": one.adversary, "epsilon": rounded_up(one.answer.epsilon), "sees": sees[one.adversary]}
-        for one in guarantees
-    ]
-
-
 def _as_json(result: SynthesisResult) -> dict[str, Any]:
     found, epsilons = result.generator, result.certificate.guarantees
     promised = {one.adversary: finite_or_none(one.answer.epsilon) for one in epsilons}
@@ -67,6 +77,7 @@ def _as_json(result: SynthesisResult) -> dict[str, Any]:
     else:
         pairs = [[found.names[a], found.names[b]] for a, b in found.pairs]
         more = {"columns": list(found.names), "pairs": pairs, "limited": found.limited}
+        more["wordless"] = list(found.wordless)
     return {
         "written": str(result.folder),
         "rows": result.rows,
@@ -92,6 +103,9 @@ def _tell(result: SynthesisResult) -> None:
         if found.limited:
             told = f"The model has {found.model.tree.cells:,} cells; some pairs were left out to keep it in memory "
             out().print(f"{told}(generator.model_cells).", soft_wrap=True)
+        for name in found.wordless:
+            told = f"The column {name!r} shows none of its words: no word is frequent enough for the noise. Leave it"
+            out().print(f"{told} out (data.ignore), or state its words (data.categories).", soft_wrap=True)
     out().print(f"written: {result.folder / ROWS} ({result.rows:,} rows)", soft_wrap=True)
     out().print(f"page: {result.folder / PAGE}", soft_wrap=True)
     out().print(f"next: fedveil sample {result.folder} --rows N (free)", soft_wrap=True)

@@ -47,18 +47,27 @@ class SynthesisResult:
     rows: int
 
 
-def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepared]:
-    """Return the study, its [generator] table, and the cells that it measures.
+def read_synthesis(given: Described, *, data_given: bool = False) -> tuple[Study, GeneratorRequest]:
+    """Return the study and its [generator] table; ``data_given``: the records are at sites, and [data] is too.
 
     A generator has no model and needs no bound on rows, so a study need not state either.
     """
     read = read_given(given)
     base, name, tables = read.base, read.name, read.tables
+    hint = "A torch generator is trained in one process."
+    require(not is_deep(tables), "generator.kind", "be marginals here", "torch", hint)
     known(tables, TABLES, "a study of a generator")
     request = GeneratorRequest.read(tables.get("generator", {}))
     rest = {key: value for key, value in tables.items() if key != "generator"}
     data = {key: value for key, value in table(rest.get("data", {}), "data").items() if key != "feature_bound"}
-    study = study_of({**rest, "data": data, "model": {"kind": "logistic"}}, base=base, name=name)
+    if data or not data_given:
+        rest["data"] = data
+    return study_of({**rest, "model": {"kind": "logistic"}}, base=base, name=name, data_given=data_given), request
+
+
+def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepared]:
+    """Return the study, its [generator] table, and the cells that it measures."""
+    study, request = read_synthesis(given)
     if study.source is None:
         raise BadValue("[data] must name a source for a generator.")
     found = open_columns(
@@ -100,11 +109,27 @@ def synthesise(
     study, request, found = open_synthesis(given)
     system.tell("measuring with noise")
     generator = conduct_synthesis(study, request, found, out, resume=resume, system=system)
+    return certified_generator(generator, out, rows, seed, system, found, study.training_public)
+
+
+def certified_generator(
+    generator: Generator,
+    out: Path,
+    rows: int,
+    seed: int | None,
+    system: System,
+    found: Unprepared | None = None,
+    training_public: bool = False,
+) -> SynthesisResult:
+    """Certify a generator that was released in the folder ``out``, and write rows and the page.
+
+    ``found``: the records, where this process has them, whose public part the rows are compared with.
+    """
     certificate = certify_synthesis(out, __version__)
     write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
     system.tell("drawing rows")
     _write_rows(generator, rows, out / ROWS, seed, system)
-    _write_page(generator, certificate, found, out, study.training_public)
+    _write_page(generator, certificate, found, out, training_public)
     return SynthesisResult(folder=out, generator=generator, certificate=certificate, rows=rows)
 
 
@@ -136,12 +161,15 @@ def read_given(given: Described) -> ReadTables:
 
 
 def _write_page(
-    generator: Generator, certificate: SynthesisCertificate, found: Unprepared, out: Path, training_public: bool
+    generator: Generator, certificate: SynthesisCertificate, found: Unprepared | None, out: Path, training_public: bool
 ) -> None:
     """Write how rows compare with public held-out records, if there are any, and the page."""
     from fedveil.report.synthesis_page import synthesis_page  # imported here because drawing is slow to import
 
-    quality = quality_of(generator, found, np.random.default_rng(0), training_public=training_public)
+    quality = None
+    if found is not None:
+        draw = np.random.default_rng(0)
+        quality = quality_of(generator, found, draw, training_public=training_public)
     if quality is not None:
         text = json.dumps(quality, indent=1, allow_nan=False) + "\n"
         write_atomically(out / QUALITY, text.encode(), mode=PUBLIC)

@@ -44,7 +44,7 @@ def answered(engine: "Engine", w: Vector, direction: Vector, turn: int, clip: fl
     parts |= {id(value): one for value, one in zip(made, slopes[1], strict=True)}
     answer: Vector = torch.cat([parts[id(value)].flatten() for value in free]).cpu().numpy()
     replaced = np.concatenate([np.full(value.numel(), id(value) in own) for value in free])
-    return np.where(replaced, answer, direction + answer)
+    return np.asarray(np.where(replaced, answer, direction + answer), dtype=np.float64)
 
 
 def _slopes(loss: Any, values: list[Any], *, keep: bool) -> list[Any]:

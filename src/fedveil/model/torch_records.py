@@ -84,7 +84,7 @@ def add_cut(formed: Any, factors: Any, nothing: Any, largest: float, total: Any)
     cut = formed.mul_((factors / multiple).to(formed.dtype)[:, None]).int()  # faster than trunc
     if nothing is not None:
         cut[nothing] = 0
-    total.add_(cut.sum(0, dtype=torch.int32), alpha=multiple)
+    total.add_(cut.sum(0, dtype=torch.int32).view(total.shape), alpha=multiple)
 
 
 def parts(count: int, size: int) -> list[slice]:

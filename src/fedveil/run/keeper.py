@@ -56,8 +56,8 @@ class Keeper:
 
     def note(self, state: Done) -> None:
         """Take the state after a round; save it if the last checkpoint is old enough."""
-        self._repeats = isinstance(state, Rounds)
-        if self.resumed is None or self._repeats:
+        if self.resumed is None or isinstance(state, Rounds):
+            self._repeats = self._last is None
             return
         self._last = state
         began = self.clock.seconds()

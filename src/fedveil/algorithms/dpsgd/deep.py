@@ -1,8 +1,14 @@
-"""What DP-SGD asks of torch models, about whose gradients nothing is known but the clip. Page: torch.md."""
+"""What DP-SGD asks of torch models, about whose gradients nothing is known but the clip, and how long its steps are.
+
+Page: torch.md.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from fedveil.algorithms.adaptive_clip import ADAPTIVE
 from fedveil.algorithms.dpsgd.client_settings import DEALT
@@ -14,6 +20,25 @@ from fedveil.values import Vector
 if TYPE_CHECKING:
     from fedveil.algorithms.dpsgd.method import DpSgd
     from fedveil.plan import Plan
+
+# In lengths of the starting parameters, chosen on two networks for scikit-learn's digits: how far
+_WALK: Final = 3.0  # the noise of all rounds may move the model,
+_STRIDE: Final = 1.0  # and a round may, if every record pulls the same way
+
+
+def deep_step(task: Task, clip: float, momentum: float, walk: float) -> float:
+    """Return the first of steps that fall linearly for a torch model, from public numbers alone.
+
+    ``walk``: how far the noise of all rounds moves the score of the longest row if the first step is 1. The starting
+    parameters are public, and their length is the one scale that is known of a module; it counts as 1 at least, since
+    all of them may be zero.
+    """
+    loss = task.model.loss
+    require(isinstance(loss, TorchLoss), "The model", "be a torch model", task.model.kind)
+    start = loss.start(task.data.features)  # type: ignore[attr-defined]
+    length = max(1.0, float(np.linalg.norm(start)))
+    noise = walk / task.data.bound * math.sqrt(start.size)  # of the whole model
+    return length * min(_WALK / noise, _STRIDE * (1 - momentum) / clip)
 
 
 def check_deep(method: DpSgd) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedveil.algorithms.acting import Session
 from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.interim import continued, interim
+from fedveil.algorithms.dpsgd.interim import continued, interim, models_of
 from fedveil.algorithms.dpsgd.steps import clients_of, dpsgd_of, released, weights_of
 from fedveil.algorithms.projection import project
 from fedveil.algorithms.shares import LARGEST_PART, gathered
@@ -64,7 +64,7 @@ def train_windows(plan: Plan, records: Records, entropy: Entropy, session: Sessi
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
     clients, weights = clients_of(plan, method, records, entropy), weights_of(method, records)
     unit, width = unit_of(plan), int(method.network.window)
-    done, model, average = continued(plan, clients, session.begun)
+    done, model, average = continued(plan, method, clients, session.begun)
     while done < method.total:
         first, window = done, done // width  # only the last window may be shorter than the others
         cohort = [client.index for client in clients if client.rounds > first]
@@ -76,7 +76,7 @@ def train_windows(plan: Plan, records: Records, entropy: Entropy, session: Sessi
         found = gathered(window, cohort, answer, session.add_up, plan.trust.least(len(cohort)), session.fails)
         model, done = advance(model, found.total, unit, plan.radius), min(first + width, method.total)
         average = released(method, average, model, window + 1)
-        session.watch(interim(clients, done, model, average))
+        session.watch(interim(clients, done, *models_of(method, model, average)))
     sent = sum(-(-client.rounds // width) for client in clients)  # a client answers in every window of its rounds
     dropped, size = sum(client.dropped for client in clients), 8 * plan.dimension
     return Trained(model=average, dropped=dropped, bytes_up=sent * size, bytes_down=sent * size)

@@ -38,10 +38,8 @@ def trained_by_products(
         first = np.matmul(X, model.reshape(features, -1))
         part, along = 1.0, np.zeros_like(first)
         for _ in range(local.epochs):
-            scores = part * first + np.matmul(products, along)
-            slopes = loss.multipliers(
-                scores.reshape(clients * size, first.shape[2]), y.ravel(), norms.ravel(), local.clip
-            )
+            scores = (part * first + np.matmul(products, along)).reshape(clients * size, first.shape[2])
+            slopes = loss.multipliers(scores, y.ravel(), norms.ravel(), local.clip)
             along = kept * along - (local.step / max(size, 1)) * slopes.reshape(along.shape)
             part = kept * part + pull
         moved = stacked_sum(X, along, np.ones(y.shape, dtype=np.bool_))
