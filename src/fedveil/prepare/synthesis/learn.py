@@ -22,7 +22,8 @@ from fedveil.prepare.synthesis.select import Limits, chosen_pairs
 from fedveil.prepare.synthesis.table import Table
 from fedveil.values import Indices, Vector
 
-_STEPS: Final = 600  # of the last fit
+import os
+_STEPS: Final = int(os.environ.get('FV_STEPS','400'))  # of the last fit
 _RARE: Final = 0.02  # of the records: words below it are joined in the first look at all pairs
 
 
