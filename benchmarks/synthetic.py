@@ -32,7 +32,6 @@ from fedveil.model.metrics import accuracy
 from fedveil.model.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.synthesis.generator import Generator
 from fedveil.prepare.synthesis.quality import distance, shares
 from fedveil.prepare.synthesis.rows import draw_rows, header
 from fedveil.run.baselines import centralised
@@ -132,7 +131,7 @@ def coded(texts: Texts, tables: dict[str, Any]) -> tuple[Indices, list[int]]:
 
 def read(path: str) -> Texts:
     """Return the columns of a CSV file."""
-    with open(path, encoding="utf-8", newline="") as file:
+    with Path(path).open(encoding="utf-8", newline="") as file:
         head, *rows = csv.reader(file)
     return {name: [row[k] for row in rows] for k, name in enumerate(head)}
 
