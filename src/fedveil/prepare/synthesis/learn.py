@@ -22,8 +22,7 @@ from fedveil.prepare.synthesis.select import Limits, chosen_pairs
 from fedveil.prepare.synthesis.table import Table
 from fedveil.values import Indices, Vector
 
-import os
-_STEPS: Final = int(os.environ.get('FV_STEPS','400'))  # of the last fit
+_STEPS: Final = 600  # of the last fit
 _RARE: Final = 0.02  # of the records: words below it are joined in the first look at all pairs
 
 
@@ -33,8 +32,9 @@ def learned_generator(
     """Measure all that is planned, and return the generator. ``units``: how many contribute to a sum."""
     cells = _cells(planned, request, table, units, by)
     codes = table.codes(cells)
-    counts = _measured(planned["ones"], [Counted((k,), (np.arange(one.size),)) for k, one in enumerate(cells)], codes, by)
-    deviation = planned["ones"].noise * planned["ones"].bound
+    single = planned["ones"]
+    tables = [Counted((column,), (np.arange(one.size),)) for column, one in enumerate(cells)]
+    counts, deviation = _measured(single, tables, codes, by), single.noise * single.bound
     counted = counted_units(counts, deviation, units)
     shares, merged = _ones(cells, counts, deviation, request, counted)
     groups = tuple(groups for _, groups in merged)
