@@ -128,7 +128,7 @@ def _sizes(request: GeneratorRequest, outline: Outline, data: DataShape, classes
     cells += sum(len(words) for words in outline.categories.values())
     found["ones"] = (cells, root_up(data.features))
     pairs = data.features * (data.features - 1) // 2
-    found["pairs"] = (pairs * (2 * request.coarse + 2) ** 2, root_up(pairs))  # see merged_numbers
+    found["pairs"] = (pairs * (2 * request.coarse + 2) ** 2, root_up(pairs))  # there are at most coarse**2 in each
     found["cliques"] = (MEASURED_CELLS, root_up(most_pairs(request, data.features)))
     return found
 
