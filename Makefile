@@ -19,7 +19,8 @@ quick: $(VENV)/.dev  # the daily loop: no test that tests/slow.txt names
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto
 
-check: $(VENV)/.full lint types imports tests
+check: $(VENV)/.full lint  # what mypy and the import rules take, the tests do not wait for
+	$(MAKE) --no-print-directory --jobs=3 types imports tests
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

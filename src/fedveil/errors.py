@@ -6,6 +6,7 @@
     ├── BadValue (also a ValueError)      a value breaks its rule; the message names the way out
     ├── CannotCertify                     no safe number can be given for this question
     ├── TooFewSurvivors                   a round lost more clients than the plan tolerates; its charge stays
+    ├── Interrupted                       the run was stopped and can be resumed
     └── NotAvailable                      a part that this installation lacks; the message says how to get it
 """
 
@@ -49,6 +50,10 @@ class CannotCertify(FedveilError):
 
 class TooFewSurvivors(FedveilError):
     """A round lost more clients than the plan tolerates. Its sum is not used, and what was charged stays charged."""
+
+
+class Interrupted(FedveilError):
+    """The run was stopped and can be resumed."""
 
 
 class NotAvailable(FedveilError):

@@ -58,6 +58,8 @@ def named(text: str, what: str) -> Any:
                 "(fedveil.give), or train with a function that can be imported by its name."
             )
         return _functions[text]
+    plain = file.removesuffix(".py").replace("/", ".")
+    require(not file.endswith(".py"), what, _NAME, text, f"Write {plain}:{name}, as in an import.")
     with current_folder():
         try:
             found = getattr(import_module(file), name, None)

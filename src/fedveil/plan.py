@@ -40,7 +40,8 @@ class Plan:
     """What will run.
 
     ``grid``: state and noise are whole multiples of 2**grid. ``seeded``: the noise comes from a seed that others know.
-    ``canaries``: how many of the records are slots of an audit; as many features belong to them. None without an audit.
+    ``canaries``: how many of the records are slots of an audit; None without one. Where scores are linear, as many
+    features belong to them.
     ``trust``: who draws the noise, and whom the clients trust with what.
     ``places``: what decides who holds which record, where that is more than row numbers; None, and then not written,
     for row numbers, for records that came as arrays, and in plans made before this was recorded. ``blank_rows``: rows
@@ -201,7 +202,7 @@ class Plan:
     @property
     def real_features(self) -> int:
         """Number of features of the records themselves, without those of canaries."""
-        return self.data.features - (self.canaries or 0)
+        return self.data.features - (self.canaries or 0) * (self.model.kind != "torch")
 
     @property
     def told_by_places(self) -> bool:
@@ -378,10 +379,8 @@ def check_canaries(count: int, data: DataShape, model: ModelPlan, kind: str, tar
     them.
     """
     check_count(count)
-    fits = count < min(data.records, data.features)
+    fits = count < (data.records if model.kind == "torch" else min(data.records, data.features))
     require(fits, "plan.canaries", "leave other records and features", (data.records, data.features))
-    hint = "Canaries are rows that linear scores are looked at for; leave [audit] out."
-    require(model.kind != "torch", "audit.canaries", "be left out for a torch model", count, hint)
     pulled = pulls_when_empty(kind) and model.l2 > 0 and target.neighbours == "zero-out"
     hint = "A client without records would still send the penalty's pull: take replace-one neighbours."
     require(not pulled, "audit.canaries", f"be left out for {kind} with l2 and zero-out neighbours", count, hint)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from fedveil.algorithms.request import AlgorithmRequest, Task
+from fedveil.algorithms.request import AlgorithmRequest, NoisedAtClients, Task
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.data.canaries import Canaries, check_count
@@ -99,7 +99,8 @@ class Study:
         """The canaries that the study asks for, or None."""
         if self.canaries is None:
             return None
-        return Canaries(count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit)
+        linear = self.model.kind != "torch"
+        return Canaries(count=self.canaries, neighbours=self.target.neighbours, unit=self.target.unit, columns=linear)
 
     @property
     def places(self) -> Places | None:
@@ -190,6 +191,9 @@ class Study:
             require(
                 apart, "tune.score", "be public for clients and another source of held-out records", "private", hint
             )
+            hint = "Records held out of clients that fedveil deals count as one client, and the noise hides it."
+            named = self.split.natural
+            require(named, "tune.score", "be public for clients that the data do not name", "private", hint)
         return tuned(self.tune, self.target, design)
 
     def _designed(self, task: Task, test_records: int, test_public: bool) -> Planned:
@@ -265,15 +269,16 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
     if prepare is not None and source is not None:
         source, held_out = _left_open(source, held_out, prepare)
     _check_counts(parts["model"], source)
+    request = read_request(parts["algorithm"])
     return Study(
         name=_name(parts["study"].get("name", name)),
         base=base,
         source=source,
-        split=Split.parse(parts["clients"] or {"kind": "record"}),
+        split=_split(parts, request),
         held_out=held_out,
         model=filled(ModelPlan, parts["model"], "model"),
         target=filled(Target, parts["privacy"], "privacy"),
-        algorithm=read_request(parts["algorithm"]),
+        algorithm=request,
         schedule=filled(ScheduleRequest, parts["schedule"], "schedule"),
         books=_books(parts["books"], base),
         seed=None if seed is None else whole("study.seed", seed),
@@ -287,6 +292,21 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         tune=read_tune(tables),
         feature_map=None if source is None else source.feature_map,
     )
+
+
+def _split(parts: Mapping[str, Mapping[str, Any]], request: AlgorithmRequest) -> Split:
+    """Who owns what: as [clients] says; else as the client column says; else one holder, or each record its own client.
+
+    Where every client noises its own updates, and trusts itself alone, records that nobody has divided are one
+    holder's: with as many clients as records, noise would drown everything.
+    """
+    if parts["clients"]:
+        return Split.parse(parts["clients"])
+    if "client_column" in parts["data"]:
+        return Split.parse({"kind": "column"})
+    records = parts["privacy"].get("unit", "record") == "record" and not parts["trust"]
+    alone = isinstance(request, NoisedAtClients) and records
+    return Split.parse({"kind": "equal", "count": 1} if alone else {"kind": "record"})
 
 
 def _prepare(tables: Mapping[str, Any], data: Mapping[str, Any], data_given: bool) -> PrepareRequest | None:

@@ -190,6 +190,13 @@ _ALL: dict[str, Example] = {
         schedule={"rounds": 3},
         trust={"dropouts": 2, "colluders": 1},
     ),
+    "fedavg, correlated, by parts": Example(
+        algorithm={"kind": "fedavg", "noise": "correlated", "cohort": 4, "bands": 3},
+        noise=("noise_multiplier",),
+        privacy=_CLIENTS | {"adversary": "server-with-secure-aggregation"},
+        schedule={"rounds": 6},
+        trust={"dropouts": 2, "colluders": 1},
+    ),
     "dpsgd, by parts": Example(
         algorithm={"kind": "dpsgd", "rate": 0.5, "rounds": 4, "window": 2},
         noise=("noise",),

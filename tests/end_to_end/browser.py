@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium")
-_PATIENCE = 30  # seconds without a word
+_PATIENCE = 120  # seconds without a word
 _FLAGS = [
     "--headless",
     "--no-sandbox",  # tests may run as root

@@ -25,6 +25,7 @@ from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_ne
 from fedveil.federation.flower.processes import environment
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import read_plan
+from fedveil.prepare.loading import Unprepared
 from fedveil.run.sums import summing_of
 from fedveil.run.train import train
 from fedveil.study import parse_study
@@ -81,7 +82,7 @@ def trial_records() -> Records:
 
 
 @contextmanager
-def trial_network(records: Records, folder: Path) -> Iterator[LocalNetwork]:
+def trial_network(records: Records | Unprepared, folder: Path) -> Iterator[LocalNetwork]:
     """A link with TLS, three guards and three registered nodes; nothing of them is left, which is checked."""
     started = []
     with local_network(records, 3, folder / "files", folder / "sites", datetime.now(UTC), GUARD) as found:
@@ -234,9 +235,11 @@ def released(folder: Path) -> Any:
         return np.array(arrays["parameters"])
 
 
-def aggregator(network: LocalNetwork, study: Path, out: Path, *more: str) -> "subprocess.Popen[bytes]":
+def aggregator(
+    network: LocalNetwork, study: Path, out: Path, *more: str, command: str = "run"
+) -> "subprocess.Popen[bytes]":
     """``fedveil run --on`` as a process of its own; what it writes goes to a log beside ``out``."""
-    words = [sys.executable, "-m", "fedveil", "run", str(study), "--on", str(network.files), "--out", str(out), *more]
+    words = [sys.executable, "-m", "fedveil", command, str(study), "--on", str(network.files), "--out", str(out), *more]
     with (out.parent / f"{out.name}.log").open("ab") as log:
         env = environment(out.parent / "home")
         return subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -9,10 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
+import typer
 from wards import Command
 
 import fedveil
+from fedveil.cli import PARTS, application
 from fedveil.cli.completion import installed, script_of
 from fedveil.cli.progress import Shown
 from fedveil.federation.site.data import read_site_data
@@ -224,7 +227,7 @@ class TestProgress:
 
     def wait_for(self, terminal: Terminal, words: str) -> None:
         """Words appear when the spinner turns next, several times a second."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while words not in terminal.text:
             assert time.monotonic() < until, terminal.text
             time.sleep(0.01)
@@ -260,3 +263,33 @@ def test_a_site_that_says_nothing_of_clients_is_one(tmp_path: Path, clients: str
     text = '[data]\nsource = "x.csv"\ntarget = "b"\nclasses = 2\nfeature_bound = 1.0\n' + clients
     (tmp_path / "data.toml").write_text(text)
     assert read_site_data(tmp_path / "data.toml").records.clients == 1
+
+
+def test_one_command_is_loaded_and_the_help_has_all_of_them() -> None:
+    """What is listed for a module of the command line is what that module adds, and nothing else is loaded for it."""
+    everything = typer.main.get_command(application())
+    assert isinstance(everything, click.Group)
+    assert set(everything.commands) == {name for names in PARTS.values() for name in names}
+    for names in PARTS.values():
+        for name in names:
+            alone = typer.main.get_command(application([name, "--help"]))
+            assert isinstance(alone, click.Group)
+            assert set(alone.commands) == set(names)
+
+
+LIGHT = """
+import sys
+from importlib.util import find_spec
+import fedveil.cli.node, fedveil.cli.relay, fedveil.cli.keys
+assert "numpy" not in sys.modules  # what carries messages computes nothing
+if find_spec("starlette") and find_spec("uvicorn"):
+    import fedveil.studio.serve
+    assert "scipy" not in sys.modules  # nor does what shows the first page
+import fedveil.cli.studies, fedveil.cli.studio, fedveil.cli.site
+assert not {"scipy.signal", "scipy.stats", "sklearn", "matplotlib", "torch", "flwr"} & set(sys.modules)
+"""
+
+
+def test_what_takes_long_to_load_is_not_loaded_before_it_is_needed() -> None:
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ A sample of what ``python tests/end_to_end/kills.py --campaign 300`` does at ran
 """
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import kills
 import pytest
+
+from fedveil import run_study
 
 STEPS = {
     "before there are books": ["os.link data.npz.sqlite"],
@@ -28,6 +31,47 @@ STEPS = {
 def test_killed_there_and_resumed(tmp_path: Path, when: str) -> None:
     study = kills.write_study(tmp_path)
     assert kills.killed_and_resumed(study, tmp_path / "out", STEPS[when]) == STEPS[when]
+
+
+DPSGD = """
+[study]
+seed = 3
+[clients]
+kind = "equal"
+count = {clients}
+[algorithm]
+kind = "dpsgd"
+optimizer = "adam"
+average = 0.9
+rate = 0.3
+rounds = 6
+[schedule]
+step_size = 0.05
+"""
+
+
+@pytest.mark.parametrize(
+    ("clients", "points", "first"),
+    [(1, ["round 3", "os.rename checkpoint"], 4), (3, ["round 3"], 2)],  # of 3 clients the last whole window is kept
+)
+def test_dpsgd_that_was_killed_goes_on_from_what_it_kept(
+    tmp_path: Path, clients: int, points: list[str], first: int
+) -> None:
+    """It is killed after a round, and while it replaces a checkpoint; no round that was kept is computed again."""
+    study, out, more = kills.write_study(tmp_path), tmp_path / "out", list[str]()
+    study.write_text(kills.STUDY.partition("[schedule]")[0] + DPSGD.format(clients=clients), encoding="utf-8")
+    for point in points:
+        done = kills.started("run", study, "--out", out, "--quiet", *more, at=point)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        kills.check_now(out)
+        more = ["--resume"]
+    told = {"again": list[int](), "whole": list[int]()}
+    run_study(study, out, resume=True, watch=lambda now: told["again"].append(now.round))
+    kills.check_end(out)
+    run_study(study, tmp_path / "whole", watch=lambda now: told["whole"].append(now.round))
+    assert (told["again"][0], told["again"]) == (first, told["whole"][-len(told["again"]) :])
+    assert len(told["again"]) < len(told["whole"])
+    assert (out / "model.npz").read_bytes() == (tmp_path / "whole" / "model.npz").read_bytes()
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])

@@ -83,6 +83,12 @@ def wait(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def worked(process: int) -> float:
+    """Seconds that a process has had: unlike those of a clock, other work on the machine does not lengthen them."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def started(client: Client, study: str, out: str) -> str:
     answer = client.form("/start", study=study, out=out)
     assert answer.status_code == 303, answer.text
@@ -165,9 +171,9 @@ def test_a_run_outlives_a_studio_that_is_killed_and_the_next_one_shows_it(tmp_pa
         found = re.search(r"http\S+", said.readline())
         assert found is not None
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        began = time.perf_counter()
+        before = worked(process.pid)
         first = opener.open(found[0]).read().decode()
-        assert time.perf_counter() - began < 1.0  # the first page
+        assert worked(process.pid) - before < 1.0  # what the first page takes
         word = re.search(r'name="fedveil-word" content="([^"]+)"', first)
         assert word is not None
         origin = found[0].partition("/open")[0]

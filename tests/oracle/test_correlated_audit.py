@@ -1,10 +1,13 @@
 """The distinguishing game on correlated noise: the real runs stay below their claims, and faulty twins are caught.
 
 False alarms of a game: 1e-6 each. What the twins do wrong is what an implementation could do wrong: charge for a matrix
-that is a band shorter than that of the noise, draw noise anew after a restart, use a victim more often than planned.
+that is a band shorter than that of the noise, draw noise anew after a restart, use a victim more often than planned;
+with shares of the clients, count on those who tell, or send an update again more often than is charged.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +16,23 @@ import pytest
 
 from fedveil.algorithms.correlation import correlation_of
 from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.fedavg.drawing import cohort_of
 from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.fedavg.shares import Rule, train_shares
 from fedveil.algorithms.registry import attack_view
+from fedveil.algorithms.shares import plain_sum, share
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import play
 from fedveil.data.records import Records
 from fedveil.guarantee import Adversary
 from fedveil.jobs.attack.game import game
-from fedveil.jobs.attack.releases import Sums, releases, view_of
+from fedveil.jobs.attack.releases import Sums, releases, view_of, wide_problem
+from fedveil.mechanism import Gaussian
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.study import study_of
+from fedveil.sums.seam import Summed, Whole
 from fedveil.values import Vector
 from unit.plans import some_records
 
@@ -133,3 +141,84 @@ def test_a_participation_too_many_is_caught() -> None:
 
     assert played(plan, honest).verdict == "consistent"
     assert played(plan, oftener).verdict == "broken"
+
+
+def in_shares(missing: int, telling: int) -> Plan:
+    """Groups of 50 of 200 clients, of whom some may be missing and some may tell what they added."""
+    tables = {
+        "algorithm": {"kind": "fedavg", "noise": "correlated", "cohort": 50, "bands": 4},
+        "model": {"kind": "logistic", "radius": 5.0},
+        "privacy": {
+            "epsilon": 6.0,
+            "delta": 1e-3,
+            "unit": "client",
+            "neighbours": "zero-out",
+            "adversary": "server-with-secure-aggregation",
+        },
+        "schedule": {"rounds": 8},
+        "trust": {"dropouts": missing, "colluders": telling},
+    }
+    data = some_records(count=200, clients=200)
+    return study_of(tables, base=Path(), data_given=True).planned(data.shape).plan
+
+
+def measured(plan: Plan, missing: int, telling: int, problems: int = 5) -> float:
+    """How many deviations apart a server of sums sees a client that is there and one that is not: the mu of its game.
+
+    Real runs by parts, in which every client is the victim of a game of its own; the last ones are missing, the first
+    ones tell the server what they added. The server's step is so short that all models are zero, where victims push at
+    their clip; the server knows who is asked when. With five problems the deviation of what is returned is below .06.
+    """
+    method = plan.method
+    assert isinstance(method, FedAvg)
+    assert method.correlated is not None
+    column, still = method.correlated.factor.column, replace(plan, method=replace(method, server_step=1e-9))
+    found: list[list[float]] = [[], []]
+    for side, number in product(range(2), range(problems)):
+        entropy = Entropy.from_seed(10 * side + number)
+        sums = unknown_sums(*wide_problem(still, side == 0), entropy, missing, telling)
+        for turn in range(4):  # the victims of this group push in this round, and with the next weights after it
+            mine = cohort_of(method, 200, entropy, turn)
+            mine = mine[mine < 200 - missing]
+            found[side] += sum(column[(t - turn) % 4] * sums[t][mine] for t in range(turn, 8)).tolist()
+    return float((np.mean(found[0]) - np.mean(found[1])) / np.sqrt(np.mean(np.var(found, axis=1))))
+
+
+def unknown_sums(plan: Plan, records: Records, entropy: Entropy, missing: int, telling: int) -> list[Vector]:
+    """What is left of the sums of a run by parts when those who tell have told."""
+    sums, steps = list[Vector](), Rule.of(plan).share
+
+    def kept(turn: int, parts: Mapping[int, Whole], /) -> Summed:
+        total = plain_sum(turn, parts).total
+        told = [share(entropy, client, turn, steps, plan.sum_length) for client in sorted(parts)[:telling]]
+        sums.append((total - np.sum(told, axis=0, dtype=np.int64)).astype(np.float64))
+        return Summed(total, tuple(sorted(parts)))
+
+    train_shares(plan, records, entropy, lambda done: None, kept, lambda turn, client: client >= 200 - missing)
+    return sums
+
+
+def charged_mu(plan: Plan) -> float:
+    seen = plan.method.mechanism("server-with-secure-aggregation", plan.setup)  # type: ignore[union-attr]
+    assert isinstance(seen, Gaussian)
+    return seen.mu
+
+
+def test_shares_of_clients_are_what_is_charged_with_some_missing_and_some_telling() -> None:
+    plan = in_shares(60, 30)
+    assert charged_mu(plan) - 0.35 < measured(plan, 60, 30) < charged_mu(plan) + 0.35  # false alarm below 1e-7
+
+
+def test_shares_that_count_on_clients_who_tell_are_caught() -> None:
+    """Noise divided among 200 clients, 180 of whom tell the server what they added."""
+    plan = in_shares(0, 0)
+    assert measured(plan, 0, 180, problems=1) > 2 * charged_mu(plan)
+
+
+def test_updates_sent_again_more_often_than_is_charged_are_caught() -> None:
+    plan = in_shares(0, 0)
+    method = plan.method
+    assert isinstance(method, FedAvg)
+    often, once = (((2.0, 4.0), column) for column in ((1.0, 0.9, 0.9, 0.9), (1.0,)))
+    honest, charged = (replace(plan, method=replace(method, correlation=given)) for given in (often, once))
+    assert measured(honest, 0, 0, problems=2) > charged_mu(charged) + 0.3

@@ -210,3 +210,14 @@ def test_whoever_chooses_what_to_send_by_what_was_seen_gains_nothing() -> None:
     for epsilon in (0.5, 1.0, 3.0):
         found, error = simulated_delta(ratios, epsilon)
         assert found <= gaussian_delta(epsilon, bound) + 5.5 * error
+
+
+@pytest.mark.parametrize(("rounds", "groups"), [(3, 2), (10, 3), (40, 5), (40, 50), (100, 20)])
+@pytest.mark.parametrize("momentum", [0.0, 0.95])
+def test_as_many_bands_as_groups_are_never_worse_than_independent_noise(
+    rounds: int, groups: int, momentum: float
+) -> None:
+    apart = min(rounds, groups)
+    aim = Aim.last(weights_of_last(np.ones(rounds), momentum), -(-rounds // groups), apart)
+    alone, found = (coefficients_of(column, rounds) for column in ((1.0,), best_bands(aim, apart)))
+    assert aim.loss(found) < 0.999 * aim.loss(alone)

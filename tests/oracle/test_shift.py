@@ -238,7 +238,7 @@ class TestFarFromOne:
         assert uses_mu(rounds, places, np.ones(1), np.array(total)).shape == (total // 10,)
         flat = shift_mu(even(total, 1.0), one_use(total, 0))
         assert flat == pytest.approx(1e-3, rel=1e-9)
-        assert time.perf_counter() - began < 20
+        assert time.perf_counter() - began < 200  # a hang, not a speed test
 
 
 def test_unhidden_is_quadrature() -> None:

@@ -1,20 +1,24 @@
 """What a generator promises, worked out a second way; and the game that an attacker plays on its measurements."""
 
 import math
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
 
+from fedveil.audit.claim import claim_of_alone
+from fedveil.audit.game import Seen, play
 from fedveil.data.preparation import Labels
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Neighbours
+from fedveil.jobs.attack.generator import Measuring, choices_seen, counts_seen, generator_game
 from fedveil.noise.entropy import Entropy
 from fedveil.prepare.columns import Outline
 from fedveil.prepare.contributions import Sums
 from fedveil.prepare.measure import Measurer
-from fedveil.prepare.statement import STEPS, Measurement
+from fedveil.prepare.statement import COUNTED, STEPS, Measurement
 from fedveil.prepare.synthesis.budget import synthesis_plan
 from fedveil.prepare.synthesis.counts import Counted, table_counts
 from fedveil.prepare.synthesis.plan import SynthesisPlan
@@ -22,6 +26,7 @@ from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.promises import ADVERSARIES
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
+from fedveil.values import Indices, Vector
 
 SHAPE = DataShape(records=4000, features=4, classes=2, clients=20, largest_client=300, smallest_client=100, bound=1.0)
 OUTLINE = Outline(
@@ -123,3 +128,75 @@ def test_the_distinguishing_game_stays_below_the_claim_and_catches_noise_a_tenth
     error = 6 * math.sqrt(claim * (1 - claim) / (2 * GAMES))
     assert guessed_right(stated.noise, stated, 1) <= claim + error
     assert guessed_right(0.9 * stated.noise, stated, 1) > claim + error
+
+
+@dataclass
+class Altered:
+    """Measures as planned, but with other noise: this part of it, on these measurements alone."""
+
+    inner: Measurer
+    part: float
+    names: tuple[str, ...] = COUNTED
+
+    @property
+    def present(self) -> Indices:
+        return self.inner.present
+
+    def noisy_sum(self, planned: Measurement, contributions: Sums, size: int) -> Vector:
+        part = self.part if planned.name in self.names else 1.0
+        return self.inner.noisy_sum(replace(planned, noise=part * planned.noise), contributions, size)
+
+
+def wins(first: Seen, second: Seen) -> float:
+    """How often the sign of the attacker's score is right."""
+    return float(np.concatenate([first.scores[:, 0] > 0, second.scores[:, 0] < 0]).mean())
+
+
+def stated(neighbours: Neighbours, epsilon: float, trust: Trust = CENTRAL) -> SynthesisPlan:
+    """A plan whose whole budget goes to counts: all ranges and words are stated."""
+    target = Target(epsilon=epsilon, delta=1e-5, neighbours=neighbours)
+    outline = replace(OUTLINE, scale={"age": (0.0, 100.0), "debt": (0.0, 100.0)})
+    return synthesis_plan("test", GeneratorRequest(), outline, SHAPE, target, trust, labels=LABELS)
+
+
+def test_the_game_on_all_measurements_stays_below_the_claim_and_catches_noise_a_tenth_too_small() -> None:
+    """Single columns, all pairs and the chosen pair together, as they are measured one after another.
+
+    The best guess is right with chance Phi(mu / 2). Five deviations of 7200 games: a false alarm has a chance of 3e-7.
+    """
+    plan, games = stated("zero-out", 16.0), 3600
+    mu = math.sqrt(sum(1 / one.noise**2 for one in plan.preparation.measurements))
+    claim = float(mpmath.ncdf(mu / 2))
+    error = 5 * math.sqrt(claim * (1 - claim) / (2 * games))
+    assert wins(*counts_seen(plan, games, Entropy.from_seed(1))) <= claim + error
+    assert wins(*counts_seen(plan, games, Entropy.from_seed(2), lambda by: Altered(by, 0.9))) > claim + error
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "trust"),
+    [("zero-out", CENTRAL), ("replace-one", Trust(server="trusted", dropouts=1, colluders=1))],
+)
+def test_the_audit_finds_nothing_against_a_plan_and_something_against_one_sum_with_too_little_noise(
+    neighbours: Neighbours, trust: Trust
+) -> None:
+    """False alarms have a chance of 1e-6 each: those of the audit itself."""
+    plan = stated(neighbours, 2.0, trust)
+    claim = claim_of_alone(plan, "final-model")
+
+    def verdict(by: Measuring) -> str:
+        seen = counts_seen(plan, 180, Entropy.from_seed(3), by)
+        return play(*seen, claim, adversary="final-model", delta=1e-5, alarm=1e-6).verdict
+
+    assert verdict(lambda by: by) == "consistent"
+    for name in COUNTED:
+        assert verdict(lambda by, name=name: Altered(by, 0.03, (name,))) == "broken", name
+
+
+def test_a_choice_of_pairs_without_noise_is_caught() -> None:
+    plan = stated("replace-one", 1.0)
+    honest = generator_game(plan, 90, Entropy.from_seed(4))
+    assert [one.attack for one in honest] == [f"distinguishing-game on the {what}" for what in ("counts", "choice")]
+    assert [one.verdict for one in honest] == ["consistent", "consistent"]
+    seen = choices_seen(plan, 90, Entropy.from_seed(4), lambda by: Altered(by, 1e-3, ("ones", "pairs")))
+    claim = claim_of_alone(plan, "final-model")
+    assert play(*seen, claim, adversary="final-model", delta=1e-5, alarm=1e-6).verdict == "broken"

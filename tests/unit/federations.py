@@ -10,16 +10,21 @@ from typing import Any
 import numpy as np
 
 from fedveil.certificate.certify import certify
+from fedveil.certificate.synthesis import certify_synthesis, holds_generator
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.federate import Federation, begin
+from fedveil.federation.aggregator.conversation import Conversation, begin
+from fedveil.federation.aggregator.federate import Federation
+from fedveil.federation.aggregator.generate import Generation
 from fedveil.federation.aggregator.held import Held
 from fedveil.federation.aggregator.post import Clock, Post
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.site.data import read_site_data, write_dealt
 from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.key_holder import KeyHolder
 from fedveil.federation.site.record import World
-from fedveil.plan import Plan
 from fedveil.prepare.loading import Unprepared
+from fedveil.prepare.synthesis.generator import Generator
+from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.promises import promise
 from fedveil.run.system import Progress, System
 from fedveil.study import Study, study_of
@@ -52,6 +57,12 @@ def study(**parts: Mapping[str, Any]) -> Study:
 def made_up(name: str, count: int = 64) -> bytes:
     """Bytes that are the same every time."""
     return b"".join(sha256(f"{name} {k}".encode()).digest() for k in range(-(-count // 32)))[:count]
+
+
+def certified(folder: Path) -> None:
+    """Write the certificate of a site's own record."""
+    found = certify_synthesis(folder, "0") if holds_generator(folder) else certify(folder, "0")
+    (folder / "certificate.json").write_text(found.text())
 
 
 @dataclass
@@ -104,7 +115,7 @@ class Trial:
     folder: Path
     records: Records
     terms: Terms = TRIALS
-    plans: list[Plan] = field(default_factory=list)
+    plans: list[Carried] = field(default_factory=list)
     now: float = 0.0
     keeper: bool = False
     cells: Unprepared | None = None
@@ -169,7 +180,7 @@ class Trial:
             ),
             show=self.plans.append,
             note=self.notes.append,
-            finished=lambda folder: (folder / "certificate.json").write_text(certify(folder, "0").text()) and None,
+            finished=certified,
         )
 
     def time(self) -> float:
@@ -185,8 +196,23 @@ class Trial:
 
     def run(self, wanted: Study, resume: bool = False, watch: Callable[[Progress], None] | None = None) -> Path:
         """One start of the aggregator; where it wrote."""
+        Federation(study=wanted, talk=self.talk(wanted.name, resume, watch), held=Held()).conduct()
+        return self.folder / "out"
+
+    def generate(
+        self,
+        wanted: Study,
+        request: GeneratorRequest,
+        resume: bool = False,
+        watch: Callable[[Progress], None] | None = None,
+    ) -> Generator:
+        """One start of the aggregator of a generator."""
+        return Generation(study=wanted, request=request, talk=self.talk(wanted.name, resume, watch)).conduct()
+
+    def talk(self, name: str, resume: bool, watch: Callable[[Progress], None] | None) -> Conversation:
+        """An aggregator that has just been started."""
         out = self.folder / "out"
-        begun = begin(out, resume, lambda size: made_up(f"run {wanted.name}", size))
+        begun = begin(out, resume, lambda size: made_up(f"run {name}", size))
         counter = iter(range(10**9))
         post = Post(
             identity=self.aggregator,
@@ -198,18 +224,15 @@ class Trial:
             random=lambda size: made_up(f"post {begun.number} {next(counter)}", size),
         )
         system = System(now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
-        Federation(
-            study=wanted,
+        return Conversation(
             folder=out,
             cards=self.cards,
             post=post,
             begun=begun,
-            held=Held(),
             system=system,
             watch=watch,
             holder=self.third.card if self.keeper else None,
-        ).conduct()
-        return out
+        )
 
     def model(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         with np.load(self.folder / "out" / "model.npz") as arrays:

@@ -78,15 +78,23 @@ def test_what_records_cannot_keep_is_refused_in_one_sentence(case: str) -> None:
         study({"kind": "dpsgd", "noise": "correlated", "rate": 0.25, "rounds": 8, **changes}, 1, "record")
 
 
-def test_shares_across_machines_are_refused_for_fedavg() -> None:
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"buffers": 2}, r"algorithm\.buffers must be left out with \[trust\], got 2"),
+        ({"bands": 4}, r"algorithm\.bands must be at most 3 with \[trust\], .* got 4"),
+        ({"bands": 3, "separation": 2}, r"algorithm\.bands must be at most 2 with \[trust\]"),
+    ],
+)
+def test_shares_of_more_than_one_earlier_update_are_refused_for_fedavg(changes: dict[str, int], sentence: str) -> None:
     example = Example(
-        algorithm={"kind": "fedavg", "noise": "correlated", "cohort": 4},
+        algorithm={"kind": "fedavg", "noise": "correlated", "cohort": 4, **changes},
         noise=("noise_multiplier",),
         privacy={"unit": "client", "neighbours": "zero-out"},
         schedule={"rounds": 6},
         trust={"server": "trusted"},
     )
-    with pytest.raises(BadValue, match=r"algorithm\.noise must be shared, not correlated, with"):
+    with pytest.raises(BadValue, match=sentence):
         example.plan()
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedveil.algorithms.across_sites import Consortium, Member
+from fedveil.algorithms.acting import Session
 from fedveil.algorithms.dpsgd.client import Client
 from fedveil.algorithms.dpsgd.messages import Journal
 from fedveil.algorithms.dpsgd.observe import ATTACK_VIEW
@@ -16,7 +17,6 @@ from fedveil.algorithms.dpsgd.site import DpSgdSite
 from fedveil.algorithms.dpsgd.steps import clients_of, dpsgd_of, train_dpsgd
 from fedveil.algorithms.optimiser import Optimiser, advance, averaged, begin, decayed, heading
 from fedveil.algorithms.projection import project
-from fedveil.algorithms.shares import nobody_fails, plain_sum
 from fedveil.algorithms.step_shapes import shaped
 from fedveil.data.records import Records
 from fedveil.design import read_request
@@ -120,7 +120,7 @@ def test_a_client_remembers_adam_between_windows() -> None:
 def test_windows_clock_and_server_release_the_same_average() -> None:
     records = _records(clients=3)
     plan = _plan(records, **_ADAM, average=0.9)
-    windows = train_windows(plan, records, _entropy(), _tick, plain_sum, nobody_fails).model
+    windows = train_windows(plan, records, _entropy(), Session()).model
     clocked = train_dpsgd(plan, records, _entropy(), _tick, journal=Journal()).model
     assert np.allclose(windows, clocked, rtol=0, atol=1e-9)  # windows are added up in whole grid steps
     member = Member(clients=np.arange(3), records=np.arange(60))
@@ -148,7 +148,7 @@ def test_sites_that_restart_every_window_give_the_bits_of_one_process(tmp_path: 
         again = site.parts(turn, server.questions(standing)["a"])  # a question that is asked twice
         assert all(np.array_equal(parts[client], again[client]) for client in parts)
         standing = server.advance(standing, sum(parts.values(), np.zeros(plan.dimension, dtype=np.int64)))
-    whole = train_windows(plan, records, _entropy(), _tick, plain_sum, nobody_fails).model
+    whole = train_windows(plan, records, _entropy(), Session()).model
     assert np.array_equal(server.model(standing), whole)
 
 

@@ -133,6 +133,8 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FedveilError, match="--out must name a new file"):
         init_study(Wish(data=written(tmp_path)), out)
     assert out.read_text() == "mine"
+    init_study(Wish(data=written(tmp_path)), out, instead=True)
+    assert "[data]" in out.read_text()
 
 
 @pytest.mark.parametrize(

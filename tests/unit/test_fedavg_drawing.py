@@ -68,7 +68,9 @@ def across_sites(plan: Plan, held: Records) -> np.ndarray:
                 classes=held.classes,
             )
             numbers = tuple(sites[name].tolist())
-            parts |= FedAvgSite.make(plan, own, numbers, Entropy.from_key(KEY)).parts(standing.round, asked)
+            parts |= FedAvgSite.make(plan, own, numbers, Entropy.from_key(KEY), Path("unused")).parts(
+                standing.round, asked
+            )
         standing = server.advance(standing, plain_sum(standing.round, parts).total)
     return server.model(standing)
 
@@ -131,7 +133,7 @@ def test_a_client_draws_the_same_in_any_company(changes: dict[str, object]) -> N
 
 def test_a_client_that_drew_nothing_sends_its_noise_alone_and_a_site_answers_for_all_or_none() -> None:
     plan, key = plan_of({"noise": "shared", "sampling": "poisson", "cohort": 4}, {}, rounds=6), Entropy.from_key(KEY)
-    site = FedAvgSite.make(plan, records(), tuple(range(12)), key)
+    site = FedAvgSite.make(plan, records(), tuple(range(12)), key, Path("unused"))
     found, rule = site.method, Rule.of(plan)
     model = np.zeros(plan.dimension)
     sent = site.parts(2, Content(rows={"model": model, "clients": np.arange(12)}))

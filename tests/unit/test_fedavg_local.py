@@ -1,6 +1,7 @@
 """Clients that are trained together get what each gets alone, to the bit."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +11,15 @@ from fedveil.algorithms.fedavg.local import Held, Local, changes, trained
 from fedveil.algorithms.fedavg.method import FedAvg
 from fedveil.algorithms.fedavg.steps import sent_rows, sent_steps
 from fedveil.data.records import Records
+from fedveil.errors import BadValue
 from fedveil.model.adjusted import Adjusted
 from fedveil.model.loss import Loss
 from fedveil.model.margin import Huber, Logistic
 from fedveil.model.softmax import Softmax
 from fedveil.noise.entropy import Entropy
+from fedveil.plan import Plan, write_plan
+from fedveil.run.train import train
+from fedveil.study import study_of
 
 KEY = Entropy.from_seed(5)
 
@@ -41,6 +46,67 @@ def test_company_movedno_bit(loss: Loss, batch: int) -> None:
         assert sorted(found) == drawn.tolist()
         for client, row in found.items():
             assert row.tobytes() == (trained(local, model, held, client, KEY, 3) - model).tobytes()
+
+
+SCORED = [Logistic(), Huber(), Softmax(classes=3)]
+
+
+@pytest.mark.parametrize("loss", SCORED)
+@pytest.mark.parametrize(("l2", "proximal"), [(0.0, 0.0), (0.1, 0.3)])
+def test_products_of_records_give_the_same_steps_in_any_company(loss: Loss, l2: float, proximal: float) -> None:
+    """The last bits are others than those of plain steps, and the same with whomever a client is trained."""
+    held, model = Held.of(uneven()), np.random.default_rng(2).normal(size=loss.size(6))
+    held.targets[3] = 7.5  # of no class: left out in both ways
+    plain = Local(loss, 0.3, l2, 0.7, 5, 0, proximal)
+    local = replace(plain, by_products=True)
+    for drawn in (np.arange(40), np.array([0, 3, 4, 5, 8, 12, 16, 39]), np.array([7])):
+        for group, rows in changes(local, model, held, drawn, KEY, 3):
+            for client, row in zip(group.tolist(), rows, strict=True):
+                alone = trained(local, model, replace(held, products={}), client, KEY, 3) - model
+                assert row.tobytes() == alone.tobytes()
+                stepwise = trained(plain, model, held, client, KEY, 3) - model
+                assert np.abs(row - stepwise).max() <= 1e-12 * np.abs(stepwise).max()
+                assert np.abs(stepwise).max() > 1e-3
+
+
+def test_a_client_without_records_changes_nothing_by_products() -> None:
+    held = Held(np.zeros((0, 3)), np.zeros(0), np.zeros(0), np.zeros(2, dtype=np.int64))
+    local = Local(Logistic(), 1.0, 0.0, 0.5, 2, 0, by_products=True)
+    assert trained(local, np.arange(3.0), held, 0, KEY, 0).tolist() == [0.0, 1.0, 2.0]
+
+
+def wide(**changes: object) -> Plan:
+    """A plan of 24 features, with clients of 5 records."""
+    tables = {
+        "algorithm": {"kind": "fedavg", **changes},
+        "model": {"kind": "logistic", "radius": 5.0},
+        "privacy": {"epsilon": 4.0, "delta": 1e-4, "unit": "client", "neighbours": "zero-out"},
+        "schedule": {"rounds": 2},
+    }
+    return study_of(tables, base=Path(), data_given=True).planned(some_records(60, features=24, clients=12).shape).plan
+
+
+def test_several_epochs_of_wide_rows_go_by_products_and_the_plan_says_so() -> None:
+    assert 'local_products = "gram"' in write_plan(wide(local_epochs=3))
+    for other in ({"local_epochs": 1}, {"local_epochs": 3, "local_batch": 2}):
+        assert "local_products" not in write_plan(wide(**other))
+    plan, records = wide(local_epochs=3), some_records(60, features=24, clients=12)
+    before = replace(plan, method=replace(plan.method, local_products=None))  # type: ignore[type-var]
+    models = [train(each, records, KEY).model for each in (plan, before)]
+    assert np.abs(models[0] - models[1]).max() <= 1e-6  # but for the grid on which updates are cut
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"local_products": "all"}, "fedavg.local_products must be gram or left out"),
+        ({"local_batch": 3}, "fedavg.local_products must be left out with local batches"),
+    ],
+)
+def test_products_that_no_plan_could_have_are_refused(changes: dict[str, object], sentence: str) -> None:
+    plan = wide(local_epochs=3)
+    with pytest.raises(BadValue, match=sentence):
+        replace(plan.method, **changes)  # type: ignore[type-var]
 
 
 def test_groups_are_small_enough_for_the_cache_and_leave_nobody_out() -> None:

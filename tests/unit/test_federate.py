@@ -63,6 +63,23 @@ STUDIES: dict[str, Callable[[], Study]] = {
         },
         schedule={"rounds": 3},
     ),
+    "fedavg, correlated": lambda: study(
+        privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "server", "unit": "client"},
+        algorithm={"kind": "fedavg", "noise": "correlated", "cohort": 3, "weights": "records"},
+        schedule={"rounds": 7},
+    ),
+    "fedavg, correlated, masked": lambda: study(
+        privacy={
+            "epsilon": 30.0,
+            "delta": 1e-5,
+            "neighbours": "replace-one",
+            "adversary": "server-with-secure-aggregation",
+            "unit": "client",
+        },
+        algorithm={"kind": "fedavg", "noise": "correlated", "cohort": 3, "bands": 2, "local_batch": 4},
+        schedule={"rounds": 5},
+        trust=MASKED,
+    ),
     "fedavg, adaptive, masked": lambda: study(
         privacy={
             "epsilon": 40.0,

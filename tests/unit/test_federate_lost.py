@@ -33,6 +33,24 @@ def test_a_question_that_is_lost_without_a_word_is_asked_again(tmp_path: Path, d
     assert trial.model().tobytes() == alone.tobytes()
 
 
+def test_a_lost_question_is_not_waited_for_when_a_later_one_has_come_back(tmp_path: Path) -> None:
+    """The first question of a round is lost and the second gets no good answer; the others' answers are enough."""
+    trial, asked = Trial(tmp_path, some_records(60, clients=9)), list[bytes]()
+
+    def loses(site: str, envelope: bytes) -> bool:
+        mine = site == "south" and peek(envelope).kind == "step" and peek(envelope).round == 1
+        asked.extend([envelope] if mine else [])
+        return mine and len(asked) == 1
+
+    def meddle(way: str, site: str, envelope: bytes) -> bytes | None:
+        return None if way == "down" and envelope in asked else envelope
+
+    trial.carrier.loses, trial.carrier.meddle = loses, meddle
+    trial.run(study(trust={"server": "trusted", "dropouts": 3, "timeout": 600.0}))
+    assert len(asked) == 2
+    assert trial.now < 40.0  # asked again after 30 seconds, and over when that one has failed
+
+
 def test_a_site_that_is_asked_twice_works_once(tmp_path: Path) -> None:
     """The second time there is nobody left who could do the work, and the answer is the same."""
     trial = Trial(tmp_path, some_records(60, clients=9))

@@ -12,7 +12,7 @@ import pytest
 from fedveil.audit.claim import Claim
 from fedveil.audit.one_run import Outcome, canaries_needed, epsilon_lower, finding_of_scores, guess, outcome_of, p_value
 from fedveil.data.arrays import records_from_arrays
-from fedveil.data.canaries import Canaries, canary_rows
+from fedveil.data.canaries import Canaries, canary_rows, sign_rows
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
 from fedveil.plan import read_plan, write_plan
@@ -116,6 +116,31 @@ def test_slots_keep_the_shape_and_their_columns(neighbours: str) -> None:
     assert np.bincount(placed.owner[40:]).tolist() == [7, 7, 6]
 
 
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_slots_without_columns_hold_rows_of_signs(classes: int) -> None:
+    real = records(3) if classes == 2 else replace(records(3), targets=np.zeros(40), classes=classes)
+    coins, width = np.arange(20) % 3 == 0, real.features.shape[1]
+    rows, targets = sign_rows(20, width, real.bound, classes)
+    assert np.allclose(np.linalg.norm(rows, axis=1), real.bound, rtol=1e-11)
+    assert np.unique(np.abs(rows)).size == 1
+    assert set(targets) <= (set(range(classes)) if classes else {-1.0, 1.0})
+    assert np.unique(targets).size > 1
+    for neighbours in ("zero-out", "replace-one"):
+        slots = Canaries(count=20, neighbours=neighbours, unit="record", columns=False)  # type: ignore[arg-type]
+        placed = slots.placed(real, coins)
+        assert placed.shape == slots.blank(real).shape
+        assert slots.widened(real) is real
+        assert np.array_equal(placed.features[:40], real.features)
+        assert np.array_equal(placed.features[40:][coins], rows[coins])
+        assert np.array_equal(placed.targets[40:][coins], targets[coins])
+        out = ~coins
+        if neighbours == "zero-out":
+            assert placed.blank[40:].tolist() == out.tolist()
+        else:
+            assert np.array_equal(placed.features[40:][out], rows[out])
+            assert (placed.targets[40:][out] != targets[out]).all()
+
+
 def test_slots_are_clients_where_clients_are_single_or_protected() -> None:
     alone = Canaries(count=20, neighbours="zero-out", unit="record").placed(records(names=False), np.ones(20, bool))
     assert alone.clients == 60
@@ -152,11 +177,6 @@ def test_a_bad_number_of_canaries_is_refused(bad: object) -> None:
 
 
 def test_models_that_cannot_be_scored_are_refused_before_planning() -> None:
-    torch = study(
-        model={"kind": "torch", "module": "nowhere:nothing", "clip": 1.0}, audit={"canaries": 20}, privacy=PRIVACY
-    )
-    with pytest.raises(BadValue, match=r"audit\.canaries must be left out for a torch model"):
-        torch.planned(torch.slots.blank(records()).shape)  # type: ignore[attr-defined]
     pulled = study(
         model={"kind": "logistic", "l2": 0.1},
         algorithm={"kind": "fedavg"},

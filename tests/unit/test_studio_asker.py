@@ -39,7 +39,7 @@ def asker(tmp_path: Path) -> Iterator[Asker]:
 
 
 def waited(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.001)

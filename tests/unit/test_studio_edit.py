@@ -79,7 +79,7 @@ def test_choices_are_read_and_written() -> None:
 
 
 def test_everything_that_a_study_may_choose_is_offered() -> None:
-    assert [value for value, _ in choices.ALGORITHMS] == [*KINDS, AutoRequest.kind]
+    assert [value for value, _ in choices.algorithms()] == [*KINDS, AutoRequest.kind]
     assert [value for value, _ in choices.OBSERVERS] == list(get_args(Adversary))
     assert [value for value, _ in choices.UNITS] == list(get_args(Unit))
     assert [value for value, _ in choices.NEIGHBOURS] == list(get_args(Neighbours))

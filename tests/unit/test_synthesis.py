@@ -172,7 +172,7 @@ def test_noise_in_shares_is_as_much_as_is_planned(here: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"generator": {"kind": "torch"}}, r"generator\.kind must be marginals, got 'torch'\. Generators of other"),
+        ({"generator": {"kind": "words"}}, r"generator\.kind must be marginals or torch, got 'words'"),
         ({"privacy": {"epsilon": 1e-3, "delta": 1e-5}}, r"\[privacy\] must leave something to measure: noise of less"),
         ({"generator": {"whole": ["ward"]}}, r"generator\.whole must name columns of numbers, got 'ward'"),
         ({"generator": {"sums": {"debt": ["owed"]}}}, r"generator\.sums\.debt must name columns of numbers"),

@@ -12,7 +12,9 @@ import pytest
 
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
+from fedveil.importing import give
 from fedveil.model.torch import TorchLoss
+from fedveil.model.torch_library import right_threads
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.promises import grid_of, promise
@@ -103,6 +105,10 @@ def no_module() -> str:
     return "a text"
 
 
+def sized(features: int, classes: int, hidden: int = 5) -> Any:
+    return nn.Sequential(nn.Linear(features, hidden), nn.Linear(hidden, classes))
+
+
 def mean_loss(outputs: Any, targets: Any) -> Any:
     return (outputs[:, 0] - targets).square().mean()
 
@@ -135,7 +141,10 @@ def loss_of(name: str, classes: int = 2, **more: Any) -> TorchLoss:
         ("branching_alike", "work record by record"),
         ("no_module", "be a function that returns a torch.nn.Module"),
         ("nobody", "name a function in"),
-        ("failing", "be made without arguments, and that failed: ZeroDivisionError"),
+        (
+            "failing",
+            "be made without arguments, or from features and classes alone, and that failed: Zero",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Lazy modules")
@@ -167,7 +176,13 @@ def test_senseless_settings_are_refused_before_anything_is_loaded(bad: dict[str,
         TorchLoss(**({"module": "a:b", "classes": 2} | bad))
 
 
+def test_a_function_may_ask_for_the_width_of_a_row_and_the_number_of_classes() -> None:
+    assert loss_of("sized", 3).size(7) == (7 + 1) * 5 + (5 + 1) * 3
+
+
 def test_a_module_that_cannot_be_found() -> None:
+    with pytest.raises(BadValue, match=r"Write models.net:make, as in an import\."):
+        TorchLoss(module="models/net.py:make", classes=2).size(3)
     with pytest.raises(BadValue, match="No module named 'not_here'"):
         TorchLoss(module="not_here:make", classes=2).size(3)
 
@@ -289,3 +304,28 @@ def test_given_noise_and_lists_are_kept() -> None:
     plan = planned(some_records(), {}, step_size=tuple(np.linspace(1, 0.5, 10)), noise_std=5.0, rounds=10)
     assert plan.run.noise_std == 5.0
     assert isinstance(plan.run.step_size, tuple)
+
+
+def test_a_small_module_computes_in_one_thread_and_a_large_one_in_all() -> None:
+    torch.set_num_threads(2)
+    try:
+        with right_threads(1000):
+            assert torch.get_num_threads() == 1
+        with right_threads(10**6):
+            assert torch.get_num_threads() == 2
+        seen = []
+
+        class Watching(nn.Linear):
+            def forward(self, rows: Any) -> Any:
+                seen.append(torch.get_num_threads())
+                return super().forward(rows)
+
+        loss = TorchLoss(module=give(lambda: Watching(3, 2)), classes=2)
+        engine = loss._engine(3)
+        seen.clear()
+        loss.gradient(np.zeros(engine.start.size), np.ones((5, 3)), np.zeros(5), clip=1.0)
+        loss.scores(np.zeros(engine.start.size), np.ones((5, 3)))
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from fedveil.model.spec import ModelPlan
 def test_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_library, "torch", None)
     with pytest.raises(BadValue, match=r"must find PyTorch installed, and it is not: install fedveil\[torch\]"):
-        torch_module.make_module("a:b", "float64")
+        torch_module.make_module("a:b", "float64", {})
 
 
 def test_gradient_matching_names_it_too(monkeypatch: pytest.MonkeyPatch) -> None:

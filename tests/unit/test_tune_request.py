@@ -107,6 +107,9 @@ def test_other_observers_and_missing_records_are_refused() -> None:
     one = {**TABLES["privacy"], "unit": "client"}
     with pytest.raises(BadValue, match=r"tune\.score must be public for clients"):
         study({**tune, "score": "private"}, privacy=one).planned(shape, 10)
+    dealt = {"data": {**TABLES["data"], "held_out": {"fraction": 0.2}}, "clients": {"kind": "equal", "count": 10}}
+    with pytest.raises(BadValue, match=r"tune\.score must be public for clients that the data do not name"):
+        study({**tune, "score": "private"}, privacy=one, **dealt).planned(shape, 10)
     with pytest.raises(BadValue, match=r"tune\.metric must be mae for numbers, and another for classes"):
         study({**tune, "metric": "mae"}, algorithm={"kind": "dpsgd", "rate": 0.1, "rounds": 3}).planned(shape, 10)
 

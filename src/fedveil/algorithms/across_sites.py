@@ -20,6 +20,7 @@ from fedveil.wire.envelope import Refused
 
 if TYPE_CHECKING:
     from fedveil.plan import Plan
+    from fedveil.prepare.synthesis.plan import SynthesisPlan
 
 TAIL = 12.0  # deviations: the chance of a norm beyond sqrt(size) + 12 of them is below exp(-72)
 LOOSE = 1 + 2.0**-20  # covers float errors of the limit itself
@@ -66,7 +67,7 @@ class Serving(Protocol):
     """An algorithm at the aggregator, which holds no data."""
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Plan | SynthesisPlan:
         """The plan that runs."""
 
     @property

@@ -5,14 +5,17 @@ Randomness is addressed by (label, index), so that a run that is started again r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from fedveil.algorithms.across_sites import Consortium, Serving, SiteWork
 from fedveil.algorithms.shares import Fails, nobody_fails, plain_sum
 from fedveil.algorithms.trained import Trained
+from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
 from fedveil.noise.entropy import Entropy
@@ -38,6 +41,36 @@ class Rounds:
     """The number of rounds done, for a run that cannot resume and repeats itself if it is started again."""
 
     round: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interim:
+    """All that a run needs to go on after ``round`` rounds: rows of numbers, which nobody may change afterwards.
+
+    ``dropped``: how many updates were dropped so far.
+    """
+
+    round: int
+    rows: tuple[Vector, ...]
+    dropped: int = 0
+
+    @classmethod
+    def read(cls, done: int, position: Vector, dropped: int) -> Interim:
+        """Return the state that a checkpoint holds."""
+        return cls(done, (position,), dropped)
+
+    @property
+    def position(self) -> Vector:
+        """All rows as one, which a checkpoint keeps."""
+        return np.concatenate(self.rows)
+
+    def parts(self, lengths: Sequence[int]) -> list[Vector]:
+        """Return the rows again, which must have these lengths in all."""
+        row, wanted = self.position, sum(lengths)
+        hint = "Remove it to begin the run again."
+        require(row.size == wanted, "The checkpoint", f"hold {wanted} numbers for this plan", row.size, hint)
+        ends = np.cumsum(lengths, dtype=np.int64).tolist()
+        return [row[end - length : end].copy() for end, length in zip(ends, lengths, strict=True)]
 
 
 def _unwatched(done: Done) -> None:
@@ -123,7 +156,8 @@ class Acts:
 
     ``serve`` and ``work``: the two sides of a run across sites; None if there is no server but a ``relay``.
     ``check_proposal`` refuses, at a site, what the plan does not allow. ``resumed``: makes a state (with a position and
-    a count of dropped updates) from a checkpoint's numbers; None if a stopped run starts again.
+    a count of dropped updates) from a checkpoint's numbers; None if a stopped run starts again. A run that tells its
+    :class:`Rounds` alone starts again too.
     """
 
     train: Train

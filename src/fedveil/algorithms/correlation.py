@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedveil.algorithms.share_words import Row
 from fedveil.checks import require
@@ -166,14 +167,36 @@ class Attendance:
         self._last = np.full(units, -correlation.rounds, dtype=np.int64)
         self._times = np.zeros(units, dtype=np.int64)
 
+    def last_of(self, unit: int) -> int:
+        """Return the last round in which a unit took part; far below 0 if it never did."""
+        return int(self._last[unit])
+
+    def row(self) -> Indices:
+        """Return the whole count as one row of numbers."""
+        return np.concatenate([self._last, self._times])
+
+    def restore(self, row: Indices) -> None:
+        """Go back to the count that :attr:`row` was."""
+        require(row.size == 2 * self._last.size, "attendance", "hold two numbers a unit", row.size)
+        self._last, self._times = row[: self._last.size].copy(), row[self._last.size :].copy()
+
+    def allows(self, turn: int, units: Indices) -> bool:
+        """Return whether these units may take part in a round, or did."""
+        return not self._judged(turn, units)[2].any()
+
+    def _judged(self, turn: int, units: Indices) -> tuple[Indices, Indices, NDArray[np.bool_]]:
+        """Return the units that are new in the round, which use of each it is, and whether that breaks the pattern."""
+        new = units[self._last[units] != turn]
+        allowed, times = self._correlation, self._times[new] + 1
+        return new, times, (times > allowed.participations) | (turn - self._last[new] < allowed.separation)
+
     def note(self, turn: int, units: Indices) -> None:
         """Count the units of a round; refuse the round if one of them breaks the pattern.
 
         A round that is computed again, as it was, is no further participation.
         """
-        new = units[self._last[units] != turn]
-        allowed, times, last = self._correlation, self._times[new] + 1, self._last[new]
-        bad = (times > allowed.participations) | (turn - last < allowed.separation)
+        new, times, bad = self._judged(turn, units)
+        allowed, last = self._correlation, self._last[new]
         if bad.any():
             rule = f"take part at most {allowed.participations} times, at least {allowed.separation} rounds apart"
             first = int(np.flatnonzero(bad)[0])

@@ -17,7 +17,7 @@ from fedveil.trust import CENTRAL, Trust
 class Task:
     """Public quantities only: the shape of the data, the model, the target, and what the user has already decided.
 
-    ``canaries``: how many of the records, and of the features, belong to an audit.
+    ``canaries``: how many of the records belong to an audit; where scores are linear, as many of the features.
     """
 
     data: DataShape
@@ -31,6 +31,11 @@ class Task:
     def setup(self) -> Setup:
         """What a method for this task will be asked about."""
         return Setup(data=self.data, model=self.model, target=self.target, trust=self.trust)
+
+    @property
+    def canary_parameters(self) -> int:
+        """Number of parameters that canaries alone can move, those of their columns; torch models have none."""
+        return 0 if self.canaries is None or self.model.kind == "torch" else self.model.loss.size(self.canaries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,13 @@ class NoiseCanMove(Protocol):
 
     def noised_by_clients(self) -> AlgorithmRequest:
         """Return the same request, with noise that the server would add added by the clients."""
+
+
+@runtime_checkable
+class NoisedAtClients(Protocol):
+    """A request of an algorithm in which every client noises its own updates, so that many clients mean much noise."""
+
+    noised_at_clients: bool
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ from fedveil.checks import require
 from fedveil.guarantee import Adversary
 from fedveil.ledger.costs import covered
 from fedveil.plan import Plan
+from fedveil.prepare.alone import AlonePlan
 from fedveil.promises import promise, promised_delta
 from fedveil.values import Vector
 
@@ -85,3 +86,10 @@ def _claim_of_plan(plan: Plan, adversary: Adversary, deltas: tuple[float, ...] |
     wanted = (*_SMALL, *np.linspace(0.01, 0.98, POINTS).tolist()) if deltas is None else deltas
     pairs = ((promise(plan, adversary, delta).epsilon, delta) for delta in sorted({*wanted, own[0]}))
     return Claim(tuple(pairs))
+
+
+@lru_cache(maxsize=16)
+def claim_of_alone(plan: AlonePlan, adversary: Adversary) -> Claim:
+    """Return what a plan that trains nothing promises against this observer, at several deltas."""
+    wanted = sorted({*_SMALL, *np.linspace(0.01, 0.98, POINTS).tolist(), plan.target.delta})
+    return Claim(tuple((plan.promise(adversary, delta).epsilon, delta) for delta in wanted))

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
+from fedveil.audit.binomial import at_most, exactly
 from fedveil.audit.claim import Claim
 from fedveil.audit.finding import Finding, Verdict
 from fedveil.checks import require
@@ -109,7 +109,7 @@ def canaries_needed(epsilon: float, alarm: float) -> int:
 
 def _tail(outcome: Outcome, miss: float) -> float:
     """Return P(B_r >= right), computed from the misses so that a success near 1 keeps its digits."""
-    return float(binom.cdf(outcome.guesses - outcome.right, outcome.guesses, miss)) * _OUTWARD
+    return float(at_most(outcome.guesses - outcome.right, outcome.guesses, miss)) * _OUTWARD
 
 
 def _slack(outcome: Outcome, miss: float, delta: float) -> float:
@@ -120,7 +120,7 @@ def _slack(outcome: Outcome, miss: float, delta: float) -> float:
     modes = np.minimum(np.floor((trials + 1) * miss), trials)
     atoms: Vector = np.zeros(outcome.guesses)
     for shift in (-1, 0, 1):  # the floor may be off by one
-        atoms = np.maximum(atoms, binom.pmf(np.clip(modes + shift, 0, trials), trials, miss))
+        atoms = np.maximum(atoms, exactly(np.clip(modes + shift, 0, trials), trials, miss))
     return outcome.canaries * delta * miss * float(np.mean(atoms)) * _OUTWARD
 
 

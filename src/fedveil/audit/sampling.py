@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
-from scipy.stats import binom
 
+from fedveil.audit.binomial import at_least, at_most, exactly
 from fedveil.checks import require
 
 Joined = NDArray[np.bool_]
@@ -91,7 +91,7 @@ def _independent(joined: Joined) -> Iterator[Test]:
     yield "how often two records met", _either_one(int(together.sum()), together.size, share)
     sizes = joined.sum(axis=2)
     even = int(np.sum((sizes.max(axis=1) - sizes.min(axis=1)) <= 1))
-    yield "how often all batches of a pass were even", float(binom.sf(even - 1, passes, _all_even(units, rounds)))
+    yield "how often all batches of a pass were even", float(at_least(even, passes, _all_even(units, rounds)))
     for lag in (1, 2):
         before, after = _apart(picked, lag)
         same = before == after
@@ -112,7 +112,7 @@ def _poisson(joined: Joined, rate: float) -> Iterator[Test]:
     yield "how often two records joined together", _either_one(int(both.sum()), both.size, rate * rate)
     usual = round(units * rate)
     even = int(np.sum(coins.sum(axis=1) == usual))
-    yield "how often a batch had its planned size", float(binom.sf(even - 1, turns, binom.pmf(usual, units, rate)))
+    yield "how often a batch had its planned size", float(at_least(even, turns, exactly(usual, units, rate)))
     for name, rows, lag in (("round", coins, 1), ("pass", joined, 1)):
         before, after = _apart(rows, lag)
         again = np.logical_and(before, after)
@@ -127,7 +127,7 @@ def _apart(rows: NDArray[np.generic], lag: int) -> tuple[NDArray[np.generic], ND
 
 def _either(counts: NDArray[np.int64], trials: int, share: float) -> NDArray[np.float64]:
     """Twice the smaller tail, for each count."""
-    low, high = binom.cdf(counts, trials, share), binom.sf(counts - 1, trials, share)
+    low, high = at_most(counts, trials, share), at_least(counts, trials, share)
     return np.asarray(np.minimum(1.0, 2 * np.minimum(low, high)), dtype=np.float64)
 
 

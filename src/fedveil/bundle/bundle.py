@@ -177,6 +177,6 @@ def _parameters(plan: Plan, data: bytes) -> tuple[Vector, Vector | None]:
         start = np.asarray(found["start"], dtype=np.float64).reshape(-1) if "start" in found.files else None
     require(values.size == plan.dimension, "model.npz", f"hold {plan.dimension} parameters", values.size)
     require(start is None or start.size == values.size, "model.npz", "begin with as many parameters", "others")
-    if plan.canaries is None:
+    if plan.real_features == plan.data.features:
         return values, start
     return values.reshape(plan.data.features, -1)[: plan.real_features].reshape(-1), None

@@ -25,7 +25,7 @@ from fedveil.errors import BadValue
 from fedveil.model.loss import Loss
 from fedveil.model.probabilities import likeliest, probabilities
 from fedveil.model.survival import risks, survivals
-from fedveil.model.torch import TorchLoss
+from fedveil.model.torch import BUILT_IN, TorchLoss
 from fedveil.plan import Plan
 from fedveil.values import Indices, Matrix, Vector
 
@@ -194,7 +194,7 @@ class ReleasedModel:
     def loss(self) -> Loss:
         """The loss that it was trained with; of a torch model, only where its module is allowed."""
         named = self.plan.model.module
-        if named is not None and named != self.module:
+        if named is not None and named != self.module and not named.startswith(BUILT_IN):
             raise BadValue(
                 f"The model is the torch module {named!r}, and predicting runs the code of that name: if it is yours, "
                 f"allow it with load_model(..., module={named!r}) or --module {named}."

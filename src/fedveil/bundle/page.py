@@ -22,7 +22,7 @@ def card(bundle: Bundle) -> str:
         ("model", f"{plan.model.kind}, {bundle.parameters.size:,} parameters"),
         ("predicts", _predicts(bundle)),
         ("columns", _listed(names) or f"{plan.real_features} prepared features"),
-        ("trained on", f"{plan.data.records:,} records of {plan.data.clients:,} clients"),
+        ("trained on", f"{plan.data.records:,} records of {plan.data.holders}"),
         ("promise", _promise(bundle)),
         ("plan", plan.hash[:16] + "..."),
     ]

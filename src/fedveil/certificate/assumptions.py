@@ -28,7 +28,8 @@ def _common(plan: Plan) -> list[Assumption]:
     data = plan.data
     shape = f"{data.records} records, {data.clients} clients of {data.smallest_client} to {data.largest_client}"
     if plan.canaries is not None:
-        shape += f"; {plan.canaries} records and features are canaries'"
+        also = " and features" if plan.real_features < data.features else ""
+        shape += f"; {plan.canaries} records{also} are canaries'"
     source = (
         "a seed that the study names: anyone can take the noise off again"
         if plan.seeded

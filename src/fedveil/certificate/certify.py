@@ -22,6 +22,7 @@ from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.ledger import Cost, Entry, read_export
 from fedveil.ledger.budget import total
 from fedveil.ledger.costs import Chargeable, cost_of, covered, rounds_of
+from fedveil.model.torch import OWN
 from fedveil.plan import Plan, read_plan
 from fedveil.prepare.profile.plan import ProfilePlan
 from fedveil.prepare.statement import FILE as PREPARATION
@@ -330,7 +331,8 @@ def _released(plan: Plan, model: str, learned: str | None = None) -> tuple[dict[
 
 def _what(plan: Plan) -> str:
     if plan.selection is None:
-        return "the final model"
+        own = plan.model.criterion == OWN
+        return "the final model, a generator, and rows drawn from it, as many as wanted" if own else "the final model"
     return "the final model of the best trial, and which of the candidates it was"
 
 

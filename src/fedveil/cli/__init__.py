@@ -7,43 +7,57 @@ mistake (one clear sentence on standard error), 1 otherwise.
 import json
 import os
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Final, NoReturn
 
 import typer
 
-from fedveil.cli import (
-    account,
-    audit,
-    card,
-    compare,
-    completion,
-    deploy,
-    entry,
-    evaluate,
-    figures,
-    holder,
-    keys,
-    ledger,
-    model,
-    relay,
-    show,
-    site,
-    studies,
-    studio,
-    synthesis,
-    tune,
-)
+from fedveil.cli import show
 from fedveil.cli.parsing import App, usage_of
-from fedveil.errors import FedveilError, why
-from fedveil.run.system import Interrupted
+from fedveil.errors import FedveilError, Interrupted, why
 from fedveil.version import __version__
 
 _INTERRUPTED = 130  # exit code of typer for Ctrl-C
+_COMPLETING: Final = "_FEDVEIL_COMPLETE"  # set by a shell that asks for words: see completion.py
+PARTS: Final = {  # the modules of this package, with the commands that each adds
+    "entry": ("init", "profile"),
+    "studies": ("demo", "plan", "run", "certify", "report"),
+    "studio": ("studio",),
+    "tune": ("tune",),
+    "synthesis": ("synthesise", "sample"),
+    "model": ("predict", "personalise", "export"),
+    "evaluate": ("evaluate",),
+    "card": ("card",),
+    "audit": ("audit",),
+    "compare": ("compare",),
+    "ledger": ("ledger",),
+    "account": ("account", "calibrate", "convert"),
+    "figures": ("bounds", "figures"),
+    "deploy": ("deploy",),
+    "site": ("site",),
+    "node": ("node",),
+    "holder": ("keyholder",),
+    "relay": ("relay",),
+    "keys": ("keys",),
+    "completion": ("completion",),
+}
 
-app = App(
-    name="fedveil",
-    help="Train across many data holders, release only the final model, certify how private it is.",
-)
+
+def application(words: Sequence[str] = ()) -> App:
+    """Return the application for a call with these words: with the command that they begin with, otherwise with all.
+
+    Loading every command takes a third of a second, which each call would pay for.
+    """
+    app = App(
+        name="fedveil",
+        help="Train across many data holders, release only the final model, certify how private it is.",
+    )
+    app.callback()(_common)
+    named = [part for part, commands in PARTS.items() if words and words[0] in commands]
+    for part in named or PARTS:
+        import_module(f"fedveil.cli.{part}").register(app)
+    return app
 
 
 def _version(asked: bool) -> None:
@@ -52,7 +66,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _common(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -61,38 +74,14 @@ def _common(
     pass
 
 
-for module in (
-    entry,
-    studies,
-    studio,
-    tune,
-    synthesis,
-    model,
-    evaluate,
-    card,
-    audit,
-    compare,
-    ledger,
-    account,
-    figures,
-    deploy,
-    site,
-    holder,
-    relay,
-    keys,
-    completion,
-):
-    module.register(app)
-
-
 def main() -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, never a traceback."""
     os.umask(os.umask(0o022) | 0o022)  # so that no file, even one written by a library, can be changed by others
     show.begin()
     try:
-        code = completion.answered(typer.main.get_command(app))
+        code = _completed() if os.environ.get(_COMPLETING) else None
         if code is None:
-            code = app(standalone_mode=False, prog_name="fedveil")
+            code = application(sys.argv[1:])(standalone_mode=False, prog_name="fedveil")
     except Interrupted as error:
         _fail(1, str(error))
     except (FedveilError, ValueError) as error:
@@ -113,6 +102,13 @@ def main() -> None:
     if code == _INTERRUPTED:
         _fail(1, "stopped")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _completed() -> int | None:
+    """Answer a shell that asks for completion."""
+    from fedveil.cli.completion import answered
+
+    return answered(typer.main.get_command(application()))
 
 
 def _fail_usage(message: str, command: str) -> NoReturn:

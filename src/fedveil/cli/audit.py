@@ -13,13 +13,14 @@ from rich.table import Table
 
 from fedveil.audit.finding import Finding, Verdict
 from fedveil.audit.record import FILE, write_audit
+from fedveil.certificate.synthesis import holds_generator
 from fedveil.checks import require
 from fedveil.cli.show import Json, out, rounded_up, show
 from fedveil.errors import BadValue, why
 from fedveil.noise.entropy import Entropy
 from fedveil.run.files import PRIVATE, PUBLIC, private_folder, write_atomically
 
-Target = Annotated[Path, typer.Argument(help="The folder a run left, or a mechanism file (TOML).")]
+Target = Annotated[Path, typer.Argument(help="The folder of a run or of a generator, or a mechanism file.")]
 
 _CONCLUSIONS: dict[Verdict, str] = {
     "broken": "BROKEN: the certificate does not hold.",
@@ -42,7 +43,10 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Attack it: what attackers achieve, beside what is certified."""
-    if target.is_dir():
+    if holds_generator(target):
+        require(study is None, "--study", "be left out for a generator", str(study))
+        code = _audit_generator(target, runs, alarm, quiet, as_json)
+    elif target.is_dir():
         code = _audit_run(target, study, (runs, shadows, alarm, canary_alarm), quiet, as_json)
     else:
         require(study is None, "--study", "be left out for a mechanism file", str(study))
@@ -90,6 +94,26 @@ def _audit_run(
         out().print(_CONCLUSIONS[verdict])
         out().print(f"written: {folder / FILE} (open {page})")
 
+    show(result, as_json, text)
+    return 1 if found.broken else 0
+
+
+def _audit_generator(folder: Path, runs: int, alarm: float, quiet: bool, as_json: bool) -> int:
+    """The distinguishing game on the measurements of a generator, with the noise of its plan."""
+    from fedveil.jobs.attack.generator import audit_generator  # imported here because fitting is slow to import
+
+    with _telling(quiet or as_json) as tell:
+        found = audit_generator(folder, runs, Entropy.from_system(), alarm=alarm, watch=tell)
+    write_atomically(folder / FILE, write_audit(found).encode(), mode=PUBLIC)
+    verdict = _verdict(found.findings)
+
+    def text() -> None:
+        if not quiet:
+            _table(found.findings)
+            out().print(_CONCLUSIONS[verdict])
+            out().print(f"written: {folder / FILE}")
+
+    result = {"verdict": verdict, **json.loads(write_audit(found)), "written": [str(folder / FILE)]}
     show(result, as_json, text)
     return 1 if found.broken else 0
 

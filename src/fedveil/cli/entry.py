@@ -34,19 +34,21 @@ def init(
     epsilon: Annotated[float, typer.Option("--epsilon", help="Of the study.")] = 1.0,
     delta: Annotated[float | None, typer.Option("--delta", help="Of the study; below one over the records.")] = None,
     file: Annotated[Path, typer.Option("--out", help="The study file to write.")] = Path(STUDY),
+    instead: Annotated[bool, typer.Option("--replace", help="Write over a study file that is there.")] = False,
     as_json: Json = False,
 ) -> None:
     """Draft a study from the names and types of the columns; no value is looked at, and nothing is charged."""
     wish = _wish(data, target, classes, range_, client, ignore, query, epsilon, delta)
     with waiting("reading the names and types of the columns", quiet=as_json):
-        draft, columns = init_study(wish, file)
+        draft, columns = init_study(wish, file, instead=instead)
     result = {"written": str(file), **_draft_json(draft, columns)}
 
     def text() -> None:
         data = draft.source  # as it may be shown: without a password
         _tell_columns(data, columns, draft)
         out().print(f"written: {file}", soft_wrap=True)
-        _tell_questions(draft, f"fedveil init {data}")
+        again = f"fedveil init {data} --replace" + ("" if file == Path(STUDY) else f" --out {file}")
+        _tell_questions(draft, again)
         if draft.complete:
             out().print(f"next: fedveil run {file} --out results", soft_wrap=True)
         else:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fedveil.cli.plan_page import page
+from fedveil.cli.serving import say, until_signalled
 from fedveil.cli.show import Json, show
-from fedveil.cli.site import page, say, until_signalled
 from fedveil.federation.agreements.encrypted import KEY_FILE
 from fedveil.federation.deploy.files import read_site
 from fedveil.federation.site.key_holder import KeyHolder

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from fedveil.checks import require
+from fedveil.cli.serving import say, until_signalled
 from fedveil.cli.show import Json, show
-from fedveil.cli.site import say, until_signalled
 from fedveil.federation.flower.network import Link, check_installed
 from fedveil.federation.site.socket import listening
 

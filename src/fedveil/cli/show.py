@@ -3,14 +3,18 @@
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from fedveil.certificate.certify import Guarantee
+    from fedveil.guarantee import Adversary
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to; made if it does not exist.")]
@@ -66,3 +70,11 @@ def show(result: dict[str, Any], as_json: bool, otherwise: Callable[[], None]) -
         _printed.append(True)
     else:
         otherwise()
+
+
+def promised_rows(guarantees: "Sequence[Guarantee]", sees: "Mapping[Adversary, str]") -> list[dict[str, Any]]:
+    """Return what each observer is promised, as rows of a table."""
+    return [
+        {"who": one.adversary, "epsilon": rounded_up(one.answer.epsilon), "sees": sees[one.adversary]}
+        for one in guarantees
+    ]

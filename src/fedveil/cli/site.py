@@ -1,8 +1,6 @@
-"""The commands of a site: its guard, which owns the data, and its node, which connects the guard to the link."""
+"""The command of a site's guard, which owns the data."""
 
 import os
-import signal
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -10,24 +8,21 @@ from typing import Annotated, Any, get_args
 import typer
 
 from fedveil.certificate.certify import certify
+from fedveil.certificate.synthesis import certify_synthesis, holds_generator
 from fedveil.checks import require
-from fedveil.cli.show import Json, rounded_up, show
-from fedveil.evaluate.words import fact_rows as evaluation_facts
+from fedveil.cli.plan_page import page
+from fedveil.cli.serving import say, until_signalled
+from fedveil.cli.show import Json, show
 from fedveil.federation.deploy.files import read_holder, read_peers, read_site
-from fedveil.federation.flower.network import Link
-from fedveil.federation.flower.node import run_node
 from fedveil.federation.site.data import SiteData, read_site_data
 from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.record import World
 from fedveil.federation.site.socket import listening, serve
 from fedveil.federation.site.upkeep import clear_records
 from fedveil.files import owners_folder
-from fedveil.guarantee import Neighbours, Unit, finite_or_none
+from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Ledger
-from fedveil.ledger.costs import cost_of
-from fedveil.plan import Plan
 from fedveil.prepare.notes import notes_for_rows
-from fedveil.prepare.words import fact_rows
 from fedveil.promises import ADVERSARIES
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.version import __version__
@@ -92,76 +87,10 @@ def site(
     show({"site": identity.name, "stopped": True}, as_json, lambda: None)
 
 
-def node(
-    superlink: Annotated[str, typer.Option("--superlink", help="HOST:PORT of the link.")],
-    key: Annotated[Path, typer.Option("--key", help="The site's node.key.")],
-    socket: Annotated[Path, typer.Option("--socket", help="The guard's socket.")],
-    authority: Annotated[Path | None, typer.Option("--authority", help="authority.pem; beside the key.")] = None,
-    patience: Annotated[float, typer.Option("--patience", help="Seconds to try to get in.")] = 90.0,
-    as_json: Json = False,
-) -> None:
-    """Connect a site to the link: carries sealed envelopes to the guard and back, and runs no uploaded code."""
-    host, _, port = superlink.rpartition(":")
-    require(bool(host) and port.isdigit(), "--superlink", "be HOST:PORT", superlink)
-    link = Link(name="link", host=host, port=int(port), authority=authority or key.parent / "authority.pem")
-    for path in (key, link.authority):
-        require(path.exists(), "The node", f"find {path.name}", str(path))
-    stopped = until_signalled()
-    run_node(link, key, socket.absolute(), patience, lambda: bool(stopped), say)
-    show({"stopped": True}, as_json, lambda: None)
-
-
-def until_signalled() -> list[int]:
-    """Return a list that gets an entry when this process is asked to stop."""
-    stopped: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signum, _: stopped.append(signum))
-    return stopped
-
-
-def say(text: str) -> None:
-    """Tell the operator, on standard error; standard output is for results."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
-
-
-def page(plan: Plan) -> str:
-    """Return the page that the operator sees before the first update: what will run, what it promises and costs."""
-    data, target = plan.data, plan.target
-    facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(plan.setup))
-    trust = plan.trust
-    apart = ", a third party holds the key" if trust.key_holder == "third-party" else ""
-    lines = [
-        f"plan {plan.hash}",
-        f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
-        f"  its model is made here by {plan.model.module}" if plan.model.module else "",
-        f"  {data.records} records of {data.clients} clients",
-        *_measured(plan),
-        f"  {plan.method.kind}: {facts}",
-        f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders{apart}"
-        if plan.method.served
-        else "",
-        f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:",
-    ]
-    for adversary in ADVERSARIES:
-        epsilon = cost_of(plan, adversary).epsilon
-        value = "nothing is promised" if finite_or_none(epsilon) is None else f"epsilon {rounded_up(epsilon)}"
-        lines.append(f"    {adversary}: {value}")
-    lines += [f"  warning: {warning}" for warning in plan.warnings]
-    lines.append("  accept it with: --accept " + plan.hash)
-    return "\n".join(line for line in lines if line)
-
-
-def _measured(plan: Plan) -> list[str]:
-    """What the plan measures of the site's columns before training, and of its records after it, if it does."""
-    rows = [] if plan.preparation is None else [fact_rows(plan.preparation, plan.target)]
-    rows += [] if plan.evaluation is None else [evaluation_facts(plan.evaluation, plan.target)]
-    return [f"  {'; '.join(f'{name} {value}' for name, value in facts)}" for facts in rows]
-
-
 def _certified(folder: Path) -> None:
     """Write the certificate from the site's own record."""
-    write_atomically(folder / "certificate.json", certify(folder, __version__).text().encode(), mode=PUBLIC)
+    found = certify_synthesis if holds_generator(folder) else certify
+    write_atomically(folder / "certificate.json", found(folder, __version__).text().encode(), mode=PUBLIC)
     say(f"the run has ended; its record: {folder}")
 
 
@@ -188,6 +117,5 @@ def _cap(text: str) -> tuple[Any, float, float]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands to the application."""
+    """Add this command to the application."""
     app.command(epilog="Example: fedveil site --data data.toml --key site/identity.key --records records")(site)
-    app.command(epilog="Example: fedveil node --superlink HOST:9092 --key node.key --socket guard.sock")(node)

@@ -22,14 +22,12 @@ from fedveil.checks import require
 from fedveil.cli.card import regulators_answers, tell_answers
 from fedveil.cli.progress import progress
 from fedveil.cli.quality import tell_evaluation, tell_quality
-from fedveil.cli.show import Json, Out, out, plain_table, rounded_up, show
-from fedveil.cli.synthesis import promised_rows
+from fedveil.cli.show import Json, Out, out, plain_table, promised_rows, rounded_up, show
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.evaluate.words import fact_rows as evaluation_facts
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.jobs.local import Result, plan_study, run_study
-from fedveil.jobs.remote import run_on
 from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
 from fedveil.prepare.statement import FILE as PREPARATION
@@ -118,6 +116,8 @@ def run(
         if on is None:
             result = run_study(study, folder, resume=resume, watch=watch, sign=sign, system=telling(quiet, watch.stage))
         else:
+            from fedveil.jobs.remote import run_on  # only here: messages and keys take a while to load
+
             result = run_on(study, folder, on, resume=resume, watch=watch, tell=told(quiet), sign=sign)
     show_result(result, quiet, as_json)
 
@@ -300,7 +300,7 @@ def _plan_text(plan: Plan) -> None:
     facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(plan.setup))
     out().print(
         f"{plan.name}: {plan.model.kind}, {plan.dimension} parameters; {data.records} records of "
-        f"{data.clients} clients; {plan.method.kind}: {facts}."
+        f"{data.holders}; {plan.method.kind}: {facts}."
     )
     if plan.preparation is not None:
         cost = "; ".join(f"{name}: {value}" for name, value in preparation_facts(plan.preparation, target))

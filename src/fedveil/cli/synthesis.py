@@ -1,16 +1,20 @@
 """The commands for synthetic data: make a generator once, and draw rows from it as often as wanted."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedveil.certificate.certify import Guarantee
+from fedveil.bundle.generating import DeepGenerator
+from fedveil.certificate.certify import SEES as TRAINED
 from fedveil.certificate.synthesis import ROWS, SEES
-from fedveil.cli.show import Json, out, plain_table, rounded_up, show
+from fedveil.checks import require
+from fedveil.cli.progress import progress
+from fedveil.cli.show import Json, out, plain_table, promised_rows, show
+from fedveil.cli.studies import Quiet, told
 from fedveil.cli.waiting import waiting
-from fedveil.guarantee import Adversary, finite_or_none
+from fedveil.guarantee import finite_or_none
+from fedveil.jobs.remote_synthesis import How, synthesise_local, synthesise_on
 from fedveil.jobs.synthesis import PAGE, SynthesisResult, sample, synthesise
 from fedveil.run.system import System
 
@@ -24,11 +28,27 @@ def synthesise_study(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the generator; new, or with --resume.")],
     seed: Seed = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish a generator that was interrupted.")] = False,
+    on: Annotated[Path | None, typer.Option("--on", help="A deployment's folder: its sites have the data.")] = None,
+    sites: Annotated[
+        int | None, typer.Option("--sites", help="Try it on real processes of this machine: how many sites.")
+    ] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Measure a private generator, charge and certify it, and draw synthetic rows."""
-    with waiting("reading the data", quiet=as_json) as stage:
-        result = synthesise(study, folder, rows=rows, seed=seed, resume=resume, system=System(tell=stage))
+    require(on is None or sites is None, "--sites", "be left out with --on: the deployment has its sites", sites)
+    if on is None and sites is None:
+        with waiting("reading the data", quiet=as_json or quiet) as stage:
+            result = synthesise(study, folder, rows=rows, seed=seed, resume=resume, system=System(tell=stage))
+    else:
+        with progress(quiet or as_json, "sum") as watch:
+            how = How(seed, resume, watch, told(quiet or as_json), System(tell=watch.stage))
+            if on is not None:
+                result = synthesise_on(study, folder, on, rows=rows, how=how)
+            else:
+                result = synthesise_local(study, folder, sites or 0, rows=rows, how=how)
+    if quiet and not as_json:
+        return
     show(_as_json(result), as_json, lambda: _tell(result))
 
 
@@ -37,32 +57,31 @@ def sample_rows(
     rows: Rows,
     file: Annotated[Path | None, typer.Option("--out", help="The CSV file to write; synthetic.csv in DIR.")] = None,
     seed: Seed = None,
+    module: Annotated[
+        str | None, typer.Option("--module", help="Of a torch generator of your own: its function, which is run.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Draw more rows from a generator, free: no record is looked at."""
     with waiting("drawing rows", quiet=as_json):
-        path = sample(folder, rows=rows, out=file, seed=seed)
+        path = sample(folder, rows=rows, out=file, seed=seed, module=module)
     told = {"written": str(path), "rows": rows, "charged": 0}
     show(told, as_json, lambda: out().print(f"written: {path} ({rows:,} rows; nothing was charged)", soft_wrap=True))
 
 
-def promised_rows(guarantees: Sequence[Guarantee], sees: Mapping[Adversary, str]) -> list[dict[str, Any]]:
-    """Return what each observer is promised, as rows of a table."""
-    return [
-        {"who": one.adversary, "epsilon": rounded_up(one.answer.epsilon), "sees": sees[one.adversary]}
-        for one in guarantees
-    ]
-
-
 def _as_json(result: SynthesisResult) -> dict[str, Any]:
-    found = result.generator
-    promised = {one.adversary: finite_or_none(one.answer.epsilon) for one in result.certificate.guarantees}
+    found, epsilons = result.generator, result.certificate.guarantees
+    promised = {one.adversary: finite_or_none(one.answer.epsilon) for one in epsilons}
+    if isinstance(found, DeepGenerator):
+        more: dict[str, Any] = {"columns": list(found.header), "parameters": found.bundle.plan.model.parameters}
+    else:
+        pairs = [[found.names[a], found.names[b]] for a, b in found.pairs]
+        more = {"columns": list(found.names), "pairs": pairs, "limited": found.limited}
+        more["wordless"] = list(found.wordless)
     return {
         "written": str(result.folder),
         "rows": result.rows,
-        "columns": list(found.names),
-        "pairs": [[found.names[a], found.names[b]] for a, b in found.pairs],
-        "limited": found.limited,
+        **more,
         "epsilon": promised,
         "delta": result.certificate.plan.target.delta,
     }
@@ -72,12 +91,21 @@ def _tell(result: SynthesisResult) -> None:
     found = result.generator
     target = result.certificate.plan.target
     out().print(f"certificate of a generator: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
-    plain_table(promised_rows(result.certificate.guarantees, SEES))
-    cells = found.model.tree.cells
-    out().print(f"measured: {len(found.names)} columns, and {len(found.pairs)} of their pairs precisely")
-    if found.limited:
-        told = f"The model has {cells:,} cells; some pairs were left out to keep it in memory (generator.model_cells)."
-        out().print(told, soft_wrap=True)
+    sees = TRAINED if isinstance(found, DeepGenerator) else SEES
+    plain_table(promised_rows(result.certificate.guarantees, sees))
+    if isinstance(found, DeepGenerator):
+        plan = found.bundle.plan
+        out().print(
+            f"trained: {plan.model.parameters or 0:,} parameters by {plan.method.kind}, {plan.method.total} rounds"
+        )
+    else:
+        out().print(f"measured: {len(found.names)} columns, and {len(found.pairs)} of their pairs precisely")
+        if found.limited:
+            told = f"The model has {found.model.tree.cells:,} cells; some pairs were left out to keep it in memory "
+            out().print(f"{told}(generator.model_cells).", soft_wrap=True)
+        for name in found.wordless:
+            told = f"The column {name!r} shows none of its words: no word is frequent enough for the noise. Leave it"
+            out().print(f"{told} out (data.ignore), or state its words (data.categories).", soft_wrap=True)
     out().print(f"written: {result.folder / ROWS} ({result.rows:,} rows)", soft_wrap=True)
     out().print(f"page: {result.folder / PAGE}", soft_wrap=True)
     out().print(f"next: fedveil sample {result.folder} --rows N (free)", soft_wrap=True)

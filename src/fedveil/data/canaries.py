@@ -1,12 +1,15 @@
-"""Canaries: records put among the training data to be looked for afterwards, each in its own column.
+"""Canaries: records put among the training data to be looked for afterwards.
 
 A slot holds its canary or not, by a secret fair coin. Slots are records like others: they count in the shape of the
 data, belong to clients by a public rule, and are protected by the certificate; only their content is chosen to be easy
-to find. Real records are zero in the canaries' columns, so canaries move no parameter that a real record uses.
+to find. For losses of linear scores each has a column of its own, where real records are zero, so canaries move no
+parameter that a real record uses. A torch module takes the features that it takes: there canaries are rows of random
+signs with random targets.
 Page: docs/audit-canaries.md.
 """
 
 from dataclasses import dataclass, replace
+from hashlib import shake_256
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +26,11 @@ _INSIDE = 1 - 2.0**-40  # just inside the bound, because the computed norm of a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canaries:
-    """``count`` slots. Zero-out: the canary or a row of zeros; replace-one: the canary or its opposite.
+    """``count`` slots. Zero-out: the canary or nothing; replace-one: the canary or its opposite.
+
+    ``columns``: each canary has a column of its own; else it is a row of the features that there are. Nothing is a row
+    of zeros where it has a column, which moves no linear score, and else a blank record, which no loss adds up. The
+    opposite is the row with its sign changed, and else the row with another target.
 
     If clients are protected, or every client holds one record, each slot is a client of its own. Otherwise slot j
     belongs to client j modulo the number of clients.
@@ -32,13 +39,16 @@ class Canaries:
     count: int
     neighbours: Neighbours
     unit: Unit
+    columns: bool = True
 
     def __post_init__(self) -> None:
         count = check_count(self.count)
         object.__setattr__(self, "count", count)
 
     def widened(self, records: Records) -> Records:
-        """Return the records with a column of zeros for each canary."""
+        """Return the records with a column of zeros for each canary, where canaries have columns."""
+        if not self.columns:
+            return records
         blank = np.zeros((len(records), self.count))
         return replace(records, features=np.ascontiguousarray(np.hstack([records.features, blank])))
 
@@ -47,9 +57,7 @@ class Canaries:
         right = coins.shape == (self.count,) and coins.dtype == np.bool_
         require(right, "coins", f"be {self.count} of true or false", (coins.dtype, coins.shape))
         wide = self.widened(records)
-        rows, targets = canary_rows(self.count, records.features.shape[1], records.bound, records.classes)
-        out = 0.0 if self.neighbours == "zero-out" else -1.0
-        rows *= np.where(coins, 1.0, out)[:, None]
+        rows, targets = self._filled(coins, records.features.shape[1], records.bound, records.classes)
         apart = self.unit == "client" or records.clients == len(records)
         places = np.arange(self.count, dtype=np.int64)
         extra = tuple(f"canary {place + 1}" for place in range(self.count)) if apart and records.names else ()
@@ -62,6 +70,17 @@ class Canaries:
             classes=records.classes,
             names=(*records.names, *extra),
         )
+
+    def _filled(self, coins: Coins, features: int, bound: float, classes: int) -> tuple[Vector, Vector]:
+        """Return what the slots hold."""
+        if self.columns:
+            rows, targets = canary_rows(self.count, features, bound, classes)
+            out = 0.0 if self.neighbours == "zero-out" else -1.0
+            return rows * np.where(coins, 1.0, out)[:, None], targets
+        rows, targets = sign_rows(self.count, features, bound, classes)
+        if self.neighbours == "replace-one":
+            return rows, np.where(coins, targets, other_targets(targets, classes))
+        return np.where(coins[:, None], rows, 0.0), np.where(coins, targets, np.nan)
 
     def blank(self, records: Records) -> Records:
         """Return records of the same shape as those trained on, for any coins, with all canaries left out."""
@@ -84,3 +103,20 @@ def canary_rows(count: int, features: int, bound: float, classes: int) -> tuple[
     rows = np.zeros((count, features + count))
     rows[np.arange(count), features + np.arange(count)] = bound * _INSIDE
     return rows, np.full(count, 0.0 if classes else 1.0)
+
+
+def sign_rows(count: int, features: int, bound: float, classes: int) -> tuple[Vector, Vector]:
+    """Return canaries without columns of their own, which are public: rows of random signs, and random targets.
+
+    Rows are of norm ``bound``. Random signs are nearly orthogonal in many dimensions, and nothing that is learned of
+    real records tells their targets. They are read off a hash, so they are the same everywhere.
+    """
+    bits = np.frombuffer(shake_256(b"fedveil: rows of canaries").digest(count * features), dtype=np.uint8) & 1
+    drawn = np.frombuffer(shake_256(b"fedveil: targets of canaries").digest(count), dtype=np.uint8)
+    rows = (2.0 * bits.reshape(count, features) - 1) * (bound * _INSIDE / features**0.5)
+    return rows, (drawn % classes if classes else 2.0 * (drawn & 1) - 1).astype(np.float64)
+
+
+def other_targets(targets: Vector, classes: int) -> Vector:
+    """Return the targets of the opposite canaries: the next class, or the number with its sign changed."""
+    return np.asarray((targets + 1) % classes if classes else -targets, dtype=np.float64)

@@ -36,6 +36,11 @@ class DataShape:
         object.__setattr__(self, "bound", number("data.bound", self.bound))
         require(self.bound > 0, "data.bound", "be positive", self.bound)
 
+    @property
+    def holders(self) -> str:
+        """How many clients there are, in words."""
+        return "one client" if self.clients == 1 else f"{self.clients:,} clients"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Records:

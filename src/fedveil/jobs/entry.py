@@ -101,9 +101,9 @@ def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns
     return draft, found
 
 
-def init_study(wish: Wish, out: Path) -> tuple[Draft, Columns]:
-    """Write a drafted study to the file ``out``, which must be new."""
-    require(not out.exists(), "--out", "name a new file", str(out), "Nothing is overwritten.")
+def init_study(wish: Wish, out: Path, *, instead: bool = False) -> tuple[Draft, Columns]:
+    """Write a drafted study to the file ``out``, which must be new, or may be replaced (``instead``)."""
+    require(instead or not out.exists(), "--out", "name a new file", str(out), "Or give --replace to write over it.")
     draft, found = draft_study(wish)
     remark = "Drafted from the names and types of the columns; no value was looked at."
     _write(out, replace(draft, remarks=(remark,), source=_path_from(out.parent, wish.data)))

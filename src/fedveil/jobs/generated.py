@@ -9,8 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from fedveil.bundle.generating import Columns, DeepGenerator
 from fedveil.certificate.synthesis import certify_synthesis, holds_generator
 from fedveil.checks import require
+from fedveil.jobs.deep_released import holds_deep, released_generator
 from fedveil.prepare.synthesis.generator import FILE, Generator
 from fedveil.prepare.synthesis.rows import draw_rows, header
 from fedveil.study import Study
@@ -27,10 +29,22 @@ def with_drawn_rows(study: Study) -> Study:
         return study
     folder = study.base / source.source.removeprefix(PREFIX)
     hint = "It is a folder that fedveil synthesise wrote."
+    if holds_deep(folder):
+        drawn = deep_columns(released_generator(folder), source.target)
+        return replace(study, source=replace(source, frame=drawn), training_public=True)
     require(holds_generator(folder), "data.source", "name a generator that is there", source.source, hint)
     certify_synthesis(folder, __version__)  # rows of a generator that was altered are covered by nothing
     drawn = drawn_columns(Generator.read((folder / FILE).read_bytes()), source.target)
     return replace(study, source=replace(source, frame=drawn), training_public=True)
+
+
+def deep_columns(generator: DeepGenerator, target: str | int | None = None) -> Columns:
+    """Return as many rows of a torch generator as it was trained on, as named columns."""
+    known = target is None or target in generator.header
+    require(known, "data.target", f"name a column of the generator, such as {generator.header[-1]}", target)
+    draw = np.random.default_rng(_SEED)
+    parts = [generator.columns(*block, draw) for block in generator.prepared(generator.drawing.records, draw)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in generator.header}
 
 
 def drawn_columns(

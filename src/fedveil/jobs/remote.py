@@ -11,8 +11,9 @@ from pathlib import Path
 from fedveil.data.load import Loaded
 from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
+from fedveil.federation.aggregator.conversation import Conversation, begin, check_folder
 from fedveil.federation.aggregator.evaluating import check_evaluated
-from fedveil.federation.aggregator.federate import Federation, begin, check_carried, check_folder
+from fedveil.federation.aggregator.federate import Federation, check_carried
 from fedveil.federation.aggregator.held import Held, kept_rule
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
@@ -26,6 +27,7 @@ from fedveil.files import owners_folder, public_folder
 from fedveil.jobs.local import Result, Sign, Wanted, concluded, open_any_study, signing_key
 from fedveil.prepare.loading import Unprepared
 from fedveil.run.conduct import planned_rows
+from fedveil.run.ending import has_released
 from fedveil.run.files import private_folder
 from fedveil.run.preparing import planned_columns
 from fedveil.run.system import Progress, System
@@ -36,29 +38,14 @@ Watch = Callable[[Progress], None] | None
 Tell = Callable[[str, str], None]
 
 
-def _silent(site: str, state: str) -> None:
+def silent(site: str, state: str) -> None:
     """Ignore the news of a site."""
 
 
-def federated(
-    study: Study,
-    folder: Path,
-    deployment: Deployment,
-    carrier: Carrier,
-    held: Held,
-    *,
-    resume: bool = False,
-    watch: Watch = None,
-    tell: Tell = _silent,
-    system: System | None = None,
-    key: SigningKey | None = None,
-    preparation: Preparation | None = None,
-) -> Result:
-    """Train across the sites that the carrier reaches; certify and report.
-
-    ``preparation``: how records became rows, where this process knows it; otherwise as the sites say.
-    """
-    system = system or System()
+def conversation(
+    folder: Path, deployment: Deployment, carrier: Carrier, resume: bool, watch: Watch, tell: Tell, system: System
+) -> Conversation:
+    """Return one start of this process as the aggregator of a deployment."""
     begun = begin(folder, resume, system.random)
     post = Post(
         identity=deployment.identity,
@@ -70,17 +57,37 @@ def federated(
         random=os.urandom,
         watch=tell,
     )
-    metrics = Federation(
-        study=study,
+    return Conversation(
         folder=folder,
         cards=deployment.cards,
         post=post,
         begun=begun,
-        held=held,
         system=system,
         watch=watch,
         holder=deployment.holder,
-    ).conduct()
+    )
+
+
+def federated(
+    study: Study,
+    folder: Path,
+    deployment: Deployment,
+    carrier: Carrier,
+    held: Held,
+    *,
+    resume: bool = False,
+    watch: Watch = None,
+    tell: Tell = silent,
+    system: System | None = None,
+    key: SigningKey | None = None,
+    preparation: Preparation | None = None,
+) -> Result:
+    """Train across the sites that the carrier reaches; certify and report.
+
+    ``preparation``: how records became rows, where this process knows it; otherwise as the sites say.
+    """
+    talk = conversation(folder, deployment, carrier, resume, watch, tell, system or System())
+    metrics = Federation(study=study, talk=talk, held=held).conduct()
     return concluded(folder, metrics, key, preparation or kept_rule(folder))
 
 
@@ -91,7 +98,7 @@ def run_on(
     *,
     resume: bool = False,
     watch: Watch = None,
-    tell: Tell = _silent,
+    tell: Tell = silent,
     sign: Sign = None,
 ) -> Result:
     """Run a study on a deployment, with this process as the aggregator; ``on`` is the aggregator's folder.
@@ -102,7 +109,7 @@ def run_on(
     wanted, deployment, folder = read_study_without_data(Path(study)), read_deployment(Path(on)), Path(out)
     check_folder(folder, resume)
     public_folder(folder)
-    with _deployed(deployment, folder) as carrier:
+    with deployed(deployment, folder) as carrier:
         return federated(wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell, key=key)
 
 
@@ -117,7 +124,7 @@ def _held_at_sites(study: Study, loaded: Loaded | Unprepared) -> Records | None:
 
 
 @contextmanager
-def _deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
+def deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
     """Open the deployment's relay through a socket on this machine, where the link's commands are run as well."""
     link = Link(name="fedveil", host=INSIDE, port=deployment.inside, authority=deployment.authority)
     home = private_folder(folder / "private") / "flower"
@@ -142,7 +149,7 @@ def run_local(
     *,
     resume: bool = False,
     watch: Watch = None,
-    tell: Tell = _silent,
+    tell: Tell = silent,
     system: System | None = None,
 ) -> Result:
     """Run the study on real processes of this machine; the records of its sites are left in ``out``/sites."""
@@ -200,5 +207,5 @@ def trial(
     given = loaded if isinstance(loaded, Unprepared) else loaded.train
     with local_network(given, sites, files, records, system.now(), options, holder, held) as network:
         yield network
-    if (folder / "model.npz").exists() and not (folder / "private" / "released").exists():
+    if has_released(folder) and not (folder / "private" / "released").exists():
         shutil.rmtree(files)

@@ -2,17 +2,22 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedveil.bundle.generating import DeepGenerator
+from fedveil.certificate.certify import Certificate
 from fedveil.certificate.synthesis import ROWS, SynthesisCertificate, certify_synthesis, holds_generator
 from fedveil.checks import require
 from fedveil.errors import BadValue, why
 from fedveil.files import public_folder
+from fedveil.jobs.deep_released import holds_deep, released_generator
+from fedveil.jobs.deep_synthesis import is_deep, trained_generator
+from fedveil.jobs.local import ReadTables
 from fedveil.prepare.loading import Unprepared, open_columns
 from fedveil.prepare.request import PrepareRequest
 from fedveil.prepare.synthesis.generator import FILE, Generator
@@ -21,7 +26,7 @@ from fedveil.prepare.synthesis.rows import check_rows, csv_parts
 from fedveil.run.files import PUBLIC, write_atomically
 from fedveil.run.synthesising import conduct_synthesis
 from fedveil.run.synthetic_quality import quality_of
-from fedveil.run.system import System
+from fedveil.run.system import Progress, System
 from fedveil.study import Study, study_of, tables_of
 from fedveil.tables import known, table
 from fedveil.version import __version__
@@ -37,25 +42,32 @@ class SynthesisResult:
     """A finished generator, its certificate, and how many rows were drawn."""
 
     folder: Path
-    generator: Generator
-    certificate: SynthesisCertificate
+    generator: Generator | DeepGenerator
+    certificate: SynthesisCertificate | Certificate
     rows: int
 
 
-def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepared]:
-    """Return the study, its [generator] table, and the cells that it measures.
+def read_synthesis(given: Described, *, data_given: bool = False) -> tuple[Study, GeneratorRequest]:
+    """Return the study and its [generator] table; ``data_given``: the records are at sites, and [data] is too.
 
     A generator has no model and needs no bound on rows, so a study need not state either.
     """
-    base, name = Path(), "study"
-    if isinstance(given, str | Path):
-        base, name = Path(given).parent, Path(given).stem
-    tables = tables_of(Path(given)) if isinstance(given, str | Path) else given
+    read = read_given(given)
+    base, name, tables = read.base, read.name, read.tables
+    hint = "A torch generator is trained in one process."
+    require(not is_deep(tables), "generator.kind", "be marginals here", "torch", hint)
     known(tables, TABLES, "a study of a generator")
     request = GeneratorRequest.read(tables.get("generator", {}))
     rest = {key: value for key, value in tables.items() if key != "generator"}
     data = {key: value for key, value in table(rest.get("data", {}), "data").items() if key != "feature_bound"}
-    study = study_of({**rest, "data": data, "model": {"kind": "logistic"}}, base=base, name=name)
+    if data or not data_given:
+        rest["data"] = data
+    return study_of({**rest, "model": {"kind": "logistic"}}, base=base, name=name, data_given=data_given), request
+
+
+def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepared]:
+    """Return the study, its [generator] table, and the cells that it measures."""
+    study, request = read_synthesis(given)
     if study.source is None:
         raise BadValue("[data] must name a source for a generator.")
     found = open_columns(
@@ -78,31 +90,86 @@ def synthesise(
     seed: int | None = None,
     resume: bool = False,
     system: System | None = None,
+    module: Callable[..., Any] | None = None,
+    watch: Callable[[Progress], None] | None = None,
 ) -> SynthesisResult:
     """Measure a generator into the folder ``out``, certify it, and draw ``rows`` rows from it.
 
-    ``seed``: of the rows alone, so that they can be drawn again; the noise of the generator has none.
+    ``seed``: of the rows alone, so that they can be drawn again; the noise of the generator has none. ``module``: of a
+    torch generator, a function in place of the name that [generator] would state for it; ``watch`` is told of its
+    rounds.
     """
     check_rows(rows)
     out, system = Path(out), system or System()
+    read = read_given(given)
+    if is_deep(read.tables):
+        return _deep(read, out, rows, seed, resume, system, module, watch)
+    hint = 'State kind = "torch" in [generator] to have it trained.'
+    require(module is None, "module", "be left out of a generator by marginals", module, hint)
     study, request, found = open_synthesis(given)
     system.tell("measuring with noise")
     generator = conduct_synthesis(study, request, found, out, resume=resume, system=system)
+    return certified_generator(generator, out, rows, seed, system, found, study.training_public)
+
+
+def certified_generator(
+    generator: Generator,
+    out: Path,
+    rows: int,
+    seed: int | None,
+    system: System,
+    found: Unprepared | None = None,
+    training_public: bool = False,
+) -> SynthesisResult:
+    """Certify a generator that was released in the folder ``out``, and write rows and the page.
+
+    ``found``: the records, where this process has them, whose public part the rows are compared with.
+    """
     certificate = certify_synthesis(out, __version__)
     write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
     system.tell("drawing rows")
     _write_rows(generator, rows, out / ROWS, seed, system)
-    _write_page(generator, certificate, found, out, study.training_public)
+    _write_page(generator, certificate, found, out, training_public)
     return SynthesisResult(folder=out, generator=generator, certificate=certificate, rows=rows)
 
 
+def _deep(
+    read: ReadTables,
+    out: Path,
+    rows: int,
+    seed: int | None,
+    resume: bool,
+    system: System,
+    module: Callable[..., Any] | None,
+    watch: Callable[[Progress], None] | None,
+) -> SynthesisResult:
+    """The same of a torch generator, which is trained."""
+    from fedveil.jobs.deep_page import write_deep_page  # imported here because drawing is slow to import
+
+    trained = trained_generator(read, out, module=module, resume=resume, watch=watch, system=system)
+    system.tell("drawing rows")
+    _write_rows(trained.generator, rows, out / ROWS, seed, system)
+    write_deep_page(trained, out / PAGE, out / QUALITY)
+    return SynthesisResult(folder=out, generator=trained.generator, certificate=trained.certificate, rows=rows)
+
+
+def read_given(given: Described) -> ReadTables:
+    """Return the tables of a study, with where they come from."""
+    if isinstance(given, str | Path):
+        return ReadTables(tables_of(Path(given)), Path(given).parent, Path(given).stem)
+    return ReadTables(given, Path(), "study")
+
+
 def _write_page(
-    generator: Generator, certificate: SynthesisCertificate, found: Unprepared, out: Path, training_public: bool
+    generator: Generator, certificate: SynthesisCertificate, found: Unprepared | None, out: Path, training_public: bool
 ) -> None:
     """Write how rows compare with public held-out records, if there are any, and the page."""
     from fedveil.report.synthesis_page import synthesis_page  # imported here because drawing is slow to import
 
-    quality = quality_of(generator, found, np.random.default_rng(0), training_public=training_public)
+    quality = None
+    if found is not None:
+        draw = np.random.default_rng(0)
+        quality = quality_of(generator, found, draw, training_public=training_public)
     if quality is not None:
         text = json.dumps(quality, indent=1, allow_nan=False) + "\n"
         write_atomically(out / QUALITY, text.encode(), mode=PUBLIC)
@@ -116,26 +183,36 @@ def sample(
     out: str | Path | None = None,
     seed: int | None = None,
     system: System | None = None,
+    module: str | None = None,
 ) -> Path:
     """Draw rows from a generator that was released, into a file; nothing is charged, since no record is looked at.
 
-    The certificate is recomputed first: rows of a generator that was altered are not covered by it.
+    The certificate is recomputed first: rows of a generator that was altered are not covered by it. ``module``: of a
+    torch generator with a module of one's own, its name, because drawing runs its code.
     """
     check_rows(rows)
     folder = Path(folder)
-    require(holds_generator(folder), "DIR", "be a folder that fedveil synthesise wrote", str(folder))
-    certify_synthesis(folder, __version__)
-    generator = Generator.read((folder / FILE).read_bytes())
+    generator: Generator | DeepGenerator
+    if holds_deep(folder):
+        generator = released_generator(folder, module)
+    else:
+        require(holds_generator(folder), "DIR", "be a folder that fedveil synthesise wrote", str(folder))
+        certify_synthesis(folder, __version__)
+        generator = Generator.read((folder / FILE).read_bytes())
     path = folder / ROWS if out is None else Path(out)
     _write_rows(generator, rows, path, seed, system or System())
     return path
 
 
-def _write_rows(generator: Generator, rows: int, path: Path, seed: int | None, system: System) -> None:
+def _write_rows(generator: Generator | DeepGenerator, rows: int, path: Path, seed: int | None, system: System) -> None:
     start = int.from_bytes(system.random(16), "big") if seed is None else seed
     require(start >= 0, "--seed", "be 0 or more", start)
     try:
         public_folder(path.parent)
-        write_atomically(path, csv_parts(generator, rows, np.random.default_rng(start)), mode=PUBLIC)
+        draw = np.random.default_rng(start)
+        if isinstance(generator, DeepGenerator):
+            write_atomically(path, generator.csv_parts(rows, draw), mode=PUBLIC)
+        else:
+            write_atomically(path, csv_parts(generator, rows, draw), mode=PUBLIC)
     except OSError as error:
         raise BadValue(f"{os.fspath(path)} must be a file that can be written: {why(error)}.") from error

@@ -121,6 +121,17 @@ class StackedLoss(Protocol):
 
 
 @runtime_checkable
+class ScoredLoss(Protocol):
+    """A loss of linear scores, whose gradient is a record's features times what follows from its scores."""
+
+    def multipliers(self, z: Matrix, y: Vector, norms: Vector, clip: float) -> Matrix:
+        """Return what multiplies each record's features in its clipped gradient; zero for a record that is left out.
+
+        ``z``: a row of scores for each record, which may be overwritten. Each row is computed by itself.
+        """
+
+
+@runtime_checkable
 class PlainLoss(Protocol):
     """A loss whose gradients can also be had as they are, for units that are clipped as a whole."""
 

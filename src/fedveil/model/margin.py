@@ -83,6 +83,13 @@ class MarginLoss(ABC):
             slopes, usable = self._clipped(z.ravel(), y.ravel(), norms.ravel(), clip)
             return stacked_sum(X, slopes.reshape(y.shape), usable.reshape(y.shape))
 
+    def multipliers(self, z: Matrix, y: Vector, norms: Vector, clip: float) -> Matrix:
+        """Return the clipped slope of each record, as a column; zero for a record that is left out."""
+        check_clip(clip)
+        with np.errstate(all="ignore"):
+            slopes, usable = self._clipped(z[:, 0], y, norms, clip)
+        return np.where(usable, slopes, 0.0)[:, None]
+
     def _clipped(self, z: Vector, y: Vector, norms: Vector, clip: float) -> tuple[Vector, NDArray[np.bool_]]:
         """Return the clipped slope of each record by its score, and which records have one; each by itself."""
         limits = clip / norms  # infinite for a row of zeros, which needs no clipping

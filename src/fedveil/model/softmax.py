@@ -79,6 +79,15 @@ class Softmax:
             powers, usable = self._clipped(_scaled_powers(z), y.ravel(), norms.ravel(), clip)
             return stacked_sum(X, powers.reshape(*y.shape, self.classes), usable.reshape(y.shape))
 
+    def multipliers(self, z: Matrix, y: Vector, norms: Vector, clip: float) -> Matrix:
+        """Return what multiplies each record's features in its clipped gradient; zero for a record that is left out."""
+        check_clip(clip)
+        with np.errstate(all="ignore"):
+            powers, usable = self._clipped(_scaled_powers(z), y, norms, clip)
+        if not usable.all():
+            powers[~usable] = 0.0
+        return powers
+
     def _clipped(self, powers: Vector, y: Vector, norms: Vector, clip: float) -> tuple[Vector, NDArray[np.bool_]]:
         """Return what multiplies each row in its clipped gradient, and which rows have one; each by itself.
 

@@ -4,6 +4,7 @@ Neither convexity nor smoothness is known, so only bounds that need neither appl
 when the module is first needed: to plan and to train, not to read or certify a plan.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -12,13 +13,18 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.errors import BadValue
 from fedveil.model.loss import Constants, check_batch, check_bound, check_clip
-from fedveil.values import Matrix, Vector, whole
+from fedveil.values import Indices, Matrix, Vector, whole
 
 if TYPE_CHECKING:
     from fedveil.model.torch_engine import Engine
 
+_VAE = "fedveil.model.torch_vae:vae"
+_MOMENTS = "fedveil.model.torch_moments:moments"
+_PAIR = "fedveil.model.torch_pair:pair"
+BUILT_IN = (_VAE, _MOMENTS, _PAIR)  # modules of our own, which may be run wherever fedveil is
 PRECISIONS = ("float64", "float32")
-CRITERIA = ("cross-entropy", "logistic", "mse", "huber")
+OWN = "own"  # the module is called with rows and targets, and gives the loss: a generator
+CRITERIA = ("cross-entropy", "logistic", "mse", "huber", OWN)
 
 
 @final
@@ -67,6 +73,26 @@ class TorchLoss:
         """Return the torch module with the parameters that ``w`` stands for."""
         return self._engine(features).module_at(w)
 
+    def sampler(self, w: Vector, features: int) -> "Callable[[Indices, int], Matrix]":
+        """Return what draws rows of given classes, with a seed: of a generator, which has ``sample``."""
+        from fedveil.model.torch_sampling import sampler  # imports PyTorch
+
+        return sampler(self._engine(features), w, features)
+
+    def answers(self, features: int) -> bool:
+        """Return whether the module adds something to every noised direction by itself: an adversarial pair does."""
+        if self.criterion != OWN:
+            return False
+        from fedveil.model.torch_answer import answers  # imports PyTorch
+
+        return answers(self._engine(features))
+
+    def answered(self, w: Vector, direction: Vector, features: int, turn: int, clip: float) -> Vector:
+        """Return a noised direction with what the module adds to it, from the parameters and the round alone."""
+        from fedveil.model.torch_answer import answered  # imports PyTorch
+
+        return answered(self._engine(features), w, direction, turn, clip)
+
     def check_company(self, features: int) -> None:
         """Refuse a module that gives a record other bits in other company: sampled batches would tell who was drawn."""
         _ = self._engine(features).blocks
@@ -110,9 +136,13 @@ class TorchLoss:
 
     def value(self, w: Vector, X: Vector, y: Vector) -> float:
         """Return the mean loss, not clipped; NaN if a target is not a class."""
+        return float(np.mean(self.losses(w, X, y)))
+
+    def losses(self, w: Vector, X: Vector, y: Vector) -> Vector:
+        """Return the loss of each record, not clipped; NaN if a target is not a class."""
         engine = self._engine(X.shape[1])
         check_batch(engine.start.size, w, X, y, None, None)
-        return float(np.mean(engine.losses(w, X, y)))
+        return engine.losses(w, X, y)
 
     def predict(self, w: Vector, X: Vector) -> Vector:
         """Return the class of the largest output (of one output: whether it is positive), or the number itself."""
@@ -136,11 +166,26 @@ class TorchLoss:
         return found
 
 
+def vae_name(features: int, classes: int, latent: int, hidden: int) -> str:
+    """Return the name of a ready generator (fedveil.model.torch_vae) of these sizes, as a plan states it."""
+    return f"{_VAE}_{features}_{classes}_{latent}_{hidden}"
+
+
+def pair_name(features: int, classes: int, latent: int, units: int) -> str:
+    """Return the name of a ready adversarial pair (fedveil.model.torch_pair) of these sizes, as a plan states it."""
+    return f"{_PAIR}_{features}_{classes}_{latent}_{units}"
+
+
+def moments_name(features: int, classes: int) -> str:
+    """Return the name of a generator made of moments (fedveil.model.torch_moments), as a plan states it."""
+    return f"{_MOMENTS}_{features}_{classes}"
+
+
 def _check_criterion(criterion: str, classes: int) -> None:
     if isinstance(criterion, str) and ":" in criterion:
         return
     rule = f"be one of {', '.join(CRITERIA)}, or package.file:function"
     require(criterion in CRITERIA, "model.criterion", rule, criterion)
-    fits = {"cross-entropy": classes >= 2, "logistic": classes == 2}.get(criterion, classes == 0)
+    fits = {"cross-entropy": classes >= 2, "logistic": classes == 2, OWN: classes >= 2}.get(criterion, classes == 0)
     hint = "Use cross-entropy for classes, mse or huber for numbers."
     require(fits, "model.criterion", f"suit data of {classes} classes (0 is regression)", criterion, hint)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedveil.errors import BadValue
-from fedveil.model.torch_library import torch
+from fedveil.model.torch_criteria import losses_of
+from fedveil.model.torch_library import right_threads, torch
 from fedveil.values import Vector
 
 if TYPE_CHECKING:
@@ -51,13 +52,12 @@ def plain_total(engine: "Engine", w: Vector, X: Vector, y: Vector, weights: Vect
     rows, targets, factors = engine._tensor(X), engine._tensor(y), engine._tensor(shares)
     values = [value.requires_grad_() for value in engine._values(w)]
     total = np.zeros(w.size)
-    with deterministic(), torch.enable_grad():
+    with right_threads(w.size), deterministic(), torch.enable_grad():
         for first in range(0, X.shape[0], _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
             named = dict(zip(engine.names, values, strict=True))
             try:
-                found = torch.func.functional_call(engine.module, named, (rows[part],))
-                losses = engine.criterion(found.reshape(found.shape[0], -1), targets[part])
+                losses = losses_of(engine.module, named, engine.criterion, rows[part], targets[part])
                 slopes = torch.autograd.grad((losses * factors[part]).sum(), values, allow_unused=True)
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]

@@ -8,8 +8,9 @@ import numpy as np
 
 from fedveil.errors import BadValue
 from fedveil.model.torch_blocks import Blocks
-from fedveil.model.torch_criteria import criterion_of, outputs_of
-from fedveil.model.torch_library import device, torch
+from fedveil.model.torch_criteria import criterion_of, losses_of, outputs_of
+from fedveil.model.torch_library import device, right_threads, torch
+from fedveil.model.torch_linears import linears_of
 from fedveil.model.torch_module import make_module, probe
 from fedveil.model.torch_records import Records, parts
 from fedveil.model.torch_stack import Stack, layers_of
@@ -24,7 +25,8 @@ class Engine:
 
     def __init__(self, module: str, criterion: str, classes: int, precision: str, features: int) -> None:
         self.classes, self.dtype, self.device = classes, getattr(torch, precision), device()
-        self.module, self.criterion = make_module(module, precision), criterion_of(criterion)
+        known = {"features": features, "classes": classes}
+        self.module, self.criterion = make_module(module, precision, known), criterion_of(criterion)
         free = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.names = tuple(name for name, _ in free)
         self.shapes = [value.shape for _, value in free]
@@ -53,10 +55,9 @@ class Engine:
         expected, usable = general.clipped(values, rows, targets, 1e30, ones)
         if not bool(usable.all()):
             raise BadValue("model.module must have finite gradients where it starts, and on random rows it has not.")
-        leaves = None if own else layers_of(self.module)
-        if leaves is None:
+        stack = self._fast(own)
+        if stack is None:
             return general
-        stack = Stack(leaves, self.criterion)
         try:
             found, _ = stack.clipped(values, rows, targets, 1e30, ones)
         except (RuntimeError, ValueError, TypeError, IndexError):  # what was recorded is not what the module does
@@ -66,6 +67,12 @@ class Engine:
             for a, b in zip(found, expected, strict=True)
         )
         return stack if close else general
+
+    def _fast(self, own: bool) -> Any:
+        if self.criterion is None:
+            return linears_of(self.module, self.names)
+        leaves = None if own else layers_of(self.module)
+        return None if leaves is None else Stack(leaves, self.criterion)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -83,6 +90,12 @@ class Engine:
 
         With a grain each record's part is cut to it alone, and is the same to the bit in any company.
         """
+        with right_threads(self.start.size):
+            return self._gradient(w, X, y, clip, weights, grain)
+
+    def _gradient(
+        self, w: Vector, X: Vector, y: Vector, clip: float, weights: Vector | None, grain: float | None
+    ) -> tuple[Vector, int]:
         known = self._known(y) & np.isfinite(X).all(axis=1)
         shares = known.astype(np.float64) if weights is None else np.where(known, weights, 0.0)
         if not known.all():  # rows keep their places, so the data do not decide which rows are computed together
@@ -101,14 +114,23 @@ class Engine:
         return total, left
 
     def outputs(self, w: Vector, X: Vector) -> Vector:
-        """Return the module's outputs, a row for each record."""
+        """Return the module's outputs, a row for each record; of a generator, minus the loss with each class."""
+        if self.criterion is None:
+            each = [self.losses(w, X, np.full(X.shape[0], float(k))) for k in range(self.classes)]
+            return -np.stack(each, axis=1)
         return np.concatenate([found.double().cpu().numpy() for _, found in self._forward(w, X)])
 
     def losses(self, w: Vector, X: Vector, y: Vector) -> Vector:
         """Return the loss of each record, not clipped; NaN if the target is not a class."""
         known = self._known(y)
-        targets = self._tensor(np.where(known, y, 0.0))
-        found = [self.criterion(out, targets[part]).double().cpu().numpy() for part, out in self._forward(w, X)]
+        targets, rows = self._tensor(np.where(known, y, 0.0)), self._tensor(X)
+        values = dict(zip(self.names, self._values(w), strict=True))
+        with torch.no_grad(), right_threads(self.start.size):
+            each = [
+                losses_of(self.module, values, self.criterion, rows[part], targets[part])
+                for part in parts(X.shape[0], _AT_ONCE)
+            ]
+        found = [one.double().cpu().numpy() for one in each]
         return np.where(known, np.concatenate(found), np.nan)
 
     def module_at(self, w: Vector) -> Any:
@@ -121,7 +143,7 @@ class Engine:
 
     def _forward(self, w: Vector, X: Vector) -> list[tuple[slice, Any]]:
         values, rows = dict(zip(self.names, self._values(w), strict=True)), self._tensor(X)
-        with torch.no_grad():
+        with torch.no_grad(), right_threads(self.start.size):
             done = [
                 (part, torch.func.functional_call(self.module, values, (rows[part],)))
                 for part in parts(X.shape[0], _AT_ONCE)

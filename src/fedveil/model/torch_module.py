@@ -4,7 +4,9 @@ The module runs in evaluation mode, in the stated precision, from starting param
 same every time (torch's seed is 0 while it is made).
 """
 
+import inspect
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedveil.checks import require
@@ -13,17 +15,18 @@ from fedveil.importing import current_folder, named
 from fedveil.model.torch_library import device, need_torch, torch
 
 
-def make_module(text: str, precision: str) -> Any:
-    """Return the checked module, in evaluation mode."""
+def make_module(text: str, precision: str, known: Mapping[str, int]) -> Any:
+    """Return the checked module, in evaluation mode. ``known``: numbers that its function may ask for by name."""
     need_torch()
     make = named(text, "model.module")
     with torch.random.fork_rng(devices=[]), current_folder():
         torch.manual_seed(0)
         try:
-            module = make()
+            module = make(**_asked(make, known))
         except Exception as error:  # a user's function may fail in any way
             reason = f"{type(error).__name__}: {error}"
-            raise BadValue(f"model.module must be made without arguments, and that failed: {reason}.") from error
+            rule = f"be made without arguments, or from {' and '.join(known)} alone"
+            raise BadValue(f"model.module must {rule}, and that failed: {reason}.") from error
     right = isinstance(module, torch.nn.Module)
     require(right, "model.module", "be a function that returns a torch.nn.Module", type(module).__name__)
     _check_parts(module)
@@ -32,6 +35,15 @@ def make_module(text: str, precision: str) -> Any:
         if getattr(part, "inplace", False) is True:
             part.inplace = False  # the same function, but gradients need the unchanged input
     return module.to(device=device(), dtype=getattr(torch, precision)).eval()
+
+
+def _asked(make: Callable[..., Any], known: Mapping[str, int]) -> dict[str, int]:
+    """Return the known numbers that the function cannot do without; arguments that have a value already keep it."""
+    try:
+        wanted = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # a class or object that does not tell its arguments
+        return {}
+    return {one.name: known[one.name] for one in wanted if one.name in known and one.default is one.empty}
 
 
 def _check_parts(module: Any) -> None:
@@ -66,32 +78,36 @@ def probe(module: Any, criterion: Any, rows: Any, targets: Any, outputs: int | N
 
     Random, mixing or changing modules, odd shapes.
     """
-    found = _outputs(module, rows)
+    own = criterion is None
+    call = module if own else lambda rows, _: module(rows)
+    found = _outputs(call, rows, targets)
     count = rows.shape[0]
     width = found.numel() // count
     right = found.shape[:1] == (count,) and (outputs is None or width == outputs)
     rule = f"give {outputs if outputs is not None else 'its'} numbers for each of {count} rows"
     require(right, "model.module", rule, tuple(found.shape))
-    steady = torch.equal(found, _outputs(module, rows))
+    steady = torch.equal(found, _outputs(call, rows, targets))
     require(steady, "model.module", "be a function of its input", "two results for one input", "Is it random?")
-    each = [_outputs(module, rows[i : i + 1]) for i in range(count)]
+    each = [_outputs(call, rows[i : i + 1], targets[i : i + 1]) for i in range(count)]
     shapes = sorted({tuple(one.shape) for one in each} - {(1, width)})
     require(not shapes, "model.module", f"keep the shape (1, {width}) for one row", shapes)
     alone = torch.cat(each)
     hint = "A record's result must not depend on the others in its batch: normalise by group or layer."
     require(_close(found, alone), "model.module", "treat each record by itself", "a result that mixes records", hint)
+    _check_buffers(module, lambda: _outputs(call, rows, targets))
+    if own:
+        return
     losses = criterion(found, targets)
     right = tuple(losses.shape) == (count,)
     require(right, "model.criterion", "give one number for each record", tuple(losses.shape))
     apart = torch.cat([criterion(found[i : i + 1], targets[i : i + 1]) for i in range(count)])
     require(_close(losses, apart), "model.criterion", "treat each record by itself", "a loss that mixes records")
-    _check_buffers(module, rows)
 
 
-def _outputs(module: Any, rows: Any) -> Any:
+def _outputs(call: Any, rows: Any, targets: Any) -> Any:
     try:
         with torch.no_grad():
-            found = module(rows)
+            found = call(rows, targets)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         shape = tuple(rows.shape)
         raise BadValue(f"model.module must take rows of shape {shape}: {str(error).splitlines()[0]}") from error
@@ -107,11 +123,11 @@ def _close(one: Any, other: Any) -> bool:
     return one.shape == other.shape and float((one - other).detach().abs().max()) <= error * size
 
 
-def _check_buffers(module: Any, rows: Any) -> None:
+def _check_buffers(module: Any, run: Callable[[], Any]) -> None:
     before = {name: value.clone() for name, value in module.named_buffers()}
     module.train()
     try:
-        _outputs(module, rows)
+        run()
     finally:
         module.eval()
     after = dict(module.named_buffers())

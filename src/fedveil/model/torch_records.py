@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedveil.errors import BadValue
+from fedveil.model.torch_criteria import losses_of
 from fedveil.model.torch_library import torch
 
 BUDGET = 32 * 2**20  # bytes that per-record gradients may take at once; more would also be slower
@@ -62,8 +63,7 @@ class Records:
         return flat, *scales_of(norms, clip, weights)
 
     def _loss(self, values: dict[str, Any], row: Any, target: Any) -> Any:
-        outputs = torch.func.functional_call(self.module, values, (row[None],))
-        return self.criterion(outputs.reshape(1, -1), target[None]).sum()
+        return losses_of(self.module, values, self.criterion, row[None], target[None]).sum()
 
 
 def scales_of(norms: Any, clip: float, weights: Any) -> tuple[Any, Any]:
@@ -84,7 +84,7 @@ def add_cut(formed: Any, factors: Any, nothing: Any, largest: float, total: Any)
     cut = formed.mul_((factors / multiple).to(formed.dtype)[:, None]).int()  # faster than trunc
     if nothing is not None:
         cut[nothing] = 0
-    total.add_(cut.sum(0, dtype=torch.int32), alpha=multiple)
+    total.add_(cut.sum(0, dtype=torch.int32).view(total.shape), alpha=multiple)
 
 
 def parts(count: int, size: int) -> list[slice]:

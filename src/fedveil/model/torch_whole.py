@@ -42,10 +42,13 @@ class Outer:
 
 
 class Formed:
-    """Gradients that are formed for each record, one tensor for each parameter."""
+    """Gradients that are formed for each record, one tensor for each parameter.
 
-    def __init__(self, values: list[Any]) -> None:
-        self.values = [value.flatten(1) for value in values]
+    ``kernel``: the shape of a weight, the first parameter, that has its channels last.
+    """
+
+    def __init__(self, values: list[Any], kernel: tuple[int, ...] | None) -> None:
+        self.values, self.kernel = [value.flatten(1) for value in values], kernel
 
     def lengths(self) -> Any:
         """Return the norm of each record's gradient."""
@@ -54,8 +57,12 @@ class Formed:
 
     def add(self, factors: Any, nothing: Any, largest: float, sums: Iterator[Any]) -> None:
         """Add the gradients times their factors, each cut to a whole number towards zero."""
-        for value in self.values:
-            add_cut(value, factors, nothing, largest, next(sums))
+        for index, value in enumerate(self.values):
+            total = next(sums)
+            if self.kernel is not None and index == 0:
+                out, high, wide, channels = self.kernel
+                total = total.view(out, channels, high, wide).permute(0, 2, 3, 1)
+            add_cut(value, factors, nothing, largest, total)
 
 
 def add_whole(kinds: list[Outer | Formed], clip: float, weights: Any, grain: float, sums: list[Any]) -> Any:

@@ -60,10 +60,10 @@ class Measurer:
         shares = ClientShares(self.target, self.entropy, self.trust, self.clients)
 
         def answer(client: int) -> Whole | None:
-            return shares.sent(planned, contributions, rows[client], client, size)
+            return shares.sent(planned, contributions, rows[client], client)
 
         least = self.trust.least(self.clients)
-        return gathered(turn, range(self.clients), answer, self.add_up, least, self.fails).total
+        return gathered(turn, range(self.clients), answer, self.add_up, least, self.fails).total[:size]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +79,13 @@ class ClientShares:
         """Return the deviation of one client's share of a measurement's noise, in grid steps."""
         return share_deviation(planned.deviation, self.trust, self.clients)
 
-    def sent(self, planned: Measurement, contributions: Sums, rows: Indices, client: int, size: int) -> Whole | None:
-        """Return the whole numbers that leave a client, by its number in the study, noise included."""
-        own = contributions if self.target.unit == "record" else whole_client(contributions)
+    def sent(self, planned: Measurement, contributions: Sums, rows: Indices, client: int) -> Whole | None:
+        """Return the whole numbers that leave a client, by its number in the study, noise included.
+
+        There are as many as the plan says, whatever is counted: numbers that nobody contributes to are noise alone.
+        """
+        own = (contributions if self.target.unit == "record" else whole_client(contributions))(rows)
+        require(own.size <= planned.size, f"prepare.{planned.name}", f"have at most {planned.size} numbers", own.size)
         stream = self.entropy.stream(f"prepare {planned.name} share {client}")
-        return message(own(rows), rounded_normal(stream, self.deviation(planned), size))
+        noise = rounded_normal(stream, self.deviation(planned), planned.size)
+        return message(np.pad(own, (0, planned.size - own.size)), noise)

@@ -36,6 +36,18 @@ class Range:
         require(fine, "Range", "be finite with low below high", (self.low, self.high))
         require(0 <= self.unit < math.inf, "Range.unit", "be finite, 0 or more", self.unit)
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Low and high as people write them: an end of the grid's bin of zero is zero.
+
+        >>> Range(-(2.0**-30), 4.0).ends, Range(-(2.0**-30), 2.0**-30).ends == (-(2.0**-30), 2.0**-30)
+        ((0.0, 4.0), True)
+        """
+        near = 2.0**LEAST
+        low = 0.0 if -near <= self.low < 0 and self.high > near else self.low
+        high = 0.0 if 0 < self.high <= near and self.low < -near else self.high
+        return low, high
+
     def scaled(self, numbers: Vector) -> Vector:
         """Numbers on the scale from -1 to 1; what lies outside is cut, and NaN stays."""
         low, high = self._bent(np.array([self.low, self.high]))

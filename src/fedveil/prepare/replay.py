@@ -27,7 +27,7 @@ class Asked:
     contributions: Sums
 
 
-class _NextError(Exception):
+class NextError(Exception):
     """Carries the measurement that is next out of the computation."""
 
     def __init__(self, asked: Asked) -> None:
@@ -45,7 +45,7 @@ class _Replayed:
 
     def noisy_sum(self, planned: Measurement, contributions: Sums, size: int) -> Vector:
         if not self.sums:
-            raise _NextError(Asked(planned, contributions))
+            raise NextError(Asked(planned, contributions))
         return self.sums.pop(0)
 
 
@@ -62,7 +62,7 @@ def replayed(
     by = _Replayed(list(sums), np.arange(len(columns), dtype=np.int64))
     try:
         return learn(planned, outline, columns, targets, classes, units, by)
-    except _NextError as next_one:
+    except NextError as next_one:
         return next_one.asked
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from fedveil.certificate.certify import Guarantee
 from fedveil.certificate.synthesis import SEES, SynthesisCertificate
-from fedveil.guarantee import finite_or_none
+from fedveil.guarantee import Adversary, finite_or_none
 from fedveil.prepare.synthesis.cells import NumberCells
 from fedveil.prepare.synthesis.generator import Generator
 from fedveil.prepare.synthesis.merging import added
@@ -33,16 +34,21 @@ def synthesis_page(
         words = "No public records were held out, so nothing here compares rows with records: that would be a release."
         parts.append(section("quality", "How good the rows are", note(words)))
     else:
-        parts += [_use(quality), _distances(quality), _dependence(generator.names, quality), _nearest(quality)]
+        parts += [use(quality), distances(quality), dependence(generator.names, quality), _nearest(quality)]
     return column_page(f"Synthetic data: {generator.name}", heading, parts)
 
 
 def _cost(certificate: SynthesisCertificate) -> Markup:
+    return cost_section(certificate.guarantees, SEES, certificate.plan.trust.told)
+
+
+def cost_section(guarantees: Sequence[Guarantee], sees: Mapping[Adversary, str], trust: str) -> Markup:
+    """Return what each observer learns at most, and whom the clients trust."""
     rows = []
-    for one in certificate.guarantees:
+    for one in guarantees:
         epsilon = finite_or_none(one.answer.epsilon)
         told = "nothing is promised" if epsilon is None else f"{epsilon:.6g}"
-        rows.append([one.adversary, told, f"{one.answer.delta:.3g}", SEES[one.adversary]])
+        rows.append([one.adversary, told, f"{one.answer.delta:.3g}", sees[one.adversary]])
     words = paragraph(
         "It was charged once in the ledger of these data, before anything was measured. ",
         code("fedveil certify"),
@@ -52,8 +58,7 @@ def _cost(certificate: SynthesisCertificate) -> Markup:
     )
     heads = ["observer", "epsilon", "delta", "sees"]
     costs = table("What each observer learns at most", heads, rows, numbers=(1, 2))
-    trust = paragraph(certificate.plan.trust.told)
-    return section("cost", "What it cost", words, costs, trust)
+    return section("cost", "What it cost", words, costs, paragraph(trust))
 
 
 def _columns(generator: Generator) -> Markup:
@@ -62,7 +67,7 @@ def _columns(generator: Generator) -> Markup:
     for place, cells in enumerate(generator.columns):
         held = added(generator.shares[place], generator.groups[place])
         if isinstance(cells, NumberCells):
-            what = f"{cells.range.low:g} to {cells.range.high:g}"
+            what = " to ".join(f"{end:g}" for end in cells.range.ends)
         else:
             listed = [f"{cells.words[c]} {s:.0%}" for c, s in _strongest(generator.shares[place][: len(cells.words)])]
             what = ", ".join(listed)
@@ -107,7 +112,8 @@ def _pairs(generator: Generator) -> Markup:
     return section("pairs", "What depends on what", paragraph(told), shown)
 
 
-def _use(quality: Mapping[str, Any]) -> Markup | None:
+def use(quality: Mapping[str, Any]) -> Markup | None:
+    """Return how a model does that was trained on synthetic rows, beside one of public records."""
     model = quality["model"]
     if model is None:
         return None
@@ -125,7 +131,8 @@ def _use(quality: Mapping[str, Any]) -> Markup | None:
     return section("use", "A model trained on the rows", figure(drawing, caption))
 
 
-def _distances(quality: Mapping[str, Any]) -> Markup:
+def distances(quality: Mapping[str, Any]) -> Markup:
+    """Return how far columns and pairs of them are from those of public records."""
     ones: Mapping[str, float] = quality["ones"]
     worst = sorted(ones.items(), key=lambda one: -one[1])
     rows = [Row(name, value, f"{value:.1%}") for name, value in worst[:20]]
@@ -148,7 +155,7 @@ def _distances(quality: Mapping[str, Any]) -> Markup:
     return section("distances", "Marginals", paragraph(told), figure(drawing, caption, listed))
 
 
-def _dependence(names: Sequence[str], quality: Mapping[str, Any]) -> Markup:
+def dependence(names: Sequence[str], quality: Mapping[str, Any]) -> Markup:
     """Two triangles in one square: below the diagonal the public records, above it the synthetic rows."""
     real, made = quality["dependence"]["real"], quality["dependence"]["synthetic"]
     count = min(len(names), _MOST_COLUMNS)

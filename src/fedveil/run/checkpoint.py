@@ -63,7 +63,7 @@ class Checkpoint:
             "size": self.state.size,
         }
         line = json.dumps(head, sort_keys=True, ensure_ascii=True).encode("ascii")
-        body = _FORMAT + line + b"\n" + self.state.astype(kind).tobytes()
+        body = b"".join((_FORMAT, line, b"\n", self.state.astype(kind, copy=False).data))
         return body + hashlib.sha256(body).digest()
 
     @classmethod

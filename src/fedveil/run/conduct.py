@@ -18,7 +18,7 @@ from fedveil.algorithms.registry import acts_of
 from fedveil.data.canaries import Canaries
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records, may_share_clients
-from fedveil.errors import BadValue, FedveilError, why
+from fedveil.errors import BadValue, FedveilError, Interrupted, why
 from fedveil.files import public_folder
 from fedveil.ledger import Ledger
 from fedveil.ledger.costs import cost_of
@@ -42,7 +42,7 @@ from fedveil.run.model_file import model_file
 from fedveil.run.preparing import learned_from, notes_of, planned_columns, write_notes
 from fedveil.run.settling import settle_canaries, settle_key, settle_plan
 from fedveil.run.sums import summing_of, summing_of_evaluation, summing_of_preparation
-from fedveil.run.system import Interrupted, Progress, System
+from fedveil.run.system import Progress, System
 from fedveil.run.train import train
 from fedveil.run.tuning import Prepare, train_best
 from fedveil.study import Study
@@ -180,7 +180,7 @@ def planned_rows(study: Study, loaded: Loaded, shape: DataShape | None = None) -
 
 
 def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
-    """Add the canaries' columns, but no canaries, to the records used for measuring and for baselines."""
+    """Add the canaries' columns, if they have any, but no canaries to the records for measuring and baselines."""
     test = None if loaded.test is None else slots.widened(loaded.test)
     return replace(loaded, train=slots.widened(loaded.train), test=test)
 

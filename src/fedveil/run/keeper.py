@@ -1,18 +1,23 @@
-"""Keep the state of a resumable run on the disk, privately: every few seconds, and when the run stops."""
+"""Keep the state of a resumable run on the disk, privately: every few seconds, and when the run stops.
+
+A state that is large is written less often, so that writing takes a small part of the time.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 
-from fedveil.algorithms.acting import Done
+from fedveil.algorithms.acting import Done, Rounds
 from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+
+_PART: Final = 20  # writing takes at most about one second in so many
 
 
 class Clock(Protocol):
-    """Tells the time, and how many seconds may pass between two checkpoints."""
+    """Tells the time, and how many seconds pass at least between two checkpoints; 0: one is kept after every round."""
 
     @property
     def seconds(self) -> Callable[[], float]: ...  # noqa: D102
@@ -25,7 +30,8 @@ class Clock(Protocol):
 class Keeper:
     """Saves checkpoints.
 
-    ``mark`` identifies plan and data, so that no other run resumes here; ``resumed`` None: none kept.
+    ``mark`` identifies plan and data, so that no other run resumes here; ``resumed`` None: none kept. Nor is one kept
+    of a run that tells its rounds alone.
     """
 
     path: Path
@@ -34,11 +40,12 @@ class Keeper:
     resumed: Callable[[int, Any, int], Any] | None
     clock: Clock
     _last: Any = field(default=None, init=False)
-    _saved: float = field(default=0.0, init=False)
+    _due: float = field(default=0.0, init=False)
+    _repeats: bool = field(default=False, init=False)
 
     def begun(self) -> Any:
         """Return the state to resume from; None to start from the beginning."""
-        self._saved = self.clock.seconds()
+        self._due = self.clock.seconds() + self.clock.checkpoint_every
         if self.resumed is None:
             return None
         found = load_checkpoint(self.path, plan=self.mark, run=self.run)
@@ -49,12 +56,15 @@ class Keeper:
 
     def note(self, state: Done) -> None:
         """Take the state after a round; save it if the last checkpoint is old enough."""
-        if self.resumed is None:
+        if self.resumed is None or isinstance(state, Rounds):
+            self._repeats = self._last is None
             return
         self._last = state
-        if self.clock.seconds() - self._saved >= self.clock.checkpoint_every:
+        began = self.clock.seconds()
+        if began >= self._due:
             self.save()
-            self._saved = self.clock.seconds()
+            ended, every = self.clock.seconds(), self.clock.checkpoint_every
+            self._due = ended + (max(every, _PART * (ended - began)) if every > 0 else 0.0)
 
     def save(self) -> None:
         """Write the latest state, if there is one."""
@@ -65,7 +75,7 @@ class Keeper:
 
     def advice(self, total: int) -> str:
         """Return a sentence that says what to do after the run was stopped."""
-        if self.resumed is None:
+        if self.resumed is None or self._repeats:
             return "Stopped; begin again with the same command and --resume."
         done = 0 if self._last is None else self._last.round
         return f"Stopped after round {done} of {total}; go on with the same command and --resume."

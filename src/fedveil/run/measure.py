@@ -13,6 +13,7 @@ from fedveil.guarantee import finite_or_none
 from fedveil.model.evaluation import counted, evaluate_classes, evaluate_numbers
 from fedveil.model.metrics import scores
 from fedveil.model.survival import constant_loss
+from fedveil.model.torch import OWN
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.run.baselines import centralised, non_private
@@ -29,7 +30,9 @@ def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict
     task = "classification" if plan.data.classes else "regression"
     found: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
     scored = plan.selection is not None and plan.selection.score == "private"
-    if loaded.test is None or scored:  # a private score is all that may be told of the records it is measured on
+    generates = plan.model.criterion == OWN  # how good a generator is, its rows tell
+    # a private score is all that may be told of the records it is measured on
+    if loaded.test is None or scored or generates:
         return found
     held, labels = loaded.test.present(), None if loaded.preparation is None else loaded.preparation.labels
     exact = measured_exactly(plan, model, held, labels)

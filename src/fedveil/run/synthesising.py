@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedveil.algorithms.shares import nobody_fails
 from fedveil.checks import require
+from fedveil.data.records import DataShape
 from fedveil.errors import BadValue
 from fedveil.noise.entropy import Entropy
 from fedveil.prepare.loading import Unprepared
@@ -14,7 +15,7 @@ from fedveil.prepare.synthesis.generator import FILE, Generator
 from fedveil.prepare.synthesis.learn import learned_generator
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.prepare.synthesis.request import GeneratorRequest
-from fedveil.prepare.synthesis.table import table_of
+from fedveil.prepare.synthesis.table import Table, table_of
 from fedveil.run import answers
 from fedveil.run.alone import Job, conduct_alone
 from fedveil.run.answers import Answers
@@ -26,17 +27,20 @@ from fedveil.study import Study
 
 def planned_synthesis(study: Study, request: GeneratorRequest, found: Unprepared) -> SynthesisPlan:
     """Return the plan of a generator; no cell is looked at."""
-    table = table_of(found)
-    features = (*found.outline.numbers, *found.outline.texts)
-    request.check(found.outline.numbers, dict.fromkeys((*features, table.target)))
-    shape = found.train.shape
+    return planned_for(study, request, table_of(found), found.train.shape)
+
+
+def planned_for(study: Study, request: GeneratorRequest, table: Table, shape: DataShape) -> SynthesisPlan:
+    """Return the plan of a generator of columns like these, for records of this shape; ``table``: may have no row."""
+    outline = table.outline
+    features = (*outline.numbers, *outline.texts)
+    request.check(outline.numbers, dict.fromkeys((*features, table.target)))
     count = len([name for name in features if name not in request.sums]) + 1
-    data = replace(shape, features=count, bound=1.0)
     return synthesis_plan(
         study.name,
         request,
-        found.outline,
-        data,
+        outline,
+        replace(shape, features=count, bound=1.0),
         study.target,
         study.trust,
         labels=table.labels,
@@ -66,6 +70,12 @@ def measured_generator(
     return learned_generator(plan.name, plan.preparation, request, table_of(found), plan.units, by)
 
 
+def check_secret(study: Study) -> None:
+    """Refuse a public seed."""
+    hint = "Its noise must be secret: a generator is released."
+    require(study.seed is None, "study.seed", "be left out for a generator", study.seed, hint)
+
+
 def conduct_synthesis(
     study: Study, request: GeneratorRequest, found: Unprepared, folder: Path, *, resume: bool = False, system: System
 ) -> Generator:
@@ -73,8 +83,7 @@ def conduct_synthesis(
     source = study.source
     if source is None:
         raise BadValue("[data] must name a source for a generator.")
-    hint = "Its noise must be secret: a generator is released."
-    require(study.seed is None, "study.seed", "be left out for a generator", study.seed, hint)
+    check_secret(study)
     if resume and has_released(folder):  # what was interrupted after its release needs no record any more
         destroy_secrets(folder)
         return Generator.read((folder / FILE).read_bytes())

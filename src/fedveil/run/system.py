@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fedveil.algorithms.shares import Fails, nobody_fails
-from fedveil.errors import FedveilError
+from fedveil.errors import Interrupted as Interrupted  # where it was before
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,3 @@ class System:
     note: Callable[[str], None] = lambda text: None  # tells the data holder, and nobody else
     tell: Callable[[str], None] = lambda _: None  # is told what is being done
     fails: Fails = nobody_fails  # which clients fail to answer in which round, if clients share the noise
-
-
-class Interrupted(FedveilError):
-    """The run was stopped and can be resumed."""

@@ -40,7 +40,7 @@ def _tiles(answer: Answer) -> Markup:
     seen = next(row for row in answer["observers"] if row["adversary"] == target["adversary"])
     rows = [
         ("Noise", "–" if noise is None else f"{noise:.3g}", "on each coordinate of a round's averaged gradient"),
-        ("Expected accuracy", *_accuracy(answer)),
+        ("Expected to learn", *_accuracy(answer)),
         ("Epsilon", words.epsilon_text(seen["epsilon"]), f"against {target['adversary']}, the observer of the target"),
         (
             "A guess is right",
@@ -60,7 +60,7 @@ def _guess(epsilon: float | None, delta: float) -> str:
 
 
 def _accuracy(answer: Answer) -> tuple[str, str]:
-    """Return the expected accuracy by the criterion of the design, and what the criterion is."""
+    """Return how far a model is expected to get, by the criterion of the design, and what the criterion is."""
     risk, learnable = answer["risk"], answer["learnable"]
     if risk is None:
         return "not known", "this design has no stated criterion: its schedule is taken as it is"
@@ -68,8 +68,8 @@ def _accuracy(answer: Answer) -> tuple[str, str]:
         return f"risk {risk:.3g}", "expected excess risk, by the yardstick of the design (docs/theory/schedules.md)"
     share = max(0.0, 1 - risk / learnable)
     return (
-        f"{words.percent(share, most=False)} learnt",
-        f"expected excess risk {risk:.3g}, where a model that learned nothing has {learnable:.3g}",
+        f"{words.percent(share, most=False)} of the way",
+        f"from a model that learned nothing (excess risk {learnable:.3g}) to the best one (0): {risk:.3g} is expected",
     )
 
 

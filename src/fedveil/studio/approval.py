@@ -1,7 +1,8 @@
 """An officer's approval of a plan: a signature over exactly the bytes of ``plan.toml``, in a file beside the study.
 
 A run writes the very same bytes into its folder, so whether a finished run is the one that was approved can be checked
-from files alone. The approval is no certificate: that is signed when the run has ended.
+from files alone; a tuned run adds which of the approved candidates was chosen. The approval is no certificate: that is
+signed when the run has ended.
 """
 
 from pathlib import Path
@@ -37,7 +38,16 @@ def approval_words(study: Path | None, run: Path | None) -> str:
     if run is None:
         return f"A plan of this study was approved by {signer}; the sign page says whether it is still this one."
     try:
-        fits = found.fits((run / "plan.toml").read_bytes())
-    except OSError:
+        data = (run / "plan.toml").read_bytes()
+        fits = found.fits(data) or found.fits(_before_choosing(data))
+    except (OSError, ValueError, FedveilError):
         fits = False
     return f"Its plan was approved by {signer}." if fits else f"What {signer} approved was another plan."
+
+
+def _before_choosing(data: bytes) -> bytes:
+    """Return a plan's text as it was when nobody knew which of its candidates would be chosen."""
+    from fedveil.plan import read_plan, write_plan  # loads all that a plan may name
+
+    plan = read_plan(data.decode())
+    return data if plan.selection is None else write_plan(plan.with_chosen(0)).encode()

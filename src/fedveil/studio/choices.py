@@ -1,8 +1,8 @@
 """The choices of the design page: what each of them means, what may be chosen, and where the study file says it."""
 
+from functools import cache
 from typing import Any, Final
 
-from fedveil.algorithms.registry import DEFAULT, KINDS, title_of
 from fedveil.checks import require
 from fedveil.studio.edit import Value, tables_in, with_value, without_table
 
@@ -17,10 +17,6 @@ OBSERVERS: Final = (
     ("every-model", "who sees every model"),
     ("server-with-secure-aggregation", "a server that sees sums"),
     ("server", "a server that sees every update"),
-)
-ALGORITHMS: Final = (
-    *((kind, title_of(kind)) for kind in KINDS),
-    ("auto", "whichever is expected to do best"),
 )
 TRUSTS: Final = (
     ("central", "one trusted party adds the noise"),
@@ -39,22 +35,39 @@ MEANINGS: Final = {
     "algorithm": "How the model is trained.",
     "trust": "Who draws the noise, and what the server gets to see.",
 }
-_KEYS: Final = {
+_KEYS: Final[dict[str, tuple[str, str, Any]]] = {
     "unit": ("privacy", "unit", "record"),
     "neighbours": ("privacy", "neighbours", "replace-one"),
     "adversary": ("privacy", "adversary", "final-model"),
     "epsilon": ("privacy", "epsilon", None),
     "delta": ("privacy", "delta", None),
-    "algorithm": ("algorithm", "kind", DEFAULT),
+    "algorithm": ("algorithm", "kind", None),  # what a study means that names none is in the list of algorithms
     "trust": ("trust", "server", "trusted"),
 }
+
+
+@cache
+def algorithms() -> tuple[tuple[str, str], ...]:
+    """Return the algorithms, with what they are called; the first use loads them, which takes half a second."""
+    from fedveil.algorithms.registry import KINDS, title_of
+
+    return (*((kind, title_of(kind)) for kind in KINDS), ("auto", "whichever is expected to do best"))
+
+
+def _place(name: str) -> tuple[str, str, Any]:
+    """Return the table and the key of a choice, and what a study means that does not state it."""
+    from fedveil.algorithms.registry import DEFAULT
+
+    table, key, default = _KEYS[name]
+    return table, key, DEFAULT if name == "algorithm" else default
 
 
 def chosen(text: str) -> dict[str, Any]:
     """Return what a study's text chooses, with what a study means that says nothing about it."""
     tables = tables_in(text)
     found: dict[str, Any] = {}
-    for name, (table, key, default) in _KEYS.items():
+    for name in _KEYS:
+        table, key, default = _place(name)
         inside = tables.get(table, {})
         value = inside.get(key, default) if isinstance(inside, dict) else default
         found[name] = value if isinstance(value, str | int | float) and not isinstance(value, bool) else default
@@ -66,7 +79,7 @@ def chosen(text: str) -> dict[str, Any]:
 def with_choice(text: str, name: object, value: Value) -> str:
     """Return the study's text with one choice made."""
     require(name in _KEYS, "The choice", f"be one of {', '.join(_KEYS)}", str(name)[:40])
-    table, key, default = _KEYS[str(name)]
+    table, key, default = _place(str(name))
     if name == "trust":
         return without_table(text, "trust") if value == "central" else with_value(text, table, key, value)
     if name in ("epsilon", "delta"):

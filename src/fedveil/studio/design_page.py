@@ -131,7 +131,7 @@ def design_page(frame: Frame, study: str, text: str, seen: str) -> str:
         _choice("unit", "Protected", choices.UNITS, now),
         _choice("neighbours", "Neighbours", choices.NEIGHBOURS, now),
         _choice("adversary", "Observer of the target", choices.OBSERVERS, now),
-        _choice("algorithm", "Algorithm", choices.ALGORITHMS, now),
+        _choice("algorithm", "Algorithm", choices.algorithms(), now),
         _choice("trust", "Trust", choices.TRUSTS, now),
     ]
     editor = tag(

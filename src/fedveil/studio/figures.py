@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
 from fedveil.account.base import curve_of
 from fedveil.account.calibrate import calibrate
@@ -61,13 +61,13 @@ def trade_off(epsilon: float, delta: float, root: str = "") -> dict[str, Any]:
     noise = found.noise_multiplier if isinstance(found, Gaussian) else math.inf
     alarms = np.linspace(0.0, 1.0, 61).tolist()
     promised = [[alarm, 1 - detected(epsilon, delta, alarm)] for alarm in alarms]
-    real = [[alarm, float(norm.cdf(norm.isf(alarm) - 1 / noise)) if 0 < alarm < 1 else 1 - alarm] for alarm in alarms]
+    real = [[alarm, float(ndtr(-ndtri(alarm) - 1 / noise)) if 0 < alarm < 1 else 1 - alarm] for alarm in alarms]
     lines = [
         {"name": "what epsilon and delta allow", "kind": "other", "points": promised, "value": None},
         {"name": "Gaussian noise that just meets them", "kind": "best", "points": real, "value": None},
         {"name": "a coin", "kind": "weak", "points": [[0.0, 1.0], [1.0, 0.0]], "value": None},
     ]
-    best = {"promised": right_guesses(epsilon, delta), "gaussian": float(norm.cdf(0.5 / noise))}
+    best = {"promised": right_guesses(epsilon, delta), "gaussian": float(ndtr(0.5 / noise))}
     return {"lines": lines, "x": "false alarms", "y": "misses", "log": [False, False], "noise": noise, "best": best}
 
 

@@ -192,7 +192,7 @@ def finished_page(
     delta = found["target"]["delta"]
     broken = found["changes"]
     right = badge("matches its records", "good") if not broken else badge("does NOT match its records", "bad")
-    signer = "nobody" if found["signer"] is None else found["signer"]
+    signer = ["Not signed"] if found["signer"] is None else ["Signed by ", code(found["signer"])]
     shown = [(file, title) for file, title in _FILES if file in there]
     files = [tag("li", tag("a", title, href=address_of("/file", out=out, name=file))) for file, title in shown]
     predict = tag(
@@ -217,7 +217,7 @@ def finished_page(
             "certificate",
             "What is certified",
             table(f"At delta {delta:g}", ("Observer", "Epsilon", "Sees", "Proved by"), rows, numbers=(1,)),
-            paragraph("Signed by ", code(signer), ". ", approval, " ", link("Sign it", "/sign", out=out)),
+            paragraph(*signer, ". ", approval, " ", link("Sign it", "/sign", out=out)),
         ),
         _quality(found),
         section("files", "Read and keep", tag("ul", files), frame.form("/card", name, button("Write the card"))),

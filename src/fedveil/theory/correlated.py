@@ -15,9 +15,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.signal import lfilter
 
 from fedveil.checks import require
+from fedveil.theory.filtering import lfilter
 from fedveil.values import Vector
 
 

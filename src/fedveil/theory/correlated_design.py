@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.signal import lfilter
 
 from fedveil.theory.correlated import (
     coefficients_of_buffers,
@@ -19,6 +18,7 @@ from fedveil.theory.correlated import (
     sensitivity_squared,
     squared_error,
 )
+from fedveil.theory.filtering import lfilter
 from fedveil.values import Vector
 
 _SLOWEST: Final = 7.0  # a buffer keeps at most 1 - 10**-7 of itself

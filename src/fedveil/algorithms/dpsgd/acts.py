@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedveil.algorithms.acting import Acts, Session
+from fedveil.algorithms.acting import Acts, Interim, Session
 from fedveil.algorithms.dpsgd.chosen import train_chosen
 from fedveil.algorithms.dpsgd.server import DpSgdServer
 from fedveil.algorithms.dpsgd.shares import train_windows
 from fedveil.algorithms.dpsgd.site import DpSgdSite
-from fedveil.algorithms.dpsgd.steps import dpsgd_of, train_dpsgd
+from fedveil.algorithms.dpsgd.steps import dpsgd_of, train_network
 from fedveil.algorithms.trained import Trained
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
@@ -25,14 +25,14 @@ def _train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> 
     """Train by the clock of the network, or segment by segment where a rule chooses them."""
     if dpsgd_of(plan).choice is not None:
         return train_chosen(plan, records, entropy, session)
-    return train_dpsgd(plan, records, entropy, session.tick)
+    return train_network(plan, records, entropy, session)
 
 
 def _train_shares(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
     """Train in windows that are added up if clients wait for each other, otherwise by the clock."""
     method = dpsgd_of(plan)
     if method.network.together and method.choice is None:
-        return train_windows(plan, records, entropy, session.tick, session.add_up, session.fails)
+        return train_windows(plan, records, entropy, session)
     return _train(plan, records, entropy, session)
 
 
@@ -50,5 +50,10 @@ def _check_proposal(plan: Plan, records: Records, proposal: Content) -> None:
 
 
 ACTS = Acts(
-    train=_train, train_shares=_train_shares, serve=DpSgdServer.make, work=_work, check_proposal=_check_proposal
+    train=_train,
+    train_shares=_train_shares,
+    serve=DpSgdServer.make,
+    work=_work,
+    check_proposal=_check_proposal,
+    resumed=Interim.read,
 )

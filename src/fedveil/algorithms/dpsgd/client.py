@@ -15,6 +15,7 @@ from fedveil.algorithms.correlation import Attendance, Correlation
 from fedveil.algorithms.dpsgd.batch import Sampler
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings
 from fedveil.algorithms.dpsgd.compress import compressed
+from fedveil.algorithms.dpsgd.deep import answered
 from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.algorithms.optimiser import (
     Optimiser,
@@ -138,6 +139,17 @@ class Client:
             if self.adaptive.rate is None:
                 self.belief = memory[row_length(self.optimiser, self.plan.dimension) : -1].copy()
 
+    def resume(self, memory: Vector, done: int) -> None:
+        """Go on after ``done`` rounds: remember what :attr:`memory` was then, and count again who took part in them.
+
+        Batches and noise are functions of the key and the round; correlated noise draws its earlier rounds again.
+        """
+        if done > 0:
+            self._enter(done - 1)
+        self.remember(memory)
+        for turn in range(done if self._attendance is not None else 0):
+            self._batch(turn)
+
     def update(self, model: Vector, turn: int) -> Vector:
         """Return what the client subtracts from its model and sends in this round.
 
@@ -146,7 +158,7 @@ class Client:
         """
         self._enter(turn)
         shorter = self.method.shorter(self.index, self.clip)
-        pull = self.release(model, turn) + self.plan.model.l2 * model
+        pull = answered(self.plan, model, self.release(model, turn), turn) + self.plan.model.l2 * model
         self.state = advance(self.optimiser, self.state, pull if shorter == 1.0 else shorter * pull)
         toward = decayed(self.optimiser, heading(self.optimiser, self.state), model + self._start)
         step = self.settings.step(turn - self._first) * toward

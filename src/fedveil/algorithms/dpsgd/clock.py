@@ -14,6 +14,7 @@ import numpy as np
 
 from fedveil.algorithms.dpsgd.messages import Broadcast, Journal, Message
 from fedveil.algorithms.dpsgd.network import Network
+from fedveil.algorithms.dpsgd.scene import Event, Scene
 from fedveil.algorithms.optimiser import averaged
 from fedveil.values import Vector
 
@@ -47,6 +48,7 @@ class Clock:
     """One run: ``project`` keeps models in their ball; ``tick`` is called with the number of updates sent.
 
     ``average``: the weight of the past in the moving average of the global models, which is then what is released.
+    ``rest`` is called after every window but the last: there the run can be kept (:meth:`scene`) and resumed.
     """
 
     network: Network
@@ -56,20 +58,18 @@ class Clock:
     journal: Journal
     tick: Callable[[int], None]
     average: float | None = None
+    rest: Callable[[], None] = lambda: None
     _mean: Vector | None = None
     _desks: list[_Desk] = field(default_factory=list)
-    _queue: list[tuple[float, int, int, tuple[Any, ...]]] = field(default_factory=list)
+    _queue: list[Event] = field(default_factory=list)
     _window: list[tuple[int, int, Vector]] = field(default_factory=list)
     _pushed: int = 0
     _travelling: int = 0
     _left: int = 0
     _open: int = 1
 
-    def run(self, workers: Sequence[Worker], rounds: Sequence[int]) -> Vector:
-        """Return the global model after all clients have done their rounds and all remaining updates arrived.
-
-        Return the moving average of the global models instead, if one is asked for.
-        """
+    def begin(self, workers: Sequence[Worker], rounds: Sequence[int]) -> None:
+        """Let every client begin its first round, and open the first window."""
         self._desks = [
             _Desk(worker, count, self.model, self.model) for worker, count in zip(workers, rounds, strict=True)
         ]
@@ -77,6 +77,12 @@ class Clock:
         for client in range(len(workers)):
             self._push(0.0, _BEGIN, client)
         self._push(self.network.window, _CLOSE, 1)
+
+    def run(self) -> Vector:
+        """Return the global model after all clients have done their rounds and all remaining updates arrived.
+
+        Return the moving average of the global models instead, if one is asked for.
+        """
         does: dict[int, Callable[..., None]] = {
             _FINISH: self._finish,
             _ARRIVE: self._arrive,
@@ -88,9 +94,41 @@ class Clock:
             if kind == _CLOSE:
                 if self._close(now, what[0]):
                     break
+                self.rest()
             else:
                 does[kind](now, *what)
         return self.model if self._mean is None else self._mean
+
+    @property
+    def started(self) -> list[int]:
+        """How many rounds each client has begun."""
+        running = {what[0] for _, kind, _, what in self._queue if kind == _FINISH}
+        return [desk.turn + (client in running) for client, desk in enumerate(self._desks)]
+
+    def scene(self) -> Scene:
+        """Return all that the simulation needs to go on after a window, but for what its clients remember."""
+        sent, received = self.journal.counts
+        return Scene(
+            counts=(self._pushed, self._travelling, self._left, self._open, sent, received),
+            model=self.model,
+            mean=self._mean,
+            desks=[(d.turn, d.version, d.behind, d.waiting, d.model, d.received) for d in self._desks],
+            events=tuple(self._queue),
+        )
+
+    def resume(self, scene: Scene, workers: Sequence[Worker], rounds: Sequence[int]) -> None:
+        """Go on where :meth:`scene` was taken, instead of beginning."""
+        self._pushed, self._travelling, self._left, self._open, *counts = scene.counts
+        self.journal.before = (counts[0], counts[1])
+        self.model, self._mean = scene.model, scene.mean
+        self._desks = [
+            _Desk(worker, count, model, received, turn, version, behind, waiting)
+            for worker, count, (turn, version, behind, waiting, model, received) in zip(
+                workers, rounds, scene.desks, strict=True
+            )
+        ]
+        self._queue = list(scene.events)
+        heapq.heapify(self._queue)
 
     def _push(self, time: float, kind: int, *what: Any) -> None:
         self._pushed += 1
@@ -137,7 +175,7 @@ class Clock:
         desk.turn += 1
         desk.behind += 1
         self._left -= 1
-        self.tick(len(self.journal.messages))
+        self.tick(self.journal.counts[0])
         self._push(now, _BEGIN, client)
 
     def _arrive(self, now: float, client: int, turn: int, update: Vector) -> None:

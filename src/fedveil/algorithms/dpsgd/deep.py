@@ -1,17 +1,44 @@
-"""What DP-SGD asks of torch models, about whose gradients nothing is known but the clip. Page: torch.md."""
+"""What DP-SGD asks of torch models, about whose gradients nothing is known but the clip, and how long its steps are.
+
+Page: torch.md.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from fedveil.algorithms.adaptive_clip import ADAPTIVE
 from fedveil.algorithms.dpsgd.client_settings import DEALT
 from fedveil.algorithms.request import Task
 from fedveil.checks import require
 from fedveil.model.torch import TorchLoss
+from fedveil.values import Vector
 
 if TYPE_CHECKING:
     from fedveil.algorithms.dpsgd.method import DpSgd
+    from fedveil.plan import Plan
+
+# In lengths of the starting parameters, chosen on two networks for scikit-learn's digits: how far
+_WALK: Final = 3.0  # the noise of all rounds may move the model,
+_STRIDE: Final = 1.0  # and a round may, if every record pulls the same way
+
+
+def deep_step(task: Task, clip: float, momentum: float, walk: float) -> float:
+    """Return the first of steps that fall linearly for a torch model, from public numbers alone.
+
+    ``walk``: how far the noise of all rounds moves the score of the longest row if the first step is 1. The starting
+    parameters are public, and their length is the one scale that is known of a module; it counts as 1 at least, since
+    all of them may be zero.
+    """
+    loss = task.model.loss
+    require(isinstance(loss, TorchLoss), "The model", "be a torch model", task.model.kind)
+    start = loss.start(task.data.features)  # type: ignore[attr-defined]
+    length = max(1.0, float(np.linalg.norm(start)))
+    noise = walk / task.data.bound * math.sqrt(start.size)  # of the whole model
+    return length * min(_WALK / noise, _STRIDE * (1 - momentum) / clip)
 
 
 def check_deep(method: DpSgd) -> None:
@@ -31,3 +58,25 @@ def check_company(method: DpSgd, task: Task) -> None:
     loss = task.model.loss
     if isinstance(loss, TorchLoss) and method.apart(loss.kind):
         loss.check_company(task.data.features)
+    if isinstance(loss, TorchLoss) and loss.answers(task.data.features):
+        _check_pair(method, task)
+
+
+def _check_pair(method: DpSgd, task: Task) -> None:
+    """Refuse an adversarial pair where its answer would be added up with others' or a step could be of any length."""
+    hint = 'Several holders of one pair are not there yet: [clients] kind = "equal", count = 1.'
+    require(task.data.clients == 1, "[clients]", "be one for an adversarial pair", task.data.clients, hint)
+    require(not task.trust.tables(), "[trust]", "be left out with an adversarial pair", task.trust.server)
+    hint = "Its steps have a length whatever the judge says."
+    adam = method.optimiser.kind == "adam"
+    require(adam, "algorithm.optimizer", "be adam for an adversarial pair", method.optimiser.kind, hint)
+    plain = method.correlated is None and method.choice is None and not method.segments
+    require(plain, "[algorithm]", "have neither correlated noise nor segments with an adversarial pair", "one of them")
+
+
+def answered(plan: Plan, model: Vector, direction: Vector, turn: int) -> Vector:
+    """Return a noised direction with what a torch module adds to it from the model and the round: post-processing."""
+    loss, features = plan.model.loss, plan.data.features
+    if not isinstance(loss, TorchLoss) or not loss.answers(features):
+        return direction
+    return loss.answered(model, direction, features, turn, plan.model.clip or 1.0)

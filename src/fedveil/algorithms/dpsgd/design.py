@@ -18,7 +18,7 @@ from fedveil.algorithms.correlated_request import CORRELATED, Error
 from fedveil.algorithms.correlation import Rows, growth_of
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Clipping, Sampling
 from fedveil.algorithms.dpsgd.correlated_design import ANY, charges_of, check_noise, noises_of, rows_for, walk_of
-from fedveil.algorithms.dpsgd.deep import check_company
+from fedveil.algorithms.dpsgd.deep import check_company, deep_step
 from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd
 from fedveil.algorithms.dpsgd.network import Network
 from fedveil.algorithms.dpsgd.optimising import USUAL_MOMENTUM, check_optimising, fields_of, later_of
@@ -100,6 +100,7 @@ class DpSgdRequest:
     choose_gain: float | None = field(default=None, repr=False)
 
     kind: ClassVar[str] = "dpsgd"
+    noised_at_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         rows = ANY if self.noise == CORRELATED else None  # refuses what never fits:
@@ -300,8 +301,7 @@ class DpSgdRequest:
         return tuple(found)
 
     def _first_step(self, task: Task) -> float:
-        smooth = task.model.constants(task.data.bound).known_smoothness
-        return _STEP / smooth * (1 if self._momentum > 0.5 else 0.5)
+        return _STEP / task.model.constants(task.data.bound).known_smoothness * (1 if self._momentum > 0.5 else 0.5)
 
     @property
     def _momentum(self) -> float:
@@ -359,18 +359,18 @@ class DpSgdRequest:
         return float(rate), count
 
     def _steps(self, task: Task, client: int, settings: ClientSettings, correlation: Rows | None = None) -> Numbers:
-        """Return the given steps, or steps that fall linearly from a multiple of 1 / smoothness, less if noise
-        dominates.
-        """
-        given = _of(self.steps, client)
-        given = task.schedule.step_size if given is None else given
+        """Return the given steps, or steps that fall linearly from as much as smoothness and noise allow."""
+        given = task.schedule.step_size if (own := _of(self.steps, client)) is None else own
         if given is not None:
             return shaped(given, settings.rounds, self.step_decay, self.warm_up)
         hint = "Adam's steps have the length that is stated, whatever the gradients are; 0.001 to 0.01 is usual."
         require(self.optimizer != "adam", "schedule.step_size", "be given for adam", None, hint)
-        first = self._first_step(task)
-        if self.clip != ADAPTIVE:  # otherwise round by round, as the clip moves
-            first *= min(1.0, _WALK / self._walk(task, settings, first, correlation))
+        if task.model.kind == "torch":
+            first = deep_step(task, settings.clip, self._momentum, self._walk(task, settings, 1.0, correlation))
+        else:
+            first = self._first_step(task)
+            if self.clip != ADAPTIVE:  # otherwise round by round, as the clip moves
+                first *= min(1.0, _WALK / self._walk(task, settings, first, correlation))
         return shaped(first, settings.rounds, self.step_decay or "linear", self.warm_up)
 
     def _walk(self, task: Task, settings: ClientSettings, first: float, correlation: Rows | None = None) -> float:

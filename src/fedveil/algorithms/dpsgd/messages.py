@@ -28,7 +28,10 @@ class Broadcast:
 
 @dataclass(slots=True, eq=False)
 class Journal:
-    """Everything sent, in order of sending; with ``keep`` also the updates by (client, round) and the models."""
+    """Everything sent, in order of sending; with ``keep`` also the updates by (client, round) and the models.
+
+    ``before``: how many messages and broadcasts were sent before a run was resumed; they are not listed.
+    """
 
     keep: bool = False
     messages: list[Message] = field(default_factory=list)
@@ -36,6 +39,12 @@ class Journal:
     updates: dict[tuple[int, int], Vector] = field(default_factory=dict)
     models: dict[int, Vector] = field(default_factory=dict)
     windows: dict[tuple[int, int], int] = field(default_factory=dict)
+    before: tuple[int, int] = (0, 0)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of messages and of broadcasts sent in the whole run."""
+        return self.before[0] + len(self.messages), self.before[1] + len(self.broadcasts)
 
     def sent(self, message: Message, update: Vector) -> None:
         """Record an update that a client has sent."""

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedveil.algorithms.acting import Session
 from fedveil.algorithms.dpsgd.client import Client
+from fedveil.algorithms.dpsgd.interim import continued, interim, models_of
 from fedveil.algorithms.dpsgd.steps import clients_of, dpsgd_of, released, weights_of
 from fedveil.algorithms.projection import project
-from fedveil.algorithms.shares import LARGEST_PART, Fails, gathered
-from fedveil.algorithms.trained import Tick, Trained
+from fedveil.algorithms.shares import LARGEST_PART, gathered
+from fedveil.algorithms.trained import Trained
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
-from fedveil.sums.seam import Summing, Whole
+from fedveil.sums.seam import Whole
 from fedveil.values import Vector
 
 if TYPE_CHECKING:
@@ -56,24 +58,25 @@ def advance(model: Vector, total: Whole, unit: float, radius: float) -> Vector:
     return project(model - total.astype(np.float64) * unit, radius)
 
 
-def train_windows(plan: Plan, records: Records, entropy: Entropy, tick: Tick, add_up: Summing, fails: Fails) -> Trained:
-    """Train in windows and return the model after the last one."""
+def train_windows(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
+    """Train in windows and return the model after the last one; a run that was stopped goes on with its next window."""
     method = dpsgd_of(plan)
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
     clients, weights = clients_of(plan, method, records, entropy), weights_of(method, records)
-    model, unit, width = np.zeros(plan.dimension), unit_of(plan), int(method.network.window)
-    sent, average = 0, model
-    for window, first in enumerate(range(0, method.total, width)):
+    unit, width = unit_of(plan), int(method.network.window)
+    done, model, average = continued(plan, method, clients, session.begun)
+    while done < method.total:
+        first, window = done, done // width  # only the last window may be shorter than the others
         cohort = [client.index for client in clients if client.rounds > first]
 
         def answer(index: int, window: int = window, first: int = first, model: Vector = model) -> Whole:
             turns = range(first, min(first + width, clients[index].rounds))
             return contribution(clients[index], model, window, turns, weights[index], unit, len(clients))
 
-        found = gathered(window, cohort, answer, add_up, plan.trust.least(len(cohort)), fails)
-        model = advance(model, found.total, unit, plan.radius)
+        found = gathered(window, cohort, answer, session.add_up, plan.trust.least(len(cohort)), session.fails)
+        model, done = advance(model, found.total, unit, plan.radius), min(first + width, method.total)
         average = released(method, average, model, window + 1)
-        sent += len(cohort)
-        tick(min(first + width, method.total))
+        session.watch(interim(clients, done, *models_of(method, model, average)))
+    sent = sum(-(-client.rounds // width) for client in clients)  # a client answers in every window of its rounds
     dropped, size = sum(client.dropped for client in clients), 8 * plan.dimension
     return Trained(model=average, dropped=dropped, bytes_up=sent * size, bytes_down=sent * size)

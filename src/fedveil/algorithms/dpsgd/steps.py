@@ -5,18 +5,22 @@ van Dijk and Nguyen 2023, Algorithm 1. Every update is noised at its client befo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedveil.algorithms.acting import Session
 from fedveil.algorithms.base import expected
 from fedveil.algorithms.dpsgd.client import Client
 from fedveil.algorithms.dpsgd.clock import Clock
 from fedveil.algorithms.dpsgd.compress import message_bytes
+from fedveil.algorithms.dpsgd.interim import continued, interim, models_of, remember
 from fedveil.algorithms.dpsgd.messages import Journal
 from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.dpsgd.scene import scene_of
 from fedveil.algorithms.optimiser import averaged
 from fedveil.algorithms.projection import project
 from fedveil.algorithms.trained import Tick, Trained
@@ -32,34 +36,59 @@ if TYPE_CHECKING:
 def train_dpsgd(
     plan: Plan, records: Records, entropy: Entropy, tick: Tick, /, *, journal: Journal | None = None
 ) -> Trained:
-    """Run the whole training; ``journal`` is filled with the messages of the network."""
+    """Run the whole training from its beginning; ``tick`` is called with the number of rounds done."""
+    return train_network(plan, records, entropy, Session(watch=lambda done: tick(done.round)), journal=journal)
+
+
+def train_network(
+    plan: Plan, records: Records, entropy: Entropy, session: Session, /, *, journal: Journal | None = None
+) -> Trained:
+    """Run the training, or what is left of it; ``journal`` is filled with the messages of the network."""
     method = dpsgd_of(plan)
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
     clients = clients_of(plan, method, records, entropy)
     if len(clients) == 1 and method.network.alone and journal is None:
-        model = _alone(plan, method, clients[0], tick)
+        model = _alone(plan, method, clients[0], session)
         sent, received = method.total, method.total
     else:
         journal = Journal() if journal is None else journal
-        clock = Clock(
-            network=method.network,
-            weights=weights_of(method, records),
-            model=np.zeros(plan.dimension),
-            project=partial(project, radius=plan.radius),
-            journal=journal,
-            tick=lambda done: tick(done * method.total // total),
-            average=method.average,
-        )
-        rounds = [client.rounds for client in clients]
-        total = sum(rounds)
-        model = clock.run(clients, rounds)
-        sent, received = len(journal.messages), len(journal.broadcasts)
+        model = _clocked(plan, clients, weights_of(method, records), session, journal)
+        sent, received = journal.counts
     return Trained(
         model=model,
         dropped=sum(client.dropped for client in clients),
         bytes_up=sent * message_bytes(method, plan.dimension),
         bytes_down=received * 8 * plan.dimension,
     )
+
+
+def _clocked(
+    plan: Plan, clients: Sequence[Client], weights: Sequence[float], session: Session, journal: Journal
+) -> Vector:
+    """Train by the clock of the network; a run that was stopped goes on from the end of a window."""
+    method, rounds = dpsgd_of(plan), [client.rounds for client in clients]
+
+    def done() -> int:
+        return journal.counts[0] * method.total // sum(rounds)
+
+    clock = Clock(
+        network=method.network,
+        weights=weights,
+        model=np.zeros(plan.dimension),
+        project=partial(project, radius=plan.radius),
+        journal=journal,
+        tick=lambda _: session.tick(done()),
+        average=method.average,
+        rest=lambda: session.watch(interim(clients, done(), *clock.scene().rows())),
+    )
+    if session.begun is None:
+        clock.begin(clients, rounds)
+    else:
+        memories = [client.memory.size for client in clients]
+        scene, remembered = scene_of(session.begun, len(clients), plan.dimension, memories)
+        clock.resume(scene, clients, rounds)
+        remember(clients, remembered, clock.started, session.begun.dropped)
+    return clock.run()
 
 
 def weights_of(method: DpSgd, records: Records) -> tuple[float, ...]:
@@ -79,14 +108,13 @@ def clients_of(plan: Plan, method: DpSgd, records: Records, entropy: Entropy) ->
     ]
 
 
-def _alone(plan: Plan, method: DpSgd, client: Client, tick: Tick) -> Vector:
+def _alone(plan: Plan, method: DpSgd, client: Client, session: Session) -> Vector:
     """Train one client whose messages arrive at once, so that the global model is its own."""
-    model, radius = np.zeros(plan.dimension), plan.radius
-    average = model
-    for turn in range(client.rounds):
-        model = project(model - client.update(model, turn), radius)
+    done, model, average = continued(plan, method, [client], session.begun)
+    for turn in range(done, client.rounds):
+        model = project(model - client.update(model, turn), plan.radius)
         average = released(method, average, model, turn + 1)
-        tick(turn + 1)
+        session.watch(interim([client], turn + 1, *models_of(method, model, average)))
     return average
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedveil.algorithms.acting import Acts, Session
+from fedveil.algorithms.acting import Acts, Interim, Session
 from fedveil.algorithms.fedavg.server import FedAvgServer
 from fedveil.algorithms.fedavg.shares import train_shares
 from fedveil.algorithms.fedavg.site import FedAvgSite
-from fedveil.algorithms.fedavg.steps import train_fedavg
+from fedveil.algorithms.fedavg.steps import train_rounds
 from fedveil.algorithms.trained import Trained
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _train(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
-    return train_fedavg(plan, records, entropy, session.tick)
+    return train_rounds(plan, records, entropy, session)
 
 
 def _train_shares(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
@@ -29,7 +29,7 @@ def _train_shares(plan: Plan, records: Records, entropy: Entropy, session: Sessi
 
 def _work(plan: Plan, records: Records, proposal: Content, entropy: Entropy, memory: Path) -> FedAvgSite:
     numbers = tuple(int(number) for number in proposal.rows["numbers"])
-    return FedAvgSite.make(plan, records, numbers, entropy)
+    return FedAvgSite.make(plan, records, numbers, entropy, memory)
 
 
-ACTS = Acts(train=_train, train_shares=_train_shares, serve=FedAvgServer.make, work=_work)
+ACTS = Acts(train=_train, train_shares=_train_shares, serve=FedAvgServer.make, work=_work, resumed=Interim.read)

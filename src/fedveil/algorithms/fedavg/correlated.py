@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from fedveil.algorithms.correlation import Correlation, checked_table, correlation_of
 from fedveil.algorithms.setup import Setup
-from fedveil.algorithms.share_words import Row
+from fedveil.algorithms.share_words import Row, words_of
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
 from fedveil.mechanism import Mechanism
 from fedveil.theory.grid import LARGEST_STATE
+from fedveil.trust import Trust
 
 if TYPE_CHECKING:
     from fedveil.algorithms.fedavg.method import FedAvg
@@ -60,11 +61,16 @@ def check_pattern(method: FedAvg, clients: int) -> None:
 
 
 def check_trust(method: FedAvg) -> None:
-    """Refuse correlated noise where the clients themselves add it in shares."""
-    hint = "A share would have to be continued by the same client in every later round: leave [trust] out."
-    require(
-        method.correlation is None, "algorithm.noise", "be shared, not correlated, with [trust]", "correlated", hint
-    )
+    """Refuse a matrix for which a client would have to send more than one earlier update again."""
+    found = correlation_in(method)
+    if found is None:
+        return
+    hint = "With [trust] a client sends its last update again for as many rounds as there are bands; buffers never end."
+    require(found.factor.banded, "algorithm.buffers", "be left out with [trust]", len(found.factor.scales), hint)
+    rule = f"be at most {found.separation} with [trust], the rounds after which a client is asked again"
+    hint = "With [trust] a client keeps one update to send again: it must have left the bands before the next one."
+    bands = len(found.factor.column)
+    require(bands <= found.separation, "algorithm.bands", rule, bands, hint)
 
 
 def seen_together(method: FedAvg, found: Correlation, adversary: Adversary, setup: Setup) -> Mechanism | None:
@@ -86,8 +92,9 @@ def seen_together(method: FedAvg, found: Correlation, adversary: Adversary, setu
 def distance_of(method: FedAvg, found: Correlation, setup: Setup, exponent: int) -> float:
     """Return how far the run's law is from that of ideal noise, in units of the noise: what is taken off is rounded.
 
-    Updates are whole numbers of steps already. Where the noise stands for streams of the clients, one stream by itself
-    is rounded too, and an observer may know half of the noise: what is charged covers both.
+    For noise that one party draws; with shares of the clients nothing is taken off before the sums are seen. Updates
+    are whole numbers of steps already. Where the noise stands for streams of the clients, one stream by itself is
+    rounded too, and an observer may know half of the noise: what is charged covers both.
     """
     unit, clients = 2.0**exponent, setup.data.clients
     parties = clients if method.noise == "shared" else 1
@@ -99,13 +106,16 @@ def distance_of(method: FedAvg, found: Correlation, setup: Setup, exponent: int)
     return away * known * unit / method.noise_std * (1 + 1e-9) if exact else math.inf
 
 
-def correlated_rows(method: FedAvg) -> list[Row]:
+def correlated_rows(method: FedAvg, trust: Trust) -> list[Row]:
     """Return what the guarantee assumes of correlated noise, and of those who add it."""
     found = correlation_in(method)
     if found is None:
         return []
-    rows = found.rows()
+    said, (made, *others) = words_of(trust), found.rows()
+    how = "every client sends its last update again, weighted by the matrix and cut towards zero, with fresh noise; "
+    how += "the server takes off what was sent before"
+    rows = [*(said.if_central(made) or [(made[0], made[1], how)]), *others]
     if method.noise == "shared":
         how = "declared: also in rounds in which it is asked for no update; a stream with a gap protects nobody"
-        rows.append(("every client adds its own stream of noise", "in every round, none missing", how))
+        rows += said.if_central(("every client adds its own stream of noise", "in every round, none missing", how))
     return rows

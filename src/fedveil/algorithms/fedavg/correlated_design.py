@@ -30,11 +30,11 @@ def check_noise(request: Any) -> None:
 
 
 def noise_by(request: Any, task: Task) -> Noise:
-    """Return who adds the noise: where a server is not to know it, the clients, as the sum of their streams."""
+    """Return who adds the noise: with [trust], and where a server is not to know it, the clients."""
     if request.noise != CORRELATED:
         found: Noise = request.noise
         return found
-    return "shared" if task.target.adversary.startswith("server") else "central"
+    return "shared" if task.trust.all_send or task.target.adversary.startswith("server") else "central"
 
 
 def cyclic_cohort(request: Any, clients: int, batch: int | None) -> tuple[Literal["cyclic", "all"], float]:

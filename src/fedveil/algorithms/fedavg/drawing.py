@@ -36,9 +36,10 @@ def cohorts_of(method: FedAvg, clients: int, entropy: Entropy) -> Callable[[int]
 
 
 def senders_of(method: FedAvg, clients: int, entropy: Entropy, turn: int) -> Indices:
-    """Return who sends in a round with shared noise: all, if clients draw for themselves."""
+    """Return who sends in a round with shared noise: all, if clients draw for themselves or send updates again."""
     now = method.at(turn)
-    return np.arange(clients, dtype=np.int64) if now.own_draws else cohort_of(now, clients, entropy, turn)
+    every = now.own_draws or now.streams
+    return np.arange(clients, dtype=np.int64) if every else cohort_of(now, clients, entropy, turn)
 
 
 def cohort_of(method: FedAvg, clients: int, entropy: Entropy, turn: int) -> Indices:

@@ -59,6 +59,11 @@ def check_later(method: FedAvg) -> None:
         require(0 < method.proximal <= LARGEST_PULL, "fedavg.proximal", "lie in (0, 1e9]", method.proximal)
     known = method.local_gradient in (None, "mean")
     require(known, "fedavg.local_gradient", "be mean or left out", method.local_gradient)
+    known = method.local_products in (None, "gram")
+    require(known, "fedavg.local_products", "be gram or left out", method.local_products)
+    whole_steps = method.local_products is None or (method.local_batch == 0 and method.local_gradient is None)
+    hint = "It is for local steps of all records, each clipped."
+    require(whole_steps, "fedavg.local_products", "be left out with local batches", method.local_products, hint)
 
 
 def _check_draws(method: FedAvg) -> None:

@@ -8,16 +8,17 @@ after a crash find the same updates. Page: docs/fedavg.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from fedveil.algorithms.base import expected
+from fedveil.algorithms.fedavg.gram import products_of, trained_by_products
 from fedveil.algorithms.fedavg.method import FedAvg
 from fedveil.checks import require
 from fedveil.data.records import Records
-from fedveil.model.loss import Loss, PlainLoss, StackedLoss
+from fedveil.model.loss import Loss, PlainLoss, ScoredLoss, StackedLoss
 from fedveil.noise.entropy import Entropy
 from fedveil.values import Indices, Matrix, Vector
 
@@ -32,7 +33,8 @@ class Local:
     """What a client needs to train; ``batch`` 0 takes all its records at once.
 
     ``proximal``: the pull of every step towards the global model, 0 for none. ``plain``: a batch's gradient is taken as
-    it is, without clipping the gradient of each record.
+    it is, without clipping the gradient of each record. ``by_products``: scores of later local steps come from products
+    of the client's records with each other.
     """
 
     loss: Loss
@@ -43,6 +45,7 @@ class Local:
     batch: int
     proximal: float = 0.0
     plain: bool = False
+    by_products: bool = False
 
     @classmethod
     def of(cls, plan: Plan) -> Local:
@@ -57,6 +60,7 @@ class Local:
             method.local_batch,
             method.proximal or 0.0,
             method.local_gradient == "mean",
+            method.local_products is not None,
         )
 
     def total(self, found: Vector, rows: Vector, targets: Vector, norms: Vector) -> Vector:
@@ -81,6 +85,14 @@ class Local:
             change = change + self.proximal * (found - start)
         return found - self.step * change
 
+    def after_in_place(self, found: Matrix, total: Matrix, count: int, start: Vector) -> Matrix:
+        """Return the same bits as :meth:`after`, written over ``total``: wide models are not copied."""
+        if self.l2 != 0 or self.proximal:
+            return self.after(found, total, count, start)
+        np.divide(total, count, out=total)
+        np.multiply(total, self.step, out=total)
+        return np.subtract(found, total, out=total)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
@@ -90,6 +102,7 @@ class Held:
     targets: Vector
     norms: Vector
     starts: Indices
+    products: dict[int, Matrix] = field(default_factory=dict)  # of a client's records with each other, when needed
 
     @classmethod
     def of(cls, records: Records) -> Held:
@@ -114,9 +127,17 @@ class Held:
             rows: slice | Indices = slice(int(first[0]), int(first[-1]) + size)
             shape: tuple[int, ...] = (clients.size, size)
             X, y, norms = self.features[rows], self.targets[rows], self.norms[rows]
-            return X.reshape(*shape, -1), y.reshape(shape), norms.reshape(shape)
+            return X.reshape(*shape, X.shape[1]), y.reshape(shape), norms.reshape(shape)
         rows = first[:, None] + (np.arange(size) if part is None else part)
         return self.features[rows], self.targets[rows], self.norms[rows]
+
+    def products_of(self, clients: Indices) -> Vector:
+        """Return the products of each client's records with each other, stacked, for clients of one size."""
+        for client in clients.tolist():
+            if client not in self.products:
+                rows = slice(int(self.starts[client]), int(self.starts[client + 1]))
+                self.products[client] = products_of(self.features[rows])
+        return np.stack([self.products[client] for client in clients.tolist()])
 
 
 def changes(
@@ -129,20 +150,29 @@ def changes(
             yield np.array([client], dtype=np.int64), found[None]
         return
     for group in held.alike(clients, model.size):
-        yield group, _trained_together(local, local.loss, model, held, group, entropy, turn) - model
+        moved = _trained_together(local, local.loss, model, held, group, entropy, turn)
+        yield group, np.subtract(moved, model, out=moved)
 
 
 def _trained_together(
     local: Local, loss: StackedLoss, model: Vector, held: Held, group: Indices, entropy: Entropy, turn: int
 ) -> Matrix:
     """Return the models of clients of one size after their local epochs, a row for each."""
+    if local.by_products:
+        return _by_products(local, model, held, group)
     size = int(held.starts[group[0] + 1] - held.starts[group[0]])
     found: Matrix = np.broadcast_to(model, (group.size, model.size))
     for X, y, norms in _stacks(local, held, group, size, entropy, turn):
         total = loss.gradients(found, X, y, clip=local.clip, norms=norms)
         with np.errstate(all="ignore"):  # an overflow is dropped when it is clipped
-            found = local.after(found, total, y.shape[1], model)
+            found = local.after_in_place(found, total, y.shape[1], model)
     return found
+
+
+def _by_products(local: Local, model: Vector, held: Held, group: Indices) -> Matrix:
+    loss = local.loss
+    require(isinstance(loss, ScoredLoss), "The loss", "be one of linear scores", loss.kind)
+    return trained_by_products(local, loss, model, *held.stack(group), held.products_of(group))  # type: ignore[arg-type]
 
 
 def _stacks(
@@ -158,6 +188,9 @@ def _stacks(
 
 def trained(local: Local, model: Vector, held: Held, client: int, entropy: Entropy, turn: int) -> Vector:
     """Return a client's model after its local epochs, from the global one."""
+    if local.by_products:
+        alone: Vector = _by_products(local, model, held, np.array([client], dtype=np.int64))[0]
+        return alone
     start, end = int(held.starts[client]), int(held.starts[client + 1])
     features, targets, norms = held.features[start:end], held.targets[start:end], held.norms[start:end]
     found = model

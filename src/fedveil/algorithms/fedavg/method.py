@@ -36,6 +36,7 @@ from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.guarantee import Adversary, Answer, Bound, Neighbours
 from fedveil.mechanism import Gaussian, IndependentGaussian, Mechanism, Repeat, SampledGaussian, with_beside
+from fedveil.model.loss import ScoredLoss
 from fedveil.theory.grid import LARGEST_STATE, SAMPLER_DISTANCE
 from fedveil.trust import Trust
 from fedveil.values import number, whole
@@ -64,7 +65,8 @@ class FedAvg(Tabled, EveryModelSeen):
     ``picks``: with independent sampling, the rounds of a pass, among which every client picks one. ``optimizer``,
     ``beta2``, ``floor``: the server's, see :class:`Optimiser`; None is momentum. ``proximal``: the pull of every local
     step towards the global model. ``local_gradient``: "mean" takes a batch's mean gradient as it is; None clips the
-    gradient of each record first.
+    gradient of each record first. ``local_products``: "gram" goes through the products of a client's records with each
+    other in local steps of all its records; None computes every step from the features, as plans did before.
     ``correlation``: pattern and matrix of noise that is correlated over rounds, see :class:`Correlation`.
     """
 
@@ -91,6 +93,7 @@ class FedAvg(Tabled, EveryModelSeen):
     floor: float | None = None
     proximal: float | None = None
     local_gradient: Literal["mean"] | None = None
+    local_products: Literal["gram"] | None = None
     correlation: Rows | None = None
 
     kind: ClassVar[str] = "fedavg"
@@ -118,7 +121,7 @@ class FedAvg(Tabled, EveryModelSeen):
 
     @property
     def streams(self) -> bool:
-        """Whether every client adds a stream of correlated noise in every round, asked for an update or not."""
+        """Whether every client adds noise in every round, asked for an update or not, because noise is correlated."""
         return self.correlation is not None and self.noise == "shared"
 
     def at(self, turn: int) -> "FedAvg":
@@ -197,6 +200,8 @@ class FedAvg(Tabled, EveryModelSeen):
         require(even, "fedavg.cohort", f"be {data.clients} clients over the {self.picks} rounds of a pass", self.cohort)
         torch = self.local_gradient is None or setup.model.kind == "torch"
         require(torch, "fedavg.local_gradient", "be left out unless the model is a torch model", self.local_gradient)
+        scored = self.local_products is None or isinstance(setup.model.loss, ScoredLoss)
+        require(scored, "fedavg.local_products", "be left out unless the model is linear", self.local_products)
 
     def check_shares(self, setup: Setup, exponent: int) -> None:
         """Refuse unless the clients share the noise and the grid holds all sums."""
@@ -313,14 +318,13 @@ class FedAvg(Tabled, EveryModelSeen):
         samples = self.rounds * (clients if adversary == "server" or self.streams else 1)
         exact = clients * self.scale + 16 * self.noise_std <= LARGEST_STATE * 2.0**exponent
         distance = 0.0 if exact and not self.noiseless else math.inf
-        if (correlation := self.correlated) is not None:
-            distance = distance_of(self, correlation, setup, exponent)
         sampled = min(1.0, SAMPLER_DISTANCE * dimension * samples)
         found = Grid(
             exponent=exponent, dimension=dimension, rounds=self.rounds, distance=distance, total_variation=sampled
         )
         if not setup.trust.shared:
-            return found
+            moved = self.correlated
+            return found if moved is None else replace(found, distance=distance_of(self, moved, setup, exponent))
         shares = variation(np.full(self.total, self.noise_std), self.cohorts(setup), setup.trust, found)
         return with_masks(replace(found, total_variation=shares), setup.trust, adversary, self.total)
 

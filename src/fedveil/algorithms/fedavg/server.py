@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from fedveil.algorithms.across_sites import LOOSE, TAIL, Consortium, Standing
-from fedveil.algorithms.fedavg.drawing import senders_of
+from fedveil.algorithms.fedavg.drawing import cohort_of, senders_of
 from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.fedavg.resending import nothing_past
 from fedveil.algorithms.fedavg.shares import Rule, advance
 from fedveil.algorithms.fedavg.steps import State, method_of
 from fedveil.algorithms.optimiser import from_row, row_length, to_row
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 class FedAvgServer:
     """Implements Serving (fedveil.algorithms.across_sites).
 
-    The row of a state is the model, what the server's optimiser keeps (its velocity), and the present bound on updates
-    if that is adaptive.
+    The row of a state is the model, what the server's optimiser keeps (its velocity), what is taken off later sums
+    where clients send their updates again, and the present bound on updates if that is adaptive.
     """
 
     plan: Plan
@@ -55,13 +56,18 @@ class FedAvgServer:
 
     def _standing(self, state: State) -> Standing:
         clip = [] if self.method.adaptive is None else [state.clip]
-        return Standing(state.round, np.concatenate([state.model, to_row(state.memory), clip]))
+        past = nothing_past(self.method, self.plan.sum_length) if state.past is None else state.past
+        return Standing(state.round, np.concatenate([state.model, to_row(state.memory), past.reshape(-1), clip]))
 
     def _state(self, standing: Standing) -> State:
         size, method = self.plan.dimension, self.method
         clip = method.update_norm if method.adaptive is None else float(standing.row[-1])
-        kept = standing.row[size : size + row_length(method.optimiser, size)]
-        return State(standing.round, standing.row[:size], from_row(method.optimiser, kept), clip)
+        end = size + row_length(method.optimiser, size)
+        past = nothing_past(method, self.plan.sum_length)
+        past = standing.row[end : end + past.size].reshape(past.shape)
+        return State(
+            standing.round, standing.row[:size], from_row(method.optimiser, standing.row[size:end]), clip, past
+        )
 
     def model(self, standing: Standing) -> Vector:
         """Return the first part of the row."""
@@ -72,16 +78,24 @@ class FedAvgServer:
         return {"numbers": self.members.members[site].clients}
 
     def questions(self, standing: Standing) -> dict[str, Content]:
-        """Return the model, an adaptive bound, and the numbers of the round's clients, for each of their sites."""
+        """Return the model, an adaptive bound, and the numbers of the round's clients, for each of their sites.
+
+        Where all clients send and some are asked for an update, ``joined`` names those.
+        """
         turn, rows = standing.round, {"model": self.model(standing)}
         if self.method.adaptive is not None:
             rows["clip"] = standing.row[-1:]
         asked: dict[str, Content] = {}
         for site in self.members.members:
-            mine = sorted(self.clients(turn, site))
-            if mine:
-                asked[site] = Content(rows={**rows, "clients": np.array(mine, dtype=np.int64)})
+            mine = np.array(sorted(self.clients(turn, site)), dtype=np.int64)
+            if mine.size:
+                asked[site] = Content(rows={**rows, "clients": mine, **self._joined(turn, mine)})
         return asked
+
+    def _joined(self, turn: int, mine: Indices) -> dict[str, Indices]:
+        if not self.method.streams:
+            return {}
+        return {"joined": mine[np.isin(mine, cohort_of(self.method, self.plan.data.clients, self.entropy, turn))]}
 
     def cohort(self, turn: int) -> int:
         """Return how many clients are to send."""

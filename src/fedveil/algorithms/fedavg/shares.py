@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import numpy as np
 from fedveil.algorithms.fedavg.drawing import cohorts_of, senders_of
 from fedveil.algorithms.fedavg.local import Held, Local, trained
 from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.algorithms.fedavg.resending import Resending, nothing_past, taken_off
 from fedveil.algorithms.fedavg.segments import segments_of
 from fedveil.algorithms.fedavg.steps import State, advanced, method_of, sent_steps, weights_of
 from fedveil.algorithms.noise_shares import share_deviation
@@ -75,13 +76,39 @@ def contribution(
     change, method = trained(rule.local, model, held, client, entropy, turn) - model, rule.method
     clip = clip if method.adaptive is not None else method.update_norm
     steps = sent_steps(method, change, clip, weight, rule.unit)
-    limit = Fraction(weight) * Fraction(method.scale) / Fraction(rule.unit)
-    return bounded(np.zeros(model.size + method.extra_sums) if steps is None else steps, limit)
+    return bounded(np.zeros(model.size + method.extra_sums) if steps is None else steps, limit_of(rule, weight))
+
+
+def limit_of(rule: Rule, weight: float) -> Fraction:
+    """Return the bound on what a client of this weight contributes, in grid steps."""
+    return Fraction(weight) * Fraction(rule.method.scale) / Fraction(rule.unit)
+
+
+def resending_of(method: FedAvg, clients: int) -> Resending | None:
+    """Return an empty memory of updates that are sent again; None where no update is."""
+    return Resending.begin(method.correlated, clients) if method.streams and method.correlated is not None else None
+
+
+def sent_again(
+    rule: Rule, resending: Resending | None, turn: int, client: int, weight: float, part: Whole | None, new: bool
+) -> Whole | None:
+    """Return what a client sends besides its noise: ``part``, or with correlated noise its last update, weighted.
+
+    ``new``: the part is an update of this round, to be kept for the rounds to come.
+    """
+    if resending is None or part is None:
+        return part
+    if new:
+        resending.keep(turn, client, part)
+    return resending.due(turn, client, part.size, limit_of(rule, weight))
 
 
 def advance(rule: Rule, state: State, total: Whole) -> State:
     """Return the state after the server's part of a round."""
-    return advanced(rule.method, state, total.astype(np.float64) * (rule.unit / rule.divisor), state.clip, rule.radius)
+    past = nothing_past(rule.method, total.size) if state.past is None else state.past
+    own, past = taken_off(rule.method, past, total)
+    found = advanced(rule.method, state, own * (rule.unit / rule.divisor), state.clip, rule.radius)
+    return replace(found, past=past)
 
 
 def train_shares(plan: Plan, records: Records, entropy: Entropy, tick: Tick, add_up: Summing, fails: Fails) -> Trained:
@@ -89,7 +116,7 @@ def train_shares(plan: Plan, records: Records, entropy: Entropy, tick: Tick, add
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
     method, rules, held, clients = method_of(plan), Rule.each(plan), Held.of(records), plan.data.clients
     weights, joined = weights_of(method, records.sizes), cohorts_of(method, clients, entropy)
-    state = State.begin(plan, method)
+    state, resending = State.begin(plan, method), resending_of(method, clients)
     while state.round < method.rounds:
         turn, rule = state.round, rules(state.round)
         active = set(joined(turn).tolist())
@@ -100,6 +127,7 @@ def train_shares(plan: Plan, records: Records, entropy: Entropy, tick: Tick, add
             part: Whole | None = nothing(rule, now.model)
             if client in active:
                 part = contribution(rule, turn, now.model, now.clip, held, client, float(weights[client]), entropy)
+            part = sent_again(rule, resending, turn, client, float(weights[client]), part, client in active)
             return message(part, share(entropy, client, turn, rule.share, plan.sum_length))
 
         cohort = senders_of(method, clients, entropy, turn).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -12,7 +13,8 @@ from fedveil.algorithms.across_sites import model_needed
 from fedveil.algorithms.fedavg.drawing import own_draws
 from fedveil.algorithms.fedavg.local import Held
 from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.shares import Rule, contribution, nothing
+from fedveil.algorithms.fedavg.resending import Resending
+from fedveil.algorithms.fedavg.shares import Rule, contribution, nothing, resending_of, sent_again
 from fedveil.algorithms.fedavg.steps import method_of, weights_of
 from fedveil.algorithms.shares import message, share
 from fedveil.data.records import Records
@@ -39,14 +41,21 @@ class FedAvgSite:
     numbers: tuple[int, ...]
     entropy: Entropy
     joined: Callable[[int], Indices] | None
+    resending: Resending | None
+    memory: Path
 
     @classmethod
-    def make(cls, plan: Plan, records: Records, numbers: tuple[int, ...], entropy: Entropy) -> FedAvgSite:
-        """Set up the work of a site for one run."""
+    def make(cls, plan: Plan, records: Records, numbers: tuple[int, ...], entropy: Entropy, memory: Path) -> FedAvgSite:
+        """Set up the work of a site for one run; ``memory``: where updates are kept that are sent again."""
         method = method_of(plan)
         weights = weights_of(method, records.sizes)
         joined = own_draws(method, plan.data.clients, numbers, entropy) if method.own_draws else None
-        return cls(plan, method, Rule.each(plan), Held.of(records), weights, numbers, entropy, joined)
+        resending = resending_of(method, plan.data.clients)
+        if resending is not None:
+            resending.read(memory)
+        return cls(
+            plan, method, Rule.each(plan), Held.of(records), weights, numbers, entropy, joined, resending, memory
+        )
 
     def parts(self, turn: int, asked: Content) -> dict[int, Whole]:
         """Return what the clients that were asked send: their updates, or noise alone where they drew nothing."""
@@ -55,18 +64,38 @@ class FedAvgSite:
         model, drawn = model_needed(asked, self.plan), asked.rows.get("clients")
         if drawn is None or drawn.dtype != np.int64 or not set(drawn.tolist()) <= set(self.numbers):
             raise Refused("malformed")
-        if self.joined is not None and set(drawn.tolist()) != set(self.numbers):
-            raise Refused("malformed")  # where clients draw for themselves, all of them send in every round
+        active = self._active(turn, asked, set(drawn.tolist()))
         rule, clip, found = self.rules(turn), self._clip(asked), dict[int, Whole]()
-        active = None if self.joined is None else set(self.joined(turn).tolist())
         for number in sorted(set(drawn.tolist())):
             part: Whole | None = nothing(rule, model)
-            if active is None or number in active:
-                weight = float(self.weights[self.numbers.index(number)])
+            weight = float(self.weights[self.numbers.index(number)])
+            if number in active:
                 part = contribution(rule, turn, model, clip, self._alone(number), number, weight, self.entropy)
+            part = sent_again(rule, self.resending, turn, number, weight, part, number in active)
             sent = message(part, share(self.entropy, number, turn, rule.share, self.plan.sum_length))
             if sent is not None:
                 found[number] = sent
+        if self.resending is not None and active:
+            self.resending.write(self.memory)
+        return found
+
+    def _active(self, turn: int, asked: Content, drawn: set[int]) -> set[int]:
+        """Return which of the clients that send have an update of this round.
+
+        Where clients draw for themselves, or send updates again, all of them send in every round.
+        """
+        if (self.joined is not None or self.resending is not None) and drawn != set(self.numbers):
+            raise Refused("malformed")
+        if self.joined is not None:
+            return set(self.joined(turn).tolist())
+        if self.resending is None:
+            return drawn
+        row = asked.rows.get("joined")
+        if row is None or row.dtype != np.int64 or not set(row.tolist()) <= drawn:
+            raise Refused("malformed")
+        found = set(row.tolist())
+        if not self.resending.allows(turn, found, drawn - found):
+            raise Refused("other-cohort")
         return found
 
     def _clip(self, asked: Content) -> float:
@@ -84,4 +113,5 @@ class FedAvgSite:
         rows = slice(int(self.held.starts[place]), int(self.held.starts[place + 1]))
         starts = np.zeros(number + 2, dtype=np.int64)
         starts[-1] = rows.stop - rows.start
-        return Held(self.held.features[rows], self.held.targets[rows], self.held.norms[rows], starts)
+        held = self.held
+        return Held(held.features[rows], held.targets[rows], held.norms[rows], starts, held.products)

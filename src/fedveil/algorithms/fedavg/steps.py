@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedveil.algorithms.acting import Interim, Session
 from fedveil.algorithms.base import expected
 from fedveil.algorithms.correlation import Attendance
 from fedveil.algorithms.fedavg.drawing import cohorts_of
 from fedveil.algorithms.fedavg.local import Held, Local, changes
 from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.optimiser import OptimiserState, advance, begin, heading
+from fedveil.algorithms.optimiser import OptimiserState, advance, begin, from_row, heading, row_length, to_row
 from fedveil.algorithms.projection import project
 from fedveil.algorithms.trained import Tick, Trained
 from fedveil.checks import require
@@ -36,12 +37,16 @@ _INSIDE = 1 - 2.0**-40  # more than the error of a computed norm of 2**40 number
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """The model, what the server's optimiser keeps, and the present bound on updates after ``round`` rounds."""
+    """The model, what the server's optimiser keeps, and the present bound on updates after ``round`` rounds.
+
+    ``past``: what is taken off the sums to come, where clients send their updates again.
+    """
 
     round: int
     model: Vector
     memory: OptimiserState
     clip: float
+    past: Matrix | None = None
 
     @classmethod
     def begin(cls, plan: Plan, method: FedAvg) -> State:
@@ -62,15 +67,22 @@ def advanced(method: FedAvg, state: State, averaged: Vector, clip: float, radius
 
 
 def train_fedavg(plan: Plan, records: Records, entropy: Entropy, tick: Tick) -> Trained:
-    """Train and return the model after the last round."""
+    """Train from the beginning and return the model after the last round."""
+    return train_rounds(plan, records, entropy, Session(watch=lambda done: tick(done.round)))
+
+
+def train_rounds(plan: Plan, records: Records, entropy: Entropy, session: Session) -> Trained:
+    """Train, or go on after the last round that was kept, and return the model after the last round."""
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
     method, local = method_of(plan), Local.of(plan)
     held, weights = Held.of(records), weights_of(method, records.sizes)
-    unit = 2.0**plan.grid
-    state, joined = State.begin(plan, method), cohorts_of(method, plan.data.clients, entropy)
+    unit, joined = 2.0**plan.grid, cohorts_of(method, plan.data.clients, entropy)
     noise, attendance = noise_source(method, plan.sum_length, unit, entropy), attendance_of(method, records.clients)
-    dropped = 0
-    for turn in range(method.rounds):
+    state, dropped = continued(plan, method, session.begun)
+    if attendance is not None:
+        for turn in range(state.round):
+            attendance.note(turn, joined(turn))
+    for turn in range(state.round, method.rounds):
         now, clients = method.at(turn), joined(turn)
         if attendance is not None:
             attendance.note(turn, clients)
@@ -79,10 +91,19 @@ def train_fedavg(plan: Plan, records: Records, entropy: Entropy, tick: Tick) -> 
         total += noise(turn)
         state = advanced(now, state, total * (unit / now.divisor(plan.data)), clip, plan.radius)
         dropped += lost
-        tick(turn + 1)
+        session.watch(Interim(turn + 1, (state.model, to_row(state.memory), np.array([state.clip])), dropped))
     # as planned, because who really took part is secret
     sent = method.traffic(plan.setup, together=False)[0] * plan.sum_length * 8
     return Trained(model=state.model, dropped=dropped, bytes_up=sent, bytes_down=sent)
+
+
+def continued(plan: Plan, method: FedAvg, begun: Any) -> tuple[State, int]:
+    """Return the state to go on from and the updates dropped so far; ``begun``: what was kept, or None."""
+    if begun is None:
+        return State.begin(plan, method), 0
+    size = plan.dimension
+    model, memory, clip = begun.parts([size, row_length(method.optimiser, size), 1])
+    return State(begun.round, model, from_row(method.optimiser, memory), float(clip[0])), begun.dropped
 
 
 def weights_of(method: FedAvg, sizes: Indices) -> Vector:
@@ -164,7 +185,8 @@ def _clipped_rows(changes: Matrix, bound: float, weights: Vector, unit: float) -
     with np.errstate(all="ignore"):
         norms = np.sqrt(np.sum(changes * changes, axis=1))
         factors = weights * bound / np.maximum(norms, bound) * _INSIDE
-        steps = np.trunc(changes * (factors / unit)[:, None])
+        steps = changes * (factors / unit)[:, None]
+        np.trunc(steps, out=steps)
     steps[~np.isfinite(norms)] = 0.0
     return steps, norms
 

@@ -35,7 +35,7 @@ def assumption_rows(method: FedAvg, adversary: Adversary, setup: Setup) -> list[
         rows.append(("segments", segment_words(method), how))
     if method.weights == "records":
         rows.append(("largest weight", f"1, at {method.most_records} records", "larger clients count no more"))
-    taking_part = correlated_rows(method) or _sampling_rows(method, adversary, data, trust)
+    taking_part = correlated_rows(method, trust) or _sampling_rows(method, adversary, data, trust)
     rows += [*taking_part, *_observer_rows(method, adversary, trust)]
     return [*rows, *words_of(trust).closing(adversary, method.cohorts(setup), SENT_ALWAYS)]
 

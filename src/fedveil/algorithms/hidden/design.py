@@ -230,7 +230,7 @@ class HiddenRequest:
         radius = task.model.radius
         return Problem(
             units=shape.clients if target.unit == "client" else shape.records,
-            dimension=self._check_noise(task) - task.model.loss.size(task.canaries or 0),  # no record meets a canary's
+            dimension=self._check_noise(task) - task.canary_parameters,  # no real record meets those
             lipschitz=constants.lipschitz,
             smoothness=constants.known_smoothness,
             strong_convexity=constants.strong_convexity,

@@ -44,7 +44,7 @@ def _unscaled(
     task: Task, constants: Constants, units: int, *, order: str, rate: float | None, stopping: str, noise: str
 ) -> LastIterate:
     schedule, radius = task.schedule, task.model.radius
-    hint = "No rule finds it for a model of unknown smoothness."
+    hint = 'Hidden training has no rule for a model of unknown smoothness; [algorithm] kind = "dpsgd" has one.'
     require(schedule.step_size is not None, "schedule.step_size", f"be given for a {task.model.kind} model", None, hint)
     hint = "The kind auto takes the step_size and batch you state."
     require(schedule.kind in ("auto", "constant"), "schedule.kind", "be auto or constant here", schedule.kind, hint)

@@ -1,15 +1,15 @@
 """The aggregator's part of a private evaluation: its sums are the last rounds of a run, after those of training."""
 
 from dataclasses import dataclass
-from math import ceil, sqrt
 from typing import Any, final
 
 import numpy as np
 
-from fedveil.algorithms.across_sites import LOOSE, TAIL, Consortium, Serving, Standing
+from fedveil.algorithms.across_sites import Consortium, Serving, Standing
 from fedveil.checks import require
 from fedveil.data.preparation import Labels
 from fedveil.data.records import DataShape
+from fedveil.federation.aggregator.serving import sum_limit
 from fedveil.federation.agreements.turns import evaluated, evaluated_from, length_of, measurement_of
 from fedveil.plan import Plan
 from fedveil.prepare.statement import STEPS
@@ -113,11 +113,8 @@ class EvaluatedServer:
         sizes = np.bincount(self.members.owner, minlength=self.plan.data.clients)
         if not evaluation_in(self.plan).trains and self.members.held_sizes is not None:
             sizes = self.members.held_sizes
-        units = len(clients) if self.plan.target.unit == "client" else int(sizes[clients].sum())
-        share = one.deviation / sqrt(self.plan.trust.honest(self.plan.data.clients))
-        noise = share * sqrt(len(clients)) * (sqrt(one.size) + TAIL)
         # A bound for units that are exchanged is half of how far that moves a sum: the norm is at most twice it.
-        return ceil((units * 2 * one.bound * STEPS + noise) * LOOSE + 2 * len(clients) * sqrt(one.size))
+        return sum_limit(self.plan, one, sizes, clients, times=2)
 
     def advance(self, standing: Standing, total: Whole) -> Standing:
         """Return the state after one more round, with this sum."""

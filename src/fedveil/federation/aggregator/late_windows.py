@@ -19,6 +19,7 @@ from fedveil.checks import require
 from fedveil.errors import BadValue, TooFewSurvivors
 from fedveil.federation.aggregator.post import AGAIN, PAUSE, Answer, Post, Sent
 from fedveil.federation.aggregator.serving import right
+from fedveil.federation.agreements.turns import length_of
 from fedveil.run.files import write_atomically
 from fedveil.trust import Trust
 from fedveil.values import Vector
@@ -143,7 +144,7 @@ class LateWindows:
 
     def _closed(self, flow: Flow, answers: Mapping[str, Answer]) -> Flow:
         """Close a window and save it; the sum does not depend on the order in which updates came."""
-        total = np.zeros(self.server.plan.dimension, dtype=np.int64)
+        total = np.zeros(length_of(self.server.plan, len(flow.windows)), dtype=np.int64)
         for answer in answers.values():
             total += answer.content.rows["total"].astype(np.int64)
         model = self.server.advance(Standing(len(flow.windows), flow.model), total).row

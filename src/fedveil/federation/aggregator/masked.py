@@ -78,7 +78,7 @@ def _questions(
     if stage == STAGES[0]:
         row: Any = {"cohort": np.array(cohort, dtype=np.int64)}
         return {
-            site: Content(values={**asked.values, "stage": stage}, rows={**asked.rows, **row})
+            site: Content(values={**asked.values, "stage": stage}, rows={**asked.rows, **row}, blocks=asked.blocks)
             for site, asked in serving.questions(stand).items()
         }
     asked: dict[str, Content] = {}

@@ -87,7 +87,8 @@ class Post:
 
         ``right``: whether an answer is acceptable; others count as no answer. The call ends when no site is awaited and
         the answers are ``enough``; if they are not enough, the missing sites are asked again. A silent site is asked
-        again too, more and more rarely: a node that was replaced has lost the question, and nobody reports that.
+        again too, more and more rarely: a node that was replaced has lost the question, and nobody reports that. A site
+        works one question off after another, so when a later one comes back, the earlier ones are no longer awaited.
         """
         end, found = self.clock.seconds() + timeout, dict[str, Answer]()
         waiting: list[Sent] = []
@@ -107,7 +108,7 @@ class Post:
                         tried.setdefault(site, []).append(now)
                         waiting.append(self.send(kind, turn, site, contents[site], online[site], max(end - now, 1.0)))
             for sent, answer in self.collect(waiting, right):
-                waiting.remove(sent)
+                waiting = _without(waiting, sent)
                 if answer is not None:
                     found[sent.site] = answer
             waiting = [sent for sent in waiting if sent.site not in found]
@@ -158,6 +159,12 @@ class Post:
             return Answer(head.kind, Content.read(opened.body))
         except Refused:
             return None
+
+
+def _without(waiting: Sequence[Sent], back: Sent) -> list[Sent]:
+    """Return the questions, in the order of asking, without one that came back and the earlier ones to its site."""
+    known = waiting.index(back) if back in waiting else -1
+    return [sent for place, sent in enumerate(waiting) if sent.site != back.site or place > known]
 
 
 def _is_due(now: float, tried: Sequence[float], silent: bool, enough: bool) -> bool:

@@ -1,15 +1,15 @@
 """The aggregator's part of a private preparation: its sums are the first rounds of a run, before those of training."""
 
 from dataclasses import dataclass, replace
-from math import ceil, sqrt
 from typing import final
 
 import numpy as np
 
-from fedveil.algorithms.across_sites import LOOSE, TAIL, Consortium, Serving, Standing
+from fedveil.algorithms.across_sites import Consortium, Serving, Standing
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.errors import BadValue
+from fedveil.federation.aggregator.serving import sum_limit
 from fedveil.federation.agreements.turns import length_of, measured, measurement_of
 from fedveil.plan import Plan
 from fedveil.prepare.budget import settled
@@ -119,10 +119,7 @@ class MeasuredServer:
         if one is None:
             return self._training.limit(turn - self.rounds, site, clients)
         sizes = np.bincount(self.members.owner, minlength=self.plan.data.clients)
-        units = len(clients) if self.plan.target.unit == "client" else int(sizes[clients].sum())
-        share = one.deviation / sqrt(self.plan.trust.honest(self.plan.data.clients))
-        noise = share * sqrt(len(clients)) * (sqrt(one.size) + TAIL)
-        return ceil((units * one.bound * STEPS + noise) * LOOSE + 2 * len(clients) * sqrt(one.size))
+        return sum_limit(self.plan, one, sizes, clients)
 
     def advance(self, standing: Standing, total: Whole) -> Standing:
         """Return the state after one more round, with this sum."""

@@ -14,6 +14,8 @@ REASONS: Final = {
     "other-data": "the plan was made for data of another shape",
     "other-preparation": "the plan's preparation is not for its columns; state them alike at every site",
     "other-evaluation": "the plan's evaluation is not for its held-out records, or charges clients for too little",
+    "other-generator": "the plan's generator is not for its columns; state categories there, and no feature_bound",
+    "wrong-question": "what it was asked to count is not what the plan measures of its columns",
     "not-prepared": "it has not been told yet what the preparation of this run has learned",
     "wrong-sums": "what it was told of the preparation's sums is not what the plan measures",
     "other-plan": "it has agreed to another plan for this run",

@@ -1,15 +1,19 @@
 """Checks of a site's answer and of a round's sum, for every algorithm."""
 
 from collections.abc import Mapping
+from math import ceil, sqrt
 
 import numpy as np
 
-from fedveil.algorithms.across_sites import Serving
+from fedveil.algorithms.across_sites import LOOSE, TAIL, Serving
 from fedveil.errors import TooFewSurvivors
 from fedveil.federation.aggregator.post import Answer
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.turns import length_of
+from fedveil.prepare.statement import STEPS, Measurement
 from fedveil.sums.exact import squared_norm
 from fedveil.sums.seam import Whole
+from fedveil.values import Indices
 
 
 def right(serving: Serving, turn: int, site: str, answer: Answer) -> bool:
@@ -26,6 +30,18 @@ def right(serving: Serving, turn: int, site: str, answer: Answer) -> bool:
         return False
     limit = serving.limit(turn, site, clients)
     return squared_norm(total.astype(np.int64)) <= limit * limit
+
+
+def sum_limit(plan: Carried, one: Measurement, sizes: Indices, clients: list[int], times: int = 1) -> int:
+    """Return a norm in grid steps that the noisy sum of these clients exceeds with a chance below exp(-72).
+
+    ``sizes``: how many records each client of the study has; ``times``: how often the bound of a contribution a unit
+    may add.
+    """
+    units = len(clients) if plan.target.unit == "client" else int(sizes[clients].sum())
+    share = one.deviation / sqrt(plan.trust.honest(plan.data.clients))
+    noise = share * sqrt(len(clients)) * (sqrt(one.size) + TAIL)
+    return ceil((units * times * one.bound * STEPS + noise) * LOOSE + 2 * len(clients) * sqrt(one.size))
 
 
 def least(serving: Serving, turn: int) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.terms import plan_of
 from fedveil.federation.site.state import SiteState, load_state, save_state
-from fedveil.plan import Plan
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Opened, Refused, seal
 from fedveil.wire.keys import Card, Identity
@@ -42,7 +42,7 @@ def answered(opened: Opened, state: Path, me: Identity, aggregator: Card, once: 
     return seal(head, content.write(), me, aggregator, once)
 
 
-def agreed_to(path: Path, state: SiteState, modules: Collection[str]) -> tuple[Plan, Content]:
+def agreed_to(path: Path, state: SiteState, modules: Collection[str]) -> tuple[Carried, Content]:
     """Return the proposal that was agreed to; refuse any other."""
     body = path.read_bytes()
     if hashlib.sha256(body).hexdigest() != state.proposal:

@@ -8,15 +8,15 @@ masks, because the aggregator names the run and could otherwise choose a name th
 from collections.abc import Mapping
 from hashlib import sha256
 
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.turns import length_of
-from fedveil.plan import Plan
 from fedveil.sums.masks.setting import Setting
 from fedveil.theory.neighbours import least_neighbours
 
 STAGES = ("advertise", "share", "mask", "agree", "reveal")
 
 
-def setting_of(plan: Plan, run: str, turn: int, clients: tuple[int, ...], keys: Mapping[int, bytes]) -> Setting:
+def setting_of(plan: Carried, run: str, turn: int, clients: tuple[int, ...], keys: Mapping[int, bytes]) -> Setting:
     """Return the setting of a round of these clients; ``keys``: their identity keys, if the plan uses them."""
     trust = plan.trust
     least = max(1, trust.least(len(clients)))

@@ -9,7 +9,10 @@ from typing import Any, Final
 
 from fedveil.algorithms.registry import acts_of
 from fedveil.data.records import DataShape
-from fedveil.plan import Plan, read_plan, write_plan
+from fedveil.federation.agreements.carried import Carried
+from fedveil.ledger.costs import read_charged, written
+from fedveil.model.torch import BUILT_IN
+from fedveil.plan import Plan
 from fedveil.tables import read_tables
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
@@ -17,7 +20,7 @@ from fedveil.wire.envelope import Refused
 _LONGEST: Final = 2**20  # bytes of a plan, which may list settings for every client
 
 
-def plan_of(proposal: Content, modules: Collection[str]) -> Plan:
+def plan_of(proposal: Content, modules: Collection[str]) -> Carried:
     """Return the plan in a proposal; its text must be in canonical form, and its hash must be the one stated.
 
     ``modules``: functions of the site's own installation that the operator allows a plan to name.
@@ -30,24 +33,27 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Plan:
         if "tune" in tables:  # a site trains one run, and what it promises is that of a secret choice among several
             raise Refused("not-by-parts")
         _check_code(tables.get("model"), modules)
-        plan = read_plan(text.decode("utf-8"))
-        same = write_plan(plan).encode() == text and plan.hash == proposal.values.get("plan")
+        plan = read_charged(text.decode("utf-8"))
+        same = written(plan).encode() == text and plan.hash == proposal.values.get("plan")
     except Refused:
         raise
     except Exception as error:  # numbers of a wrong kind or size may fail in any way
         raise Refused("malformed") from error
     if not same:
         raise Refused("other-plan")
-    if plan.evaluation is not None and (plan.trust.patience is not None or not plan.method.served):
+    if not isinstance(plan, Carried):
+        raise Refused("not-by-parts")  # a profile or an evaluation by itself: those are made in one process
+    late = plan.trust.patience is not None
+    if isinstance(plan, Plan) and plan.evaluation is not None and (late or not plan.method.served):
         raise Refused("not-by-parts")  # there is no round for its sums
     if not carried_by_sites(plan):
         raise Refused("not-by-parts")
     return plan
 
 
-def carried_by_sites(plan: Plan) -> bool:
+def carried_by_sites(plan: Carried) -> bool:
     """Return whether sites can carry out the plan: each adds its clients' noise, or there is no server at all."""
-    return plan.trust.shared or acts_of(plan.method.kind).relay is not None
+    return plan.trust.shared or (isinstance(plan, Plan) and acts_of(plan.method.kind).relay is not None)
 
 
 def _check_code(model: Any, modules: Collection[str]) -> None:
@@ -55,13 +61,13 @@ def _check_code(model: Any, modules: Collection[str]) -> None:
     if not isinstance(model, dict) or model.get("kind") != "torch":
         return
     named = [model.get("module"), *(name for name in [model.get("criterion")] if ":" in str(name))]
-    if not all(isinstance(name, str) and name in modules for name in named):
+    if not all(isinstance(name, str) and (name in modules or name.startswith(BUILT_IN)) for name in named):
         raise Refused("other-code")
     if type(model.get("parameters")) is not int:
         raise Refused("malformed")
 
 
-def fits(plan: Plan, mine: DataShape) -> None:
+def fits(plan: Carried, mine: DataShape) -> None:
     """Refuse unless the plan was made for data like these."""
     said = plan.data
     same = (said.features, said.classes, said.bound) == (mine.features, mine.classes, mine.bound)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final, final
 
 from fedveil.errors import BadValue
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.consents import check_consents, consent
 from fedveil.federation.agreements.encrypted import maker_of, parameters_of
 from fedveil.federation.agreements.vouched_key import public_of
 from fedveil.federation.site.sums_key import keys_at, made_at, opened_sum, read_keys, written
-from fedveil.plan import Plan
 from fedveil.run.files import write_atomically
 from fedveil.sums.homomorphic.roles import Decryptor, Encryptor, Keys
 from fedveil.sums.seam import Whole
@@ -38,7 +38,7 @@ class EncryptedSite:
     site knows, if any.
     """
 
-    plan: Plan
+    plan: Carried
     run: str
     identity: Identity
     peers: Mapping[str, Card]

@@ -111,7 +111,7 @@ class EvaluatedWork:
         shares = ClientShares(self.plan.target, self.entropy, self.plan.trust, self.plan.data.clients)
         parts: dict[int, Whole] = {}
         for number, rows in zip(self.numbers, by_client(records.owner, records.clients, present), strict=True):
-            sent = shares.sent(one, contributions, rows, number, one.size)
+            sent = shares.sent(one, contributions, rows, number)
             if sent is not None:
                 parts[number] = sent
         return parts

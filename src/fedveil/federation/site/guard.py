@@ -17,22 +17,22 @@ from fedveil.algorithms.registry import acts_of
 from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.errors import BadValue, FedveilError
+from fedveil.federation.agreements.carried import Carried, seeded
 from fedveil.federation.agreements.encrypted import KEY_FILE
 from fedveil.federation.agreements.enrolment import enrolment, roster_of
 from fedveil.federation.agreements.instructions import ANY, agreed_to, answered
 from fedveil.federation.agreements.masked import STAGES
-from fedveil.federation.agreements.terms import fits, plan_of
+from fedveil.federation.agreements.terms import plan_of
 from fedveil.federation.agreements.turns import all_floors, server_of
+from fedveil.federation.site.agreeing import agreed_work, check_proposed
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.encrypted import EncryptedSite
-from fedveil.federation.site.evaluating import check_evaluation, whole_work
 from fedveil.federation.site.kept_answer import KeptAnswer
 from fedveil.federation.site.masked import MaskedSite
-from fedveil.federation.site.measuring import Measuring, outline_at
+from fedveil.federation.site.measuring import Measuring
 from fedveil.federation.site.prepared import SUMS, learned_at, notes_at, told
 from fedveil.federation.site.record import Record, World
 from fedveil.federation.site.state import SiteState, save_state
-from fedveil.federation.site.work import check_proposal, site_work
 from fedveil.files import owners_folder
 from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Cap, CapExceeded
@@ -119,7 +119,7 @@ class Guard:
     site: Site
     terms: Terms
     world: World
-    show: Callable[[Plan], None]
+    show: Callable[[Carried], None]
     finished: Callable[[Path], None]
     note: Callable[[str], None] = lambda text: None
     _works: dict[str, SiteWork] = field(default_factory=dict)
@@ -164,14 +164,9 @@ class Guard:
     def _propose(self, asked: Content, body: bytes, record: Record, state: SiteState) -> tuple[str, Content]:
         """Check a proposed plan, show it to the operator and charge it, or refuse with a code."""
         plan = plan_of(asked, self.terms.modules)
-        fits(plan, self.site.data.shape(outline_at(plan, self.site.data, asked)))
-        check_proposal(plan, asked, self.site.records)
-        check_evaluation(plan, self.site.data)
+        check_proposed(plan, asked, self.site.data, self.site.identity.name, self.site.peers)
         if plan.trust.key_holder == "third-party" and self.site.holder is None:
             raise Refused("no-holder")
-        relay = acts_of(plan.method.kind).relay
-        if relay is not None:
-            relay.check_party(plan, asked, self.site.records, self.site.identity.name, self.site.peers)
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
         if state.finished:
             raise Refused("finished")
@@ -182,13 +177,13 @@ class Guard:
             raise Refused("not-private")
         self._charge(plan, record, state, agreed)
         write_atomically(record.private / "proposal", body)
-        if not (state.plan or plan.seeded):
+        if not (state.plan or seeded(plan)):
             # drawn before the first answer and never again, so that the noise of a round is drawn once
             record.draw_key()
         save_state(record.private / "state", agreed)
         return "accepted", Content(values={"plan": plan.hash})
 
-    def _charge(self, plan: Plan, record: Record, state: SiteState, agreed: SiteState) -> None:
+    def _charge(self, plan: Carried, record: Record, state: SiteState, agreed: SiteState) -> None:
         """Charge the run to the site's budget.
 
         The intention is on the disk first. A charge without it belongs to a run whose memory was lost, so that nobody
@@ -275,7 +270,7 @@ class Guard:
         write_atomically(path, opened.body)
         return "known", Content()
 
-    def _roster(self, record: Record, plan: Plan) -> dict[int, bytes]:
+    def _roster(self, record: Record, plan: Carried) -> dict[int, bytes]:
         """Return the clients' identity keys, checked again as they are read; no keys if the plan uses none."""
         if plan.trust.identities is None:
             return {}
@@ -314,8 +309,8 @@ class Guard:
         if not state.plan:
             raise Refused("not-accepted")
         plan, proposal = self._agreed(record, state)
-        relay = acts_of(plan.method.kind).relay
-        if relay is None:
+        relay = acts_of(plan.method.kind).relay if isinstance(plan, Plan) else None
+        if relay is None or not isinstance(plan, Plan):
             raise Refused("unknown-kind")
         turn = opened.head.round
         entropy, memory = self._entropy(record, plan, proposal), record.private / "memory"
@@ -333,6 +328,8 @@ class Guard:
         if not state.plan:
             raise Refused("not-accepted")
         plan, proposal = self._agreed(record, state)
+        if not isinstance(plan, Plan):
+            raise Refused("unknown-kind")
         measuring = Measuring.make(plan, self.site.data, proposal, self._entropy(record, plan, proposal))
         if measuring is None:
             raise Refused("unknown-kind")
@@ -346,8 +343,8 @@ class Guard:
         plan, _ = self._agreed(record, state)
         return server_of(plan, turn)
 
-    def _entropy(self, record: Record, plan: Plan, proposal: Content) -> Entropy:
-        return record.entropy(plan, self.site.data, proposal.values.get("seed") if plan.seeded else None)
+    def _entropy(self, record: Record, plan: Carried, proposal: Content) -> Entropy:
+        return record.entropy(plan, self.site.data, proposal.values.get("seed") if seeded(plan) else None)
 
     def _finish(self, asked: Content, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
@@ -369,16 +366,11 @@ class Guard:
         """Return the work that was agreed, set up once in a process."""
         if record.run not in self._works:
             plan, proposal = self._agreed(record, state)
-            entropy, memory = self._entropy(record, plan, proposal), record.private / "memory"
-
-            def trained(records: Records) -> SiteWork:
-                return site_work(plan, records, proposal, entropy, memory)
-
-            sums = record.private / SUMS
-            self._works[record.run] = whole_work(plan, self.site.data, proposal, entropy, sums, trained)
+            entropy = self._entropy(record, plan, proposal)
+            self._works[record.run] = agreed_work(plan, self.site.data, proposal, entropy, record)
         return self._works[record.run]
 
-    def _agreed(self, record: Record, state: SiteState) -> tuple[Plan, Content]:
+    def _agreed(self, record: Record, state: SiteState) -> tuple[Carried, Content]:
         """Return the proposal that was agreed to; refuse any other."""
         if state.finished:
             raise Refused("finished")

@@ -12,6 +12,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import final
 
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.encrypted import KEY_FILE
 from fedveil.federation.agreements.instructions import ANY, agreed_to, answered
 from fedveil.federation.agreements.terms import plan_of
@@ -20,7 +21,7 @@ from fedveil.federation.site.record import World
 from fedveil.federation.site.state import SiteState, save_state
 from fedveil.federation.site.sums_key import keys_at, made_at, opened_sum
 from fedveil.files import owners_folder
-from fedveil.plan import Plan, write_plan
+from fedveil.ledger.costs import written
 from fedveil.run.ending import destroy_secrets
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
 from fedveil.strict_json import read_object
@@ -44,7 +45,7 @@ class KeyHolder:
     folder: Path
     accept: frozenset[str]
     world: World
-    show: Callable[[Plan], None]
+    show: Callable[[Carried], None]
     modules: frozenset[str] = frozenset()
 
     def handle(self, data: bytes) -> bytes:
@@ -96,12 +97,12 @@ class KeyHolder:
         if not self.accept & {plan.hash, ANY}:
             raise Refused("not-accepted")
         made_at(folder / "private" / KEY_FILE, plan)  # made now, because a holder that cannot make a key must not agree
-        write_atomically(folder / "plan.toml", write_plan(plan).encode(), mode=PUBLIC)
+        write_atomically(folder / "plan.toml", written(plan).encode(), mode=PUBLIC)
         write_atomically(folder / "private" / "proposal", body)
         save_state(folder / "private" / "state", agreed)
         return "accepted", Content(values={"plan": plan.hash})
 
-    def _open(self, plan: Plan, turn: int, message: bytes, folder: Path, state: SiteState) -> Content:
+    def _open(self, plan: Carried, turn: int, message: bytes, folder: Path, state: SiteState) -> Content:
         keys = keys_at(folder / "private" / KEY_FILE)
         # Recorded before it is opened, because every attempt may reveal something.
         save_state(folder / "private" / "state", state.opening(turn, hashlib.sha256(message).hexdigest()))

@@ -12,9 +12,9 @@ from typing import final
 import numpy as np
 
 from fedveil.errors import BadValue
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.enrolment import signer_of
 from fedveil.federation.agreements.masked import STAGES, setting_of
-from fedveil.plan import Plan
 from fedveil.sums.masks.client import ClientRound
 from fedveil.sums.masks.refusals import Refused as Ended
 from fedveil.sums.seam import Whole
@@ -31,7 +31,7 @@ class MaskedSite:
     ``keys``: the identity key of every client of the study, if the plan uses them.
     """
 
-    plan: Plan
+    plan: Carried
     run: str
     random: Callable[[int], bytes]
     identity: Identity

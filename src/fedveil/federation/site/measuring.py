@@ -96,7 +96,7 @@ class Measuring:
         shares = ClientShares(self.plan.target, self.entropy, self.plan.trust, self.plan.data.clients)
         parts: dict[int, Whole] = {}
         for number, rows in zip(self.numbers, by_client(records.owner, records.clients, present), strict=True):
-            sent = shares.sent(found.planned, found.contributions, rows, number, found.planned.size)
+            sent = shares.sent(found.planned, found.contributions, rows, number)
             if sent is not None:
                 parts[number] = sent
         return parts

@@ -16,13 +16,18 @@ from typing import Any, Final
 import numpy as np
 
 from fedveil.errors import BadValue
+from fedveil.federation.agreements.carried import Carried, private
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.upkeep import SECRETS
 from fedveil.ledger import Cap, Ledger
+from fedveil.ledger.costs import written
 from fedveil.ledger.transaction import Transaction, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
-from fedveil.plan import Plan, write_plan
+from fedveil.plan import Plan
 from fedveil.prepare.statement import FILE as PREPARATION
+from fedveil.prepare.synthesis.generator import FILE as GENERATOR
+from fedveil.prepare.synthesis.generator import Generator
+from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.run.ending import destroy_secrets
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
 from fedveil.run.preparing import write_notes
@@ -53,7 +58,7 @@ class Record:
         """The folder that only the site can read."""
         return private_folder(self.folder / "private")
 
-    def check_books(self, plan: Plan, data: SiteData, *, known: bool, alone: bool) -> None:
+    def check_books(self, plan: Carried, data: SiteData, *, known: bool, alone: bool) -> None:
         """Refuse a run that is in the books but not in the site's memory, since its noise may already have been used.
 
         ``known``: the site remembers the run. ``alone``: no cap limits how often a plan may run, so it runs once.
@@ -64,19 +69,19 @@ class Record:
             charges = [entry for entry in ledger.entries() if entry.kind == "charge"]
         if not known and any(entry.run == self.run for entry in charges):
             raise Refused("lost-memory")
-        if alone and plan.private and any(e.run != self.run and e.payload["plan"] == plan.hash for e in charges):
+        if alone and private(plan) and any(e.run != self.run and e.payload["plan"] == plan.hash for e in charges):
             raise Refused("already-run")
 
-    def charge(self, plan: Plan, data: SiteData, caps: tuple[Cap, ...]) -> None:
+    def charge(self, plan: Carried, data: SiteData, caps: tuple[Cap, ...]) -> None:
         """Charge the whole run to the site's budget before anything is sent; charging again has no effect."""
         with self._ledger(data) as ledger:
             self._transaction(ledger, plan).charge(plan, caps=caps)
-        write_atomically(self.folder / "plan.toml", write_plan(plan).encode(), mode=PUBLIC)
+        write_atomically(self.folder / "plan.toml", written(plan).encode(), mode=PUBLIC)
         if not (self.private / "prepared").exists():
             salt = self.world.random(_SALT)
             write_atomically(self.private / "prepared", salt + data.records_fingerprint(salt).encode())
 
-    def entropy(self, plan: Plan, data: SiteData, seed: int | None) -> Entropy:
+    def entropy(self, plan: Carried, data: SiteData, seed: int | None) -> Entropy:
         """Return the site's noise for this run: from the key drawn when it was agreed to, or from the seed of a trial.
 
         It is returned only for the data that were charged.
@@ -97,9 +102,9 @@ class Record:
             write_atomically(path, self.world.random(KEY_BYTES))
 
     def released(self, model: bytes) -> bool:
-        """Return whether this is the model that was recorded as released."""
-        path = self.folder / "model.npz"
-        return path.exists() and path.read_bytes() == model
+        """Return whether this is the model, or the generator, that was recorded as released."""
+        paths = [self.folder / name for name in ("model.npz", GENERATOR)]
+        return any(path.exists() and path.read_bytes() == model for path in paths)
 
     def keep_notes(self, notes: list[str]) -> list[str]:
         """Keep what the operator alone should know of the site's records, and return it."""
@@ -109,8 +114,11 @@ class Record:
         """Destroy the keys of noise and sums, the rounds of the records and the memory of the run, at its end."""
         destroy_secrets(self.folder, SECRETS)
 
-    def release(self, plan: Plan, data: SiteData, model: bytes, learned: bytes | None = None) -> None:
+    def release(self, plan: Carried, data: SiteData, model: bytes, learned: bytes | None = None) -> None:
         """Record the release, and keep the released model; ``learned``: its preparation, where it has one."""
+        if isinstance(plan, SynthesisPlan):
+            self._release_generator(plan, data, model)
+            return
         _check_model(plan, model)
         also = []
         if plan.preparation is not None:
@@ -126,7 +134,20 @@ class Record:
         metrics: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
         write_atomically(self.folder / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode(), mode=PUBLIC)
 
-    def _check_charged(self, plan: Plan, data: SiteData) -> None:
+    def _release_generator(self, plan: SynthesisPlan, data: SiteData, text: bytes) -> None:
+        """Record the release of a generator, and keep it."""
+        try:
+            found = Generator.read(text)
+        except BadValue as error:
+            raise Refused("wrong-shape") from error
+        if (found.name, found.records, len(found.columns)) != (plan.name, plan.units, plan.data.features):
+            raise Refused("wrong-shape")
+        with self._opened(data) as ledger:
+            export = self._transaction(ledger, plan).release(text).export()
+        write_atomically(self.folder / GENERATOR, text, mode=PUBLIC)
+        write_atomically(self.folder / "ledger.jsonl", export, mode=PUBLIC)
+
+    def _check_charged(self, plan: Carried, data: SiteData) -> None:
         with self._opened(data) as ledger:
             charged = [entry.payload["plan"] for entry in ledger.entries(self.run) if entry.kind == "charge"]
         if charged != [plan.hash]:
@@ -149,7 +170,7 @@ class Record:
         except BadValue as error:
             raise Refused("changed-data") from error
 
-    def _transaction(self, ledger: Ledger, plan: Plan) -> Transaction:
+    def _transaction(self, ledger: Ledger, plan: Carried) -> Transaction:
         return Transaction(ledger, self.run, moment(plan, self.world.now()))
 
 

@@ -3,16 +3,16 @@
 from pathlib import Path
 
 from fedveil.errors import BadValue
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.encrypted import parameters_of
 from fedveil.federation.agreements.turns import all_floors, length_of
-from fedveil.plan import Plan
 from fedveil.run.files import write_atomically
 from fedveil.sums.homomorphic.roles import Decryptor, Keys, make_keys
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 
 
-def made_at(path: Path, plan: Plan) -> Keys:
+def made_at(path: Path, plan: Carried) -> Keys:
     """Return the run's key; make it if it does not exist."""
     if not path.exists():
         try:
@@ -44,7 +44,7 @@ def read_keys(data: bytes) -> Keys:
     return Keys(blocks["public"], blocks["secret"])
 
 
-def opened_sum(plan: Plan, keys: Keys, turn: int, message: bytes) -> Content:
+def opened_sum(plan: Carried, keys: Keys, turn: int, message: bytes) -> Content:
     """Open the sum of a round; refuse if fewer clients are in it than the plan needs.
 
     The caller must make sure that only one sum of a round is opened.

@@ -21,14 +21,19 @@ def site_work(plan: Plan, records: Records, proposal: Content, entropy: Entropy,
     return work(plan, records, proposal, entropy, memory)
 
 
-def check_proposal(plan: Plan, proposal: Content, records: Records) -> None:
-    """Refuse a proposal unless every client has its own number and the algorithm finds the rest as planned."""
+def check_numbers(clients: int, proposal: Content, records: Records) -> None:
+    """Refuse a proposal unless every client of the site has its own number among ``clients``."""
     numbers = proposal.rows.get("numbers")
     if numbers is None or numbers.dtype != np.int64 or numbers.size != records.clients:
         raise Refused("malformed")
     named = sorted(set(numbers.tolist()))
-    if not (len(named) == numbers.size and named[0] >= 0 and named[-1] < plan.data.clients):
+    if not (len(named) == numbers.size and named[0] >= 0 and named[-1] < clients):
         raise Refused("other-data")
+
+
+def check_proposal(plan: Plan, proposal: Content, records: Records) -> None:
+    """Refuse a proposal unless every client has its own number and the algorithm finds the rest as planned."""
+    check_numbers(plan.data.clients, proposal, records)
     acts_of(plan.method.kind).check_proposal(plan, records, proposal)
     if plan.seeded != (type(proposal.values.get("seed")) is int):
         raise Refused("malformed")

@@ -26,7 +26,7 @@ from fedveil.jobs.attack.game import game, what_hiding_buys
 from fedveil.jobs.attack.leakage import LINEAR, leakage
 from fedveil.jobs.attack.membership import attacked, watched
 from fedveil.jobs.attack.one_run import one_run
-from fedveil.jobs.attack.releases import view_of
+from fedveil.jobs.attack.releases import plays_torch, view_of
 from fedveil.jobs.attack.sampler import sampler_finding
 from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.noise.entropy import Entropy
@@ -158,13 +158,13 @@ def _unknown(plan: Plan) -> str:
         return "the released model is the best of several trials, and the game plays one run of a plan"
     if attack_view(kind) is None:
         return f"it is not known for {kind} training"
-    if plan.model.kind == "torch":
-        return "it knows losses of linear scores, not torch models"
+    if plan.model.kind == "torch" and not plays_torch(plan):
+        return f"for {kind} it knows losses of linear scores, not torch models"
     if method.hides:
         return "" if plan.run.stopping == "end" else "it is not known for random stopping"
     if method.noiseless:
         return "nothing is hidden where no noise is added"
-    if plan.model.loss.outputs != 1:
+    if plan.model.kind != "torch" and plan.model.loss.outputs != 1:
         return f"for {kind} it knows losses of one score, not {plan.model.kind}"
     if getattr(method, "sampling", "") == "fixed-size":
         return "it is not known for batches or cohorts of fixed size"
@@ -196,7 +196,8 @@ def _records(plan: Plan, study: Wanted | None, data: Given) -> Records:
         require(same, "data.public", f"be {plan.training_public} as in the run", found.training_public, hint)
     shape, count = records.shape, getattr(plan, "canaries", None)
     if count is not None:
-        slots = Canaries(count=count, neighbours=plan.target.neighbours, unit=plan.target.unit)
+        columns = plan.real_features < plan.data.features
+        slots = Canaries(count=count, neighbours=plan.target.neighbours, unit=plan.target.unit, columns=columns)
         shape = slots.blank(records).shape
     require(shape == plan.data, "The study's records", f"be those of the run, {plan.data}", shape)
     return records

@@ -9,6 +9,7 @@ from fedveil.plan import Plan
 BYTES = 2 * 10**9
 NUMBERS = 2 * 10**10  # most rows times features to process, about ten minutes
 _WORD = 8
+_TORCH = 16  # how much longer a row takes through torch
 
 
 def most_runs(plan: Plan) -> int:
@@ -35,7 +36,7 @@ def _releases(plan: Plan) -> int:
     A wide problem is held in memory completely, and copied; every release of each run is kept.
     """
     method, rows = plan.method, WIDTH * rows_each(plan)
-    again = view_of(plan).work(plan)
+    again = view_of(plan).work(plan) * (_TORCH if plan.model.kind == "torch" else 1)
     room = BYTES - 3 * _WORD * rows * WIDTH
     rounds = (
         int(np.max([p.rounds for p in method.client_settings])) if hasattr(method, "client_settings") else method.total

@@ -27,7 +27,7 @@ class Pair:
 
 def worst_pair(plan: Plan) -> Pair:
     """Return the pair for a plan; refuse models for which a zero row might push somewhere."""
-    hint = "Zero rows push a torch model too: audit it with canaries or membership inference."
+    hint = "Zero rows push a torch model too: audit it with canaries."
     require(not isinstance(plan.model.loss, TorchLoss), "model.kind", "be a loss of linear scores", "torch", hint)
     data = plan.data
     owner = _owners(plan)

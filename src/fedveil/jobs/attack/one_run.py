@@ -1,7 +1,8 @@
 """The audit of a run with canaries, from its folder: released model and private coins in, a finding out.
 
-A canary's score is how far the model lies in the direction in which the canary alone would have pushed it. It uses only
-the released model and public facts, so publishing the outcome costs no privacy of the records.
+A canary's score is how far the model lies in the direction in which the canary alone would have pushed it; of a torch
+model, how far the canary's loss fell. It uses only the released model and public facts, so publishing the outcome costs
+no privacy of the records.
 Pages: docs/audit-canaries.md, docs/theory/one-run-audit.md.
 """
 
@@ -15,8 +16,9 @@ from fedveil.audit.finding import Finding
 from fedveil.audit.one_run import finding_of_scores
 from fedveil.certificate.certify import certify, read_records
 from fedveil.checks import require
-from fedveil.data.canaries import canary_rows
+from fedveil.data.canaries import canary_rows, other_targets, sign_rows
 from fedveil.errors import BadValue, why
+from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan
 from fedveil.run import coins
 from fedveil.run.coins import check_commitment, read_coins
@@ -47,10 +49,12 @@ def one_run(folder: Path, *, alarm: float = 0.05) -> Finding:
 def canary_scores(plan: Plan, model: Vector) -> Vector:
     """Return, for every canary, how far the model lies along the canary's first step from the zero model.
 
-    Canaries have separate columns, so their steps are orthogonal and none hides another.
+    Canaries have separate columns, so their steps are orthogonal and none hides another. Of a torch model: how far the
+    canary's loss fell on the way from the start to the model, which adds its pushes up along that way.
     """
     count, loss = plan.canaries or 0, plan.model.loss
-    require(plan.model.kind != "torch", "model.kind", "be one whose canaries can be scored", plan.model.kind)
+    if isinstance(loss, TorchLoss):
+        return _falls(plan, loss, model)
     rows, targets = canary_rows(count, plan.real_features, plan.data.bound, plan.data.classes)
     zero, scores = np.zeros(plan.dimension), np.empty(count)
     for place in range(count):
@@ -58,6 +62,17 @@ def canary_scores(plan: Plan, model: Vector) -> Vector:
         push, _ = loss.gradient(zero, rows[one], targets[one], clip=1.0)
         scores[place] = -float(push @ model) / max(float(np.linalg.norm(push)), 1e-300)
     return scores
+
+
+def _falls(plan: Plan, loss: TorchLoss, model: Vector) -> Vector:
+    """Return how far each canary's loss fell; where its opposite was put in its place, by how much more than that's."""
+    data, start = plan.data, np.zeros_like(model)
+    rows, targets = sign_rows(plan.canaries or 0, data.features, data.bound, data.classes)
+    falls = loss.losses(start, rows, targets) - loss.losses(model, rows, targets)
+    if plan.target.neighbours == "replace-one":
+        other = other_targets(targets, data.classes)
+        falls -= loss.losses(start, rows, other) - loss.losses(model, rows, other)
+    return np.nan_to_num(falls, nan=0.0)  # a loss that is no number tells nothing
 
 
 def _model(folder: Path) -> Vector:

@@ -2,7 +2,8 @@
 
 A wide problem holds as many runs as it has parameters: run r has its own victim, whose row is zero except for feature
 r, and reads parameter r. Clipping is by record or client, noise by parameter, coins by record or client, so the runs do
-not affect each other. Sums are observed at the zero model, where a victim pushes at its clip in every round.
+not affect each other. Sums are observed at the zero model, where a victim pushes at its clip in every round. Of a torch
+plan a linear layer takes the module's place: batches, torch's gradients, clip and noise are the plan's own.
 """
 
 import math
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from scipy.signal import lfilter
 from scipy.special import logsumexp
 
 from fedveil.algorithms.observation import Push, Releases
@@ -20,19 +20,20 @@ from fedveil.checks import require
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
 from fedveil.jobs.attack.drawn_runs import picked_ratio
-from fedveil.model.torch import TorchLoss
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
+from fedveil.theory.filtering import lfilter
 from fedveil.trust import CENTRAL
 from fedveil.values import Vector
 
 WIDTH = 200  # number of runs in one problem
+STAND_IN = "fedveil.model.torch_stand_in:layer"
 Sums = Callable[[Plan, Records, Entropy], Vector]  # returns the released sums of all rounds, one per row
 
 
 def releases(plan: Plan, runs: int, entropy: Entropy, sums: Sums | None = None) -> tuple[Seen, Seen]:
     """Return what an observer of every release computes from many runs on each of two neighbouring data sets."""
-    view = view_of(plan)
+    view, plan = view_of(plan), with_stand_in(plan)
     _check(plan)
     push, run = push_of(plan), sums or view.sums
     found = []
@@ -55,9 +56,30 @@ def view_of(plan: Plan) -> Releases:
     return view.releases
 
 
+def plays_torch(plan: Plan) -> bool:
+    """Return whether the game knows torch models here: where records are protected and every sum is released.
+
+    A client's own training of a torch model takes milliseconds, and a game would need hundreds of thousands of them.
+    """
+    view = attack_view(plan.method.kind)
+    return view is not None and view.releases is not None and not view.releases.clients and not plan.method.hides
+
+
+def with_stand_in(plan: Plan) -> Plan:
+    """Return the plan with a linear layer without bias in the place of its torch module; other plans as they are.
+
+    A row of zeros moves no such layer, and rows are so long that every victim pushes at its clip.
+    """
+    if plan.model.kind != "torch" or plan.model.clip is None:
+        return plan
+    model = replace(plan.model, module=STAND_IN, criterion="logistic", classes=2, parameters=WIDTH)
+    data = replace(plan.data, features=WIDTH, classes=2, bound=2.0**20 * plan.model.clip)
+    return replace(plan, model=model, data=data, canaries=None, evaluation=None)
+
+
 def _check(plan: Plan) -> None:
     hint = "Audit it with canaries or membership inference."
-    linear = not isinstance(plan.model.loss, TorchLoss) and plan.model.loss.outputs == 1
+    linear = plays_torch(plan) if plan.model.kind == "torch" else plan.model.loss.outputs == 1
     require(linear, "model.kind", "be a loss of one linear score here", plan.model.kind, hint)
     sampling = getattr(plan.method, "sampling", "")
     hint = "The runs of a wide problem would not be independent."

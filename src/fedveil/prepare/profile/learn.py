@@ -66,8 +66,8 @@ def _number(name: str, range_: Range, mean: float, spread: float, missing: float
     centre = middle + mean * half
     return NumberColumn(
         name=name,
-        low=range_.low,
-        high=range_.high,
+        low=range_.ends[0],
+        high=range_.ends[1],
         bend=unit,
         centre=centre if unit == 0 else unit * math.sinh(centre),
         spread=spread * half if unit == 0 else None,

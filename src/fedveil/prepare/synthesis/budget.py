@@ -129,7 +129,9 @@ def _sizes(request: GeneratorRequest, outline: Outline, data: DataShape, classes
     found["ones"] = (cells, root_up(data.features))
     pairs = data.features * (data.features - 1) // 2
     found["pairs"] = (pairs * (2 * request.coarse + 2) ** 2, root_up(pairs))  # there are at most coarse**2 in each
-    found["cliques"] = (MEASURED_CELLS, root_up(most_pairs(request, data.features)))
+    chosen = most_pairs(request, data.features)
+    # a column of numbers has up to groups + 2 groups, with those of zero and of gaps; one of words up to 2 * groups
+    found["cliques"] = (min(MEASURED_CELLS, chosen * (2 * request.groups + 4) ** 2), root_up(chosen))
     return found
 
 

@@ -12,7 +12,6 @@ from fractions import Fraction
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.prepare.contributions import Sums
 from fedveil.prepare.statement import STEPS, Measurement
 from fedveil.prepare.synthesis.junction import Clique
 from fedveil.sums.seam import Whole
@@ -51,24 +50,32 @@ def check_norm(tables: Sequence[Counted], planned: Measurement) -> None:
     require(squares <= most, f"prepare.{planned.name}", rule, squares)
 
 
-def table_counts(codes: Indices, tables: Sequence[Counted]) -> Sums:
+@dataclass(frozen=True, slots=True, eq=False)
+class TableCounts:
     """Each record adds one count to each table; ``codes``: a row a record, a column a column of the data."""
 
-    def add_up(rows: Indices) -> Whole:
-        own = codes[rows]
+    codes: Indices
+    tables: Sequence[Counted]
+
+    def __call__(self, rows: Indices, /) -> Whole:
+        """Return the counts of these records in all tables, one after another, in grid steps."""
+        own = self.codes[rows]
         found = []
-        for one in tables:
+        for one in self.tables:
             place = np.zeros(rows.size, dtype=np.int64)
             for column, groups, size in zip(one.columns, one.groups, one.shape, strict=True):
                 place = place * size + groups[own[:, column]]
             found.append(np.bincount(place, minlength=one.size).astype(np.int64) * one.steps)
         return np.concatenate(found)
 
-    return add_up
+
+def table_counts(codes: Indices, tables: Sequence[Counted]) -> TableCounts:
+    """Return what records add to these tables; ``codes``: a row a record, a column a column of the data."""
+    return TableCounts(codes, tables)
 
 
 def tables_of(sums: Vector, tables: Sequence[Counted]) -> list[Vector]:
-    """Return the counts of each table, in records, from the sums that :func:`table_counts` adds up."""
+    """Return the counts of each table, in records, from the sums that :class:`TableCounts` adds up."""
     found, start = [], 0
     for one in tables:
         part = sums[start : start + one.size].reshape(one.shape)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.prepare.synthesis.cells import Cells, cells_from
+from fedveil.prepare.synthesis.cells import Cells, WordCells, cells_from
 from fedveil.prepare.synthesis.fit import Fitted
 from fedveil.prepare.synthesis.junction import Clique, Table, junction_tree
 from fedveil.prepare.synthesis.merging import added
@@ -65,6 +65,11 @@ class Generator:
     def names(self) -> tuple[str, ...]:
         """The columns in order."""
         return tuple(cells.name for cells in self.columns)
+
+    @property
+    def wordless(self) -> tuple[str, ...]:
+        """Columns of words that are all too rare to be shown: every row says the same there."""
+        return tuple(one.name for one in self.columns if isinstance(one, WordCells) and one.open and not one.words)
 
     @property
     def model(self) -> Fitted:

@@ -176,3 +176,10 @@ def _measured(planned: Measurement, tables: Sequence[Counted], codes: Indices, b
     check_norm(tables, planned)
     sums = by.noisy_sum(planned, table_counts(codes, tables), sum(one.size for one in tables))
     return tables_of(sums, tables)
+
+
+def cells_in(
+    planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
+) -> tuple[Cells, ...]:
+    """Return the cells of every column, the target last: what the first sums of :func:`learned_generator` settle."""
+    return _cells(planned, request, table, units, by)

@@ -6,6 +6,7 @@ a release.
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,13 @@ def compared(generator: Generator, synthetic: Indices, real: Indices) -> dict[st
     """Return how far apart the marginals are, and how columns depend on each other in both; codes are fine cells."""
     merged = [own[synthetic[:, c]] for c, own in enumerate(generator.groups)]
     truth = [own[real[:, c]] for c, own in enumerate(generator.groups)]
-    sizes, names = generator.sizes, generator.names
+    return compared_cells(generator.names, generator.sizes, merged, truth)
+
+
+def compared_cells(
+    names: Sequence[str], sizes: Sequence[int], merged: Sequence[Indices], truth: Sequence[Indices]
+) -> dict[str, Any]:
+    """Return the same of cells, a column at a time: those of synthetic rows, and those of public ones."""
     ones = {name: distance(shares(truth[c], sizes[c]), shares(merged[c], sizes[c])) for c, name in enumerate(names)}
     pairs, links = {}, {"synthetic": np.eye(len(names)), "real": np.eye(len(names))}
     for first, second in itertools.combinations(range(len(names)), 2):

@@ -34,8 +34,7 @@ class GeneratorRequest:
     sums: dict[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        hint = "Generators of other kinds are not there yet: tables by marginals alone."
-        require(self.kind in KINDS, "generator.kind", f"be {' or '.join(KINDS)}", self.kind, hint)
+        require(self.kind in KINDS, "generator.kind", "be marginals or torch", self.kind)
         ranges = {"groups": (2, 100), "coarse": (2, 20), "model_cells": (2**10, _LARGEST)}
         for name, (least, most) in ranges.items():
             value = whole(f"generator.{name}", getattr(self, name))

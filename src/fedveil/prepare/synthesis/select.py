@@ -54,6 +54,8 @@ def chosen_pairs(
         if not fresh:
             break
         chosen += fresh
+        if len(chosen) >= limits.pairs:
+            break
         tree = junction_tree(sizes, chosen)
         known = [*ones, *(coarse[pair] for pair in coarse if tree.home(pair) >= 0)]
         model = fitted(tree, known, _STEPS, model.potentials)

@@ -48,7 +48,7 @@ def entry(view: View, about: About) -> dict[str, Any]:
             },
             "dp_flavor": {
                 "name": "Approximate DP",
-                "data_domain": f"{plan.data.records:,} records of {plan.data.clients:,} clients, "
+                "data_domain": f"{plan.data.records:,} records of {plan.data.holders}, "
                 f"{plan.data.features:,} features; every row has a norm of at most {words.plain(plan.data.bound)}."
                 + (f" {about.description}" if about.description else ""),
                 "unprotected_quantities": "\n".join(f"- {what}: {remark}" for what, remark in unprotected(view)),

@@ -1,0 +1,59 @@
+"""A run of federated averaging that goes on from what it kept ends in the bits of one that was never stopped."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plans import some_records
+
+from fedveil.algorithms.acting import Interim, Rounds
+from fedveil.errors import BadValue
+from fedveil.noise.entropy import Entropy
+from fedveil.plan import Plan
+from fedveil.run.train import train
+from fedveil.study import study_of
+
+RECORDS = some_records(count=120, clients=12)
+KEY = Entropy.from_seed(4)
+WISHES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "adam": {"optimizer": "adam", "server_step": 0.1},
+    "momentum": {"optimizer": "momentum", "momentum": 0.7},
+    "a bound that adapts": {"clip": "adaptive", "cohort": 6},
+    "correlated": {"noise": "correlated", "cohort": 4, "bands": 3},
+    "a cohort": {"cohort": 6, "sampling": "poisson"},
+}
+
+
+def plan_of(wish: dict[str, Any], **more: Any) -> Plan:
+    tables = {
+        "algorithm": {"kind": "fedavg", **wish},
+        "model": {"kind": "logistic", "radius": 5.0},
+        "privacy": {"epsilon": 4.0, "delta": 1e-4, "unit": "client", "neighbours": "zero-out"},
+        "schedule": {"rounds": 6},
+        **more,
+    }
+    return study_of(tables, base=Path(), data_given=True).planned(RECORDS.shape).plan
+
+
+@pytest.mark.parametrize("name", WISHES)
+def test_a_run_that_goes_on_ends_in_the_same_bits(name: str) -> None:
+    plan, told = plan_of(WISHES[name]), list[Any]()
+    whole = train(plan, RECORDS, KEY, watch=told.append)
+    assert [state.round for state in told] == [1, 2, 3, 4, 5, 6]
+    for state in told:  # written down only now: a later round may not have changed it
+        rest = list[Any]()
+        begun = Interim.read(state.round, state.position, 3)
+        again = train(plan, RECORDS, KEY, begun=begun, watch=rest.append)
+        assert np.array_equal(again.model, whole.model)
+        assert again.dropped == whole.dropped + 3
+        assert [later.round for later in rest] == list(range(state.round + 1, 7))
+    with pytest.raises(BadValue, match="The checkpoint must hold"):
+        train(plan, RECORDS, KEY, begun=Interim.read(1, told[0].position[1:], 0))
+
+
+def test_a_run_whose_clients_share_the_noise_begins_again() -> None:
+    told = list[Any]()
+    train(plan_of({"noise": "shared"}, trust={"server": "trusted"}), RECORDS, KEY, watch=told.append)
+    assert told == [Rounds(done) for done in range(1, 7)]
