@@ -17,9 +17,9 @@ from fedveil.wire import frames
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Refused, peek, seal, unseal
 from fedveil.wire.keys import Identity
+from unit.federated_studies import STUDIES
 from unit.federations import Trial, made_up, study
 from unit.plans import some_records
-from unit.test_federate import STUDIES
 
 SLOW = settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=200, deadline=None, derandomize=True)

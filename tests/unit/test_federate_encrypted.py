@@ -23,9 +23,10 @@ from fedveil.sums.homomorphic.roles import Adder, Encryptor, make_keys
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, peek, seal, unseal
 from fedveil.wire.keys import Identity
+from unit.federated_studies import STUDIES
 from unit.federations import SITES, Killed, Trial, made_up, study
 from unit.plans import some_records
-from unit.test_federate import STUDIES, missing
+from unit.test_federate import missing
 from unit.test_site_guard import ask
 
 pytestmark = pytest.mark.skipif(not has_tenseal(), reason="TenSEAL is not installed (fedveil[he])")

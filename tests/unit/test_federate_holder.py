@@ -19,9 +19,9 @@ from fedveil.sums.homomorphic.roles import make_keys
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused, peek, unseal
 from fedveil.wire.keys import Identity
+from unit.federated_studies import STUDIES
 from unit.federations import SITES, Killed, Trial, made_up, study
 from unit.plans import some_records
-from unit.test_federate import STUDIES
 from unit.test_federate_encrypted import SUMS, expected, private, summed, wide_windows
 from unit.test_site_guard import ask
 

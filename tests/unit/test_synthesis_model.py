@@ -12,6 +12,7 @@ from fedveil.prepare.synthesis.cells import FINE, NumberCells, WordCells
 from fedveil.prepare.synthesis.fit import Marginal, fitted
 from fedveil.prepare.synthesis.generator import Generator
 from fedveil.prepare.synthesis.junction import junction_tree, marginals, summed
+from fedveil.prepare.synthesis.learn import counted_units
 from fedveil.prepare.synthesis.merging import indicator, merged_numbers, merged_words, shares_of
 from fedveil.prepare.synthesis.rows import draw_codes, draw_rows
 from fedveil.prepare.synthesis.select import Limits, chosen_pairs
@@ -83,11 +84,29 @@ def test_noisy_counts_become_shares() -> None:
     assert found[0] - found[2] == pytest.approx(0.3)
 
 
+def test_what_clear_counts_leave_goes_to_faint_ones_and_never_to_a_cell_that_cannot_be() -> None:
+    found = shares_of(np.array([70.0, 20.0, 1.0, -1.0, -np.inf]), 2.0, 100)
+    assert found == pytest.approx([0.7, 0.2, 0.06, 0.04, 0.0])  # 10 are left, and the two faint cells are 2 apart
+
+
+@pytest.mark.parametrize(("there", "found"), [(1000, 1000.0), (800, 800.0)])
+def test_rows_that_are_in_no_cell_are_not_counted(there: int, found: float) -> None:
+    counts = [np.full(size, there / size) for size in (2, 5, 40)]
+    assert counted_units(counts, 10.0, 1000) == pytest.approx(found)
+    assert counted_units([one * 1.001 for one in counts], 10.0, there) == there  # never more than there can be
+
+
 def test_cells_are_merged_by_their_shares_alone() -> None:
     assert merged_numbers(np.array([0.3, 0.01, 0.01, 0.3, 0.38]), 0.05, 4).tolist() == [0, 1, 1, 1, 2]
     assert merged_words(np.array([0.5, 0.01, 0.4, 0.09, 0.0]), 0.05, 3).tolist() == [0, 2, 1, 2, 0]
-    groups = merged_numbers(np.random.default_rng(1).dirichlet(np.full(64, 0.1)), 0.0, 8)
-    assert groups.max() + 1 <= 2 * 8 + 2
+    shares = np.random.default_rng(1).dirichlet(np.full(64, 0.1))
+    for least, most in ((0.0, 8), (0.02, 16), (0.2, 16)):
+        groups = merged_numbers(shares, least, most)
+        held = np.bincount(groups, weights=shares)
+        assert held.size <= most
+        assert held.min() >= least
+        assert set(np.diff(groups).tolist()) <= {0, 1}  # neighbours alone are joined
+    assert merged_numbers(np.full(16, 1 / 16), 0.01, 16).tolist() == list(range(16))  # nothing is joined without need
 
 
 @pytest.mark.parametrize("unit", [0.0, 1.0])

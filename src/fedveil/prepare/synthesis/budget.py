@@ -29,6 +29,7 @@ _WEIGHTS: Final = {"ranges": 0.06, "categories": 0.08, "ones": 0.2, "pairs": 0.2
 _SLIP: Final = 0.005  # of delta, for words that should not have been shown
 _SHARES: Final = (0.9995, 0.998, 0.99, 0.98, 0.95, 0.9, 0.7)  # tried in turn: what the grid and delta leave
 _MOST_COLUMNS: Final = 200
+_PAIRS: Final = 4  # pairs that may be measured precisely, for each column; the noise usually ends the choice before
 MEASURED_CELLS: Final = 2**16  # of all pairs that are measured precisely
 _NOTHING: Final = 0.25  # of the records: noise of this size on the count of a cell leaves nothing to see
 
@@ -84,7 +85,7 @@ def settings_of(request: GeneratorRequest, outline: Outline, labels: Labels) -> 
 
 def most_pairs(request: GeneratorRequest, columns: int) -> int:
     """Return how many pairs of columns are measured precisely at most."""
-    wanted = 2 * columns if request.pairs is None else request.pairs
+    wanted = _PAIRS * columns if request.pairs is None else request.pairs
     return min(wanted, columns * (columns - 1) // 2)
 
 
@@ -127,9 +128,9 @@ def _sizes(request: GeneratorRequest, outline: Outline, data: DataShape, classes
     cells += sum(len(words) for words in outline.categories.values())
     found["ones"] = (cells, root_up(data.features))
     pairs = data.features * (data.features - 1) // 2
-    found["pairs"] = (pairs * (2 * request.coarse + 2) ** 2, root_up(pairs))  # see merged_numbers
+    found["pairs"] = (pairs * (2 * request.coarse + 2) ** 2, root_up(pairs))  # there are at most coarse**2 in each
     chosen = most_pairs(request, data.features)
-    # a column of numbers has up to 2 * groups + 2 groups, and those of zero and of gaps; one of words fewer
+    # a column of numbers has up to groups + 2 groups, with those of zero and of gaps; one of words up to 2 * groups
     found["cliques"] = (min(MEASURED_CELLS, chosen * (2 * request.groups + 4) ** 2), root_up(chosen))
     return found
 

@@ -63,12 +63,12 @@ class NumberCells:
         return np.asarray(np.where(gone, self.bins + 1, found), dtype=np.int64)
 
     def seen(self, counts: Vector, deviation: float) -> Vector:
-        """Return noisy counts without those that must be noise: of cells that cannot be, or of gaps that are rare."""
+        """Return noisy counts, and -inf for those that must be noise: of cells that cannot be, or of rare gaps."""
         found = counts.copy()
         if self._exact or not self.range.low <= 0 <= self.range.high:
-            found[self.bins] = 0.0
+            found[self.bins] = -np.inf
         if self.complete or found[-1] < SURE * deviation:
-            found[-1] = 0.0
+            found[-1] = -np.inf
         return found
 
     def merged(self, shares: Vector, least: float, most: int) -> Indices:
@@ -141,12 +141,12 @@ class WordCells:
         return np.array(known, dtype=np.int64)[rows] if known else np.zeros(rows.size, dtype=np.int64)
 
     def seen(self, counts: Vector, deviation: float) -> Vector:
-        """Return noisy counts without those that must be noise: of cells that cannot be, or of gaps that are rare."""
+        """Return noisy counts, and -inf for those that must be noise: of cells that cannot be, or of rare gaps."""
         found = counts.copy()
         if not self.open:
-            found[-2] = 0.0
+            found[-2] = -np.inf
         if self.complete or found[-1] < SURE * deviation:
-            found[-1] = 0.0
+            found[-1] = -np.inf
         return found
 
     def merged(self, shares: Vector, least: float, most: int) -> Indices:

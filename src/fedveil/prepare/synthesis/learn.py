@@ -11,7 +11,7 @@ from fedveil.prepare.learn import Measures, categories_in, ranges_in
 from fedveil.prepare.ranges import Range
 from fedveil.prepare.statement import Measurement, Preparation
 from fedveil.prepare.synthesis.budget import MEASURED_CELLS, most_pairs
-from fedveil.prepare.synthesis.cells import Cells, NumberCells, WordCells
+from fedveil.prepare.synthesis.cells import SURE, Cells, NumberCells, WordCells
 from fedveil.prepare.synthesis.counts import Counted, check_norm, table_counts, tables_of
 from fedveil.prepare.synthesis.fit import Marginal, fitted
 from fedveil.prepare.synthesis.generator import Generator
@@ -32,11 +32,15 @@ def learned_generator(
     """Measure all that is planned, and return the generator. ``units``: how many contribute to a sum."""
     cells = _cells(planned, request, table, units, by)
     codes = table.codes(cells)
-    shares, merged = _ones(planned["ones"], request, cells, codes, units, by)
+    single = planned["ones"]
+    tables = [Counted((column,), (np.arange(one.size),)) for column, one in enumerate(cells)]
+    counts, deviation = _measured(single, tables, codes, by), single.noise * single.bound
+    counted = counted_units(counts, deviation, units)
+    shares, merged = _ones(cells, counts, deviation, request, counted)
     groups = tuple(groups for _, groups in merged)
     sizes = [int(own.max()) + 1 for own in groups]
     ones = [one for one, _ in merged]
-    coarse = _pairs(planned["pairs"], request, cells, codes, groups, shares, units, by)
+    coarse = _pairs(planned["pairs"], request, cells, codes, groups, shares, counted, by)
     place = [one.name for one in cells].index(table.target)
     weights = {pair: request.target_weight if place in pair else 1.0 for pair in coarse}
     precise = planned["cliques"]
@@ -44,10 +48,10 @@ def learned_generator(
         pairs=most_pairs(request, len(cells)),
         measured=min(MEASURED_CELLS, precise.size),
         model=max(request.model_cells, 2 * sum(sizes)),
-        noise=precise.noise / units,
+        noise=precise.noise / counted,
     )
     chosen, limited = chosen_pairs(sizes, ones, coarse, weights, limits)
-    cliques = _cliques(precise, chosen, codes, groups, weights, units, by)
+    cliques = _cliques(precise, chosen, codes, groups, weights, counted, by)
     tree = junction_tree(sizes, chosen)
     model = fitted(tree, [*ones, *coarse.values(), *cliques], _STEPS)
     return Generator(
@@ -88,13 +92,21 @@ def _cells(
     return (*found, NumberCells(name=table.target, range=Range(*labels.span), whole=whole, complete=True))
 
 
+def counted_units(counts: Sequence[Vector], deviation: float, units: int) -> float:
+    """Return how many units there are in the noisy counts of single columns: ``units``, unless clearly fewer.
+
+    A blank row is in no cell. Every other one is in one cell of each column, so each column says how many there are.
+    """
+    sizes = np.array([one.size for one in counts], dtype=np.float64)
+    found = float(np.dot([one.sum() for one in counts], 1 / sizes) / (1 / sizes).sum())
+    error = deviation / math.sqrt((1 / sizes).sum())
+    return max(found, 1.0) if found < units - SURE * error else float(units)
+
+
 def _ones(
-    planned: Measurement, request: GeneratorRequest, cells: Sequence[Cells], codes: Indices, units: int, by: Measures
+    cells: Sequence[Cells], noisy: Sequence[Vector], deviation: float, request: GeneratorRequest, units: float
 ) -> tuple[list[Vector], list[tuple[Marginal, Indices]]]:
     """The shares of all cells of each column, and the groups into which they are merged, with theirs."""
-    tables = [Counted((column,), (np.arange(one.size),)) for column, one in enumerate(cells)]
-    noisy = _measured(planned, tables, codes, by)
-    deviation = planned.noise * planned.bound
     shares, found = [], []
     for column, (one, counts) in enumerate(zip(cells, noisy, strict=True)):
         own = shares_of(one.seen(counts, deviation), deviation, units)
@@ -113,7 +125,7 @@ def _pairs(
     codes: Indices,
     groups: Sequence[Indices],
     shares: Sequence[Vector],
-    units: int,
+    units: float,
     by: Measures,
 ) -> dict[Clique, Marginal]:
     """All pairs of columns, in a few coarse groups each."""
@@ -139,7 +151,7 @@ def _cliques(
     codes: Indices,
     groups: Sequence[Indices],
     weights: Mapping[Clique, float],
-    units: int,
+    units: float,
     by: Measures,
 ) -> list[Marginal]:
     """The chosen pairs, group by group. Larger tables get more weight, so that errors in sum are smallest."""

@@ -14,32 +14,52 @@ CLEAR: Final = 3.0  # deviations of the noise above which a count is taken to be
 
 
 def shares_of(counts: Vector, deviation: float, total: float) -> Vector:
-    """Return shares that are not negative and sum to 1, nearest to noisy counts; what noise makes alone is left out."""
-    kept = np.where(counts > CLEAR / 2 * deviation, counts, 0.0) / max(total, 1.0)
-    if not kept.sum() > 0:
-        return np.full(counts.size, 1.0 / counts.size)
-    order = np.sort(kept)[::-1]
-    moved = (np.cumsum(order) - 1.0) / np.arange(1, order.size + 1)
-    last = int(np.flatnonzero(order > moved)[-1])
-    found = np.clip(kept - moved[last], 0.0, None)
-    found = np.where(kept > 0, found, 0.0)
+    """Return shares that are not negative and sum to 1, near to noisy counts; a cell that cannot be has -inf.
+
+    Counts that stand out of the noise are believed. What they leave of the total is given to the faint ones, none of
+    which could be told from noise by itself, and where they leave nothing, these get nothing.
+    """
+    clear = counts > CLEAR / 2 * deviation
+    faint = ~clear & np.isfinite(counts)
+    left = total - counts[clear].sum()
+    found = np.zeros(counts.size)
+    if left > 0 and faint.any():
+        found[clear] = counts[clear]
+        found[faint] = _nearest(counts[faint], left)
+    elif clear.any():
+        found[clear] = _nearest(counts[clear], max(total, 1.0))
+    else:
+        found[:] = 1.0
     return np.asarray(found / found.sum(), dtype=np.float64)
 
 
-def merged_numbers(shares: Vector, least: float, most: int) -> Indices:
-    """Return the group of each cell in order: neighbours are joined until a group holds ``least`` and 1 / ``most``.
+def _nearest(values: Vector, total: float) -> Vector:
+    """The nearest numbers that are not negative and have this sum: all are moved by the same amount, and cut at 0."""
+    order = np.sort(values)[::-1]
+    moved = (np.cumsum(order) - total) / np.arange(1, order.size + 1)
+    last = int(np.flatnonzero(order > moved)[-1])
+    return np.asarray(np.clip(values - moved[last], 0.0, None), dtype=np.float64)
 
-    A cell that holds so much by itself is kept apart, so there may be up to 2 * ``most`` + 2 groups.
+
+def merged_numbers(shares: Vector, least: float, most: int) -> Indices:
+    """Return the group of each cell in order, at most ``most`` groups, each with a share of at least ``least``.
+
+    Neighbours are joined until each group holds ``least``. While there are too many groups, the two neighbours that
+    hold least together are joined.
     """
-    enough = max(least, 1.0 / most)
-    groups, held, group = np.zeros(shares.size, dtype=np.int64), 0.0, 0
+    groups, held = np.zeros(shares.size, dtype=np.int64), [0.0]
     for cell, share in enumerate(shares.tolist()):
-        if held > 0 and (held >= enough or (share >= enough and held >= least)):
-            group, held = group + 1, 0.0
-        groups[cell] = group
-        held += share
-    if group > 0 and held < least:
-        groups[groups == group] = group - 1
+        if held[-1] > 0 and held[-1] >= least:
+            held.append(0.0)
+        groups[cell] = len(held) - 1
+        held[-1] += share
+    if len(held) > 1 and held[-1] < least:
+        groups[groups == len(held) - 1] = len(held) - 2
+        held[-2:] = [held[-2] + held[-1]]
+    while len(held) > most:
+        first = int(np.argmin(np.add(held[1:], held[:-1])))
+        held[first : first + 2] = [held[first] + held[first + 1]]
+        groups[groups > first] -= 1
     return groups
 
 

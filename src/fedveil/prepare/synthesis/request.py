@@ -17,10 +17,10 @@ class GeneratorRequest:
     """``groups``: cells of a column that are told apart with the others, at most (twice as many for words).
 
     ``coarse``: groups of a column in the first look at all pairs. ``pairs``: how many pairs of columns are measured
-    precisely at most; None: twice as many as there are columns. ``target_weight``: how much more a pair with the target
-    counts than another. ``model_cells``: cells of the model's tables together, at most. ``whole``: columns of numbers
-    that hold whole numbers alone. ``zeros``: combinations of words that no record may have. ``sums``: columns that are
-    the sum of others, which are computed and not measured.
+    precisely at most; None: four times as many as there are columns. ``target_weight``: how much more a pair with the
+    target counts than another. ``model_cells``: cells of the model's tables together, at most. ``whole``: columns of
+    numbers that hold whole numbers alone. ``zeros``: combinations of words that no record may have. ``sums``: columns
+    that are the sum of others, which are computed and not measured.
     """
 
     kind: str = "marginals"
