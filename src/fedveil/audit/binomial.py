@@ -11,8 +11,8 @@ from fedveil.values import Vector
 def at_most(count: ArrayLike, trials: ArrayLike, share: ArrayLike) -> Vector:
     """Return the chance of so many or fewer.
 
-    >>> float(at_most(1, 2, 0.5)), float(at_least(1, 2, 0.5)), float(exactly(1, 2, 0.5))
-    (0.75, 0.75, 0.5)
+    >>> [round(float(law(1, 2, 0.5)), 12) for law in (at_most, at_least, exactly)]
+    [0.75, 0.75, 0.5]
     """
     return np.asarray(_law().cdf(count, trials, share), dtype=np.float64)
 
