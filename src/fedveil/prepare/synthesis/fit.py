@@ -78,7 +78,8 @@ def fitted(
         moved = {key: table - step * gradient[key] if key in gradient else table for key, table in here.items()}
         pace = since / (since + 3)
         ahead = {key: table + pace * (table - before[key]) for key, table in moved.items()}
-        new_loss, new_gradient = _loss(tree, known, marginals(tree, ahead))
+        with np.errstate(invalid="ignore", divide="ignore"):  # a step too long leaves no table: not a number, not taken
+            new_loss, new_gradient = _loss(tree, known, marginals(tree, ahead))
         if new_loss < loss:
             done = loss - new_loss <= _DONE * new_loss
             here, before, loss, gradient = ahead, moved, new_loss, new_gradient
