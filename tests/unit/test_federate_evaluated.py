@@ -152,21 +152,7 @@ def test_whole_clients_that_train_and_are_counted_pay_for_both(tmp_path: Path) -
 
 def test_killed_after_every_round_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     tables, study, trial = started(tmp_path, "hidden, masked, prepared, a random stop")
-    done = -1
-
-    def watch(now: Any) -> None:
-        nonlocal done
-        if now.round != done and not (trial.folder / "out" / "model.npz").exists():
-            done = now.round
-            raise Killed
-
-    for start in range(30):
-        trial.restart_guards()
-        try:
-            there = trial.run(study, resume=start > 0, watch=watch)
-            break
-        except Killed:
-            continue
+    there, _ = trial.run_killed(study)
     here = run_study(tables, tmp_path / "here").folder
     assert (there / "model.npz").read_bytes() == (here / "model.npz").read_bytes()
     assert metrics(there)["evaluation"]["counts"] == metrics(here)["evaluation"]["counts"]

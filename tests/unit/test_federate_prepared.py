@@ -138,21 +138,7 @@ def stopped(trial: Trial, study: Study, rounds: int) -> str:
 def test_killed_after_every_round_it_goes_on_to_the_same_bits(tmp_path: Path, name: str) -> None:
     """Guards are restarted too, so nothing but what is on the disk is known of the preparation."""
     tables, study, trial = started(tmp_path, name)
-    done = -1
-
-    def watch(now: Any) -> None:
-        nonlocal done
-        if now.round != done and not (trial.folder / "out" / "model.npz").exists():
-            done = now.round
-            raise Killed
-
-    for start in range(20):
-        trial.restart_guards()
-        try:
-            there = trial.run(study, resume=start > 0, watch=watch)
-            break
-        except Killed:
-            continue
+    there, done = trial.run_killed(study)
     assert done > 1
     here = run_study(tables, tmp_path / "here").folder
     for file in ("preparation.json", "model.npz"):

@@ -95,9 +95,8 @@ def _tell(result: SynthesisResult) -> None:
     plain_table(promised_rows(result.certificate.guarantees, sees))
     if isinstance(found, DeepGenerator):
         plan = found.bundle.plan
-        out().print(
-            f"trained: {plan.model.parameters or 0:,} parameters by {plan.method.kind}, {plan.method.total} rounds"
-        )
+        rounds = "one round" if plan.method.total == 1 else f"{plan.method.total} rounds"
+        out().print(f"trained: {plan.model.parameters or 0:,} parameters by {plan.method.kind}, {rounds}")
     else:
         out().print(f"measured: {len(found.names)} columns, and {len(found.pairs)} of their pairs precisely")
         if found.limited:
