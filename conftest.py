@@ -1,9 +1,10 @@
 """What holds for every test and every example in the source.
 
-Modules that load Flower are looked at for examples only where it is installed. And what the operating system gives as
-randomness is the same whenever a test is repeated, so that a red run is a change and never bad luck: a run without a
-seed, for the program a private one, repeats itself here. Processes that a test starts or forks draw as usual, so a test
-whose verdict depends on what they draw needs a seed of its own, or a chance of failure below one in a million.
+Modules that load the package of an extra (Flower, the web framework) are looked at for examples only where it is
+installed. And what the operating system gives as randomness is the same whenever a test is repeated, so that a red run
+is a change and never bad luck: a run without a seed, for the program a private one, repeats itself here. Processes that
+a test starts or forks draw as usual, so a test whose verdict depends on what they draw needs a seed of its own, or a
+chance of failure below one in a million.
 """
 
 import hashlib
@@ -12,8 +13,17 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import count
 
-_LOADING = ("beating", "client_app", "executor", "orders", "relay")
-collect_ignore = [] if find_spec("flwr") else [f"src/fedveil/federation/flower/{name}.py" for name in _LOADING]
+_ROUTES = ("design_routes", "explore_routes", "run_routes", "sign_routes")
+_LOADING = {  # by the package of an extra: the folder, and its modules that load the package
+    "flwr": ("federation/flower", ("beating", "client_app", "executor", "orders", "relay")),
+    "starlette": ("studio", ("app", "reading", "serve", "state", *_ROUTES)),
+}
+collect_ignore = [
+    f"src/fedveil/{folder}/{name}.py"
+    for package, (folder, names) in _LOADING.items()
+    if not find_spec(package)
+    for name in names
+]
 
 
 class Repeated:
