@@ -21,8 +21,8 @@ from fedveil.report.regulator.unprotected import unprotected
 from fedveil.report.view import View, view_of
 from fedveil.report.words import detected, up
 from fedveil.theory.concentrated import gaussian_epsilon
+from golden.golden_runs import made_run
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 STATED = """
 curators = ["North Hospital", "South: # 'Hospital'"]
 intended_use = "Triage | only"
@@ -148,7 +148,7 @@ def test_bad_answers_get_one_sentence(text: str, said: str) -> None:
 
 def test_the_command_writes_three_files(command: Command, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    shutil.copytree(GOLDEN / "hidden-poisson", run)
+    shutil.copytree(made_run("hidden-poisson"), run)
     about = tmp_path / "about.toml"
     about.write_text(STATED)
     done = command("card", run, "--about", about, "--json")

@@ -2,19 +2,17 @@
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from fedveil.certificate.certify import check_charge, read_records
 from fedveil.errors import BadValue
-
-RUN = Path(__file__).parents[1] / "golden" / "runs" / "dpsgd-poisson"
+from golden.golden_runs import made_run
 
 
 @pytest.mark.parametrize(("factor", "accepted"), [(1.0, True), (1 - 1e-9, True), (1 + 1e-3, True), (1 - 1e-5, False)])
 def test_only_the_last_digits_may_be_missing(factor: float, accepted: bool) -> None:
-    plan, entries = read_records(RUN)
+    plan, entries = read_records(made_run("dpsgd-poisson"))
     charge = next(entry for entry in entries if "costs" in entry.payload)
     payload = copy.deepcopy(dict(charge.payload))
     changed = 0
