@@ -88,6 +88,10 @@ def build(builder: Environment) -> Path:
     builder.python("-m", "build", "--outdir", builder.folder / "dist", ROOT)
     must(len(list((builder.folder / "dist").glob("*.tar.gz"))) == 1, "an sdist must be built", "")
     (wheel,) = (builder.folder / "dist").glob("*.whl")
+    source = ROOT / "src"
+    files = {path.relative_to(source).as_posix() for path in (source / "fedveil").rglob("*") if path.is_file()}
+    missing = {name for name in files if "__pycache__" not in name}.difference(zipfile.ZipFile(wheel).namelist())
+    must(not missing, "the wheel must hold every file of the package", f"it lacks {sorted(missing)}")
     return wheel
 
 
