@@ -8,6 +8,7 @@ It needs only Python and pip. PyTorch, TenSEAL and Flower are left to the tests:
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -139,6 +140,7 @@ def use_extras(place: Environment) -> None:
 def main() -> None:
     """Build, and prove with the newest and the lowest versions."""
     start = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the folder goes, too, when CI stops it
 
     def tell(words: str) -> None:
         print(f"{time.monotonic() - start:4.0f} s  {words}", flush=True)
