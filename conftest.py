@@ -1,10 +1,10 @@
 """What holds for every test and every example in the source.
 
-Modules that load the package of an extra (Flower, the web framework) are looked at for examples only where it is
-installed. And what the operating system gives as randomness is the same whenever a test is repeated, so that a red run
-is a change and never bad luck: a run without a seed, for the program a private one, repeats itself here. Processes that
-a test starts or forks draw as usual, so a test whose verdict depends on what they draw needs a seed of its own, or a
-chance of failure below one in a million.
+Modules that load the package of an extra (Flower, the web framework, matplotlib) are looked at for examples only where
+it is installed. And what the operating system gives as randomness is the same whenever a test is repeated, so that a
+red run is a change and never bad luck: a run without a seed, for the program a private one, repeats itself here.
+Processes that a test starts or forks draw as usual, so a test whose verdict depends on what they draw needs a seed of
+its own, or a chance of failure below one in a million.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from itertools import count
 
 _ROUTES = ("design_routes", "explore_routes", "run_routes", "sign_routes")
 _LOADING = {  # by the package of an extra: the folder, and its modules that load the package
+    "matplotlib": ("report", ("figures",)),
     "flwr": ("federation/flower", ("beating", "client_app", "executor", "orders", "relay")),
     "starlette": ("studio", ("app", "reading", "serve", "state", *_ROUTES)),
 }

@@ -69,7 +69,7 @@ def server() -> Iterator[Server]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([*before, str(bins / "postgres"), *options], stdout=log, stderr=log)
         try:
-            _await(port, process)
+            _await(folder / "data" / "postmaster.pid", process)
             yield Server(port, password)
         finally:
             process.terminate()
@@ -83,14 +83,12 @@ def _free_port() -> int:
         return int(door.getsockname()[1])
 
 
-def _await(port: int, process: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + 60
+def _await(state: Path, process: "subprocess.Popen[bytes]") -> None:
+    """Wait until the server says that it is ready, in its own file: it listens a while before it answers."""
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         assert process.poll() is None, "PostgreSQL did not start"
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
+        if state.exists() and "ready" in state.read_text().split():
             return
-    raise AssertionError("PostgreSQL did not listen within a minute")
+        time.sleep(0.05)
+    raise AssertionError("PostgreSQL was not ready within two minutes")

@@ -12,8 +12,11 @@ from scipy.stats import norm
 
 from fedveil.errors import BadValue
 from fedveil.report.catalogue import FIGURES
-from fedveil.report.figures import write_figures
 from fedveil.report.style import spread
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install fedveil[figures]")
+
+from fedveil.report.figures import write_figures
 
 Curves = dict[tuple[str, str], list[tuple[float, float]]]
 PROFILES = ("hidden-updates", "random-stopping", "places-convex", "places-strongly-convex")

@@ -117,10 +117,10 @@ def test_the_command_refuses_in_one_sentence(tmp_path: Path, monkeypatch: pytest
         ([str(tmp_path), "--port", "70000"], "--port must lie between 0 and 65535"),
         ([str(tmp_path), "--upload-limit", "0"], "--upload-limit must be at least 1"),
     ):
-        found = CliRunner().invoke(application(["studio"]), ["studio", *arguments, "--no-browser"])
+        found = CliRunner().invoke(application(), ["studio", *arguments, "--no-browser"])
         assert isinstance(found.exception, BadValue)
         assert words in str(found.exception)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.setattr("fedveil.cli.studio.find_spec", lambda name: None)
-    found = CliRunner().invoke(application(["studio"]), ["studio", str(tmp_path), "--no-browser"])
+    found = CliRunner().invoke(application(), ["studio", str(tmp_path), "--no-browser"])
     assert "pip install 'fedveil[studio]'" in str(found.exception)

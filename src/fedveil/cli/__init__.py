@@ -7,57 +7,114 @@ mistake (one clear sentence on standard error), 1 otherwise.
 import json
 import os
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Final, NoReturn
 
 import typer
 
 from fedveil.cli import show
-from fedveil.cli.parsing import App, usage_of
+from fedveil.cli.parsing import App, lazy_app, usage_of
 from fedveil.errors import FedveilError, Interrupted, why
 from fedveil.version import __version__
 
 _INTERRUPTED = 130  # exit code of typer for Ctrl-C
-_COMPLETING: Final = "_FEDVEIL_COMPLETE"  # set by a shell that asks for words: see completion.py
-PARTS: Final = {  # the modules of this package, with the commands that each adds
-    "entry": ("init", "profile"),
-    "studies": ("demo", "plan", "run", "certify", "report"),
-    "studio": ("studio",),
-    "tune": ("tune",),
-    "synthesis": ("synthesise", "sample"),
-    "model": ("predict", "personalise", "export"),
-    "evaluate": ("evaluate",),
-    "card": ("card",),
-    "audit": ("audit",),
-    "compare": ("compare",),
-    "ledger": ("ledger",),
-    "account": ("account", "calibrate", "convert"),
-    "figures": ("bounds", "figures"),
-    "deploy": ("deploy",),
-    "site": ("site",),
-    "node": ("node",),
-    "holder": ("keyholder",),
-    "relay": ("relay",),
-    "keys": ("keys",),
-    "completion": ("completion",),
+
+# The modules of this package and the first sentence of each command that they add: help is shown without loading any.
+PARTS: Final[dict[str, dict[str, str]]] = {
+    "entry": {
+        "init": "Draft a study from the names and types of the columns; no value is looked at, and nothing is charged.",
+        "profile": "Measure a private profile of unknown data, charge it, and draft a study that runs as it is.",
+    },
+    "studies": {
+        "demo": "The main job on built-in data: train across four hospitals, release only the last model, certify it.",
+        "plan": "Schedule, noise and guarantees of a study; trains nothing, touches no row values.",
+        "run": "Train, certify, report.",
+        "certify": "Recompute the certificate from the run's records alone, and say whether it matches.",
+        "report": "The HTML page again.",
+    },
+    "studio": {
+        "studio": "Design, sign, run, watch and explore studies in a browser, on this machine alone.",
+    },
+    "tune": {
+        "tune": "Search over the study's [tune] table, release only the best model, and charge what the search costs.",
+    },
+    "synthesis": {
+        "synthesise": "Measure a private generator, charge and certify it, and draw synthetic rows.",
+        "sample": "Draw more rows from a generator, free: no record is looked at.",
+    },
+    "model": {
+        "predict": "Predict with a released model; the records need no labels, and theirs are not looked at.",
+        "personalise": "Make a party's own model from the shared one and its own records; nothing leaves the party.",
+        "export": "Write a released model in a format of others: scikit-learn (joblib), ONNX, or plain JSON.",
+    },
+    "evaluate": {
+        "evaluate": (
+            "Measure a released model on other records: privately, with a certificate, or exactly on public ones."
+        ),
+    },
+    "card": {
+        "card": "Write the model card (HTML, Markdown) and the entry of a public registry of deployments (YAML).",
+    },
+    "audit": {
+        "audit": "Attack it: what attackers achieve, beside what is certified.",
+    },
+    "compare": {
+        "compare": "Algorithms side by side at one target: every model it trains is a release of its own.",
+    },
+    "ledger": {
+        "ledger": "What was spent on a data set, by whom, and what is left under its caps, for every observer.",
+    },
+    "account": {
+        "account": "How private is this mechanism, under every bound that applies.",
+        "calibrate": "The least noise that meets the target; the file may leave its noise out.",
+        "convert": "Between (alpha, zeta)-RDP, zCDP, tCDP, mu-GDP and (epsilon, delta), with groups and repetition.",
+    },
+    "figures": {
+        "bounds": "Generalisation bounds of federated averaging.",
+        "figures": "The papers' figures and ours, as SVG and PNG with the numbers in CSV.",
+    },
+    "site": {
+        "site": "Guard a site's data: shows every plan before its first update, and answers only what it has accepted.",
+    },
+    "node": {
+        "node": (
+            "Connect a site to the link: carries sealed envelopes to the guard and back, and runs no uploaded code."
+        ),
+    },
+    "holder": {
+        "keyholder": (
+            "Hold the key of encrypted sums: shows every plan, and opens one sum a round of those it has accepted."
+        ),
+    },
+    "relay": {
+        "relay": (
+            "Connect the aggregator to the link: carries sealed envelopes, has no keys, and runs no uploaded code."
+        ),
+    },
+    "deploy": {
+        "deploy": "Many machines: write a deployment, check it, try it on this machine.",
+    },
+    "keys": {
+        "keys": "Keys that sign certificates.",
+    },
 }
 
 
-def application(words: Sequence[str] = ()) -> App:
-    """Return the application for a call with these words: with the command that they begin with, otherwise with all.
-
-    Loading every command takes a third of a second, which each call would pay for.
-    """
-    app = App(
+def application() -> App:
+    """Return the application; the code of a command is loaded when it is called."""
+    app = lazy_app(
+        {name: sentence for commands in PARTS.values() for name, sentence in commands.items()},
+        _register,
         name="fedveil",
         help="Train across many data holders, release only the final model, certify how private it is.",
     )
     app.callback()(_common)
-    named = [part for part, commands in PARTS.items() if words and words[0] in commands]
-    for part in named or PARTS:
-        import_module(f"fedveil.cli.{part}").register(app)
     return app
+
+
+def _register(name: str, app: App) -> None:
+    part = next(part for part, commands in PARTS.items() if name in commands)
+    import_module(f"fedveil.cli.{part}").register(app)
 
 
 def _version(asked: bool) -> None:
@@ -79,9 +136,7 @@ def main() -> None:
     os.umask(os.umask(0o022) | 0o022)  # so that no file, even one written by a library, can be changed by others
     show.begin()
     try:
-        code = _completed() if os.environ.get(_COMPLETING) else None
-        if code is None:
-            code = application(sys.argv[1:])(standalone_mode=False, prog_name="fedveil")
+        code = application()(standalone_mode=False, prog_name="fedveil")
     except Interrupted as error:
         _fail(1, str(error))
     except (FedveilError, ValueError) as error:
@@ -102,13 +157,6 @@ def main() -> None:
     if code == _INTERRUPTED:
         _fail(1, "stopped")
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _completed() -> int | None:
-    """Answer a shell that asks for completion."""
-    from fedveil.cli.completion import answered
-
-    return answered(typer.main.get_command(application()))
 
 
 def _fail_usage(message: str, command: str) -> NoReturn:

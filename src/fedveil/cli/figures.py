@@ -1,5 +1,6 @@
 """Commands that draw: generalisation bounds, and the papers' figures and ours."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 from rich.console import Console
 
 from fedveil.cli.show import Json, Out, out, plain_table, show
+from fedveil.errors import NotAvailable
 from fedveil.report.bounds import generalisation_table
 
 
@@ -51,6 +53,8 @@ def figures(
     as_json: Json = False,
 ) -> None:
     """The papers' figures and ours, as SVG and PNG with the numbers in CSV."""
+    if find_spec("matplotlib") is None:
+        raise NotAvailable("The figures need matplotlib: pip install 'fedveil[figures]'.")
     from fedveil.report.figures import write_figures  # imported here because plotting is slow to import
 
     log = Console(stderr=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedveil.certificate.certify import Guarantee
     from fedveil.guarantee import Adversary
 
@@ -35,6 +35,8 @@ def printed() -> bool:
 
 def plain_table(rows: list[dict[str, Any]], count: int = 6) -> None:
     """Rows of equal keys as a table, numbers to so many digits."""
+    from rich.table import Table  # imported here and below because help, and wrong calls, need no drawing
+
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
         table.add_column(column, no_wrap=not column)  # the names of rows stay whole
@@ -58,8 +60,10 @@ def digits(value: float, count: int, rounding: str = ROUND_CEILING) -> str:
     return f"{float(Context(prec=count, rounding=rounding).create_decimal(repr(float(value)))):.{count}g}"
 
 
-def out() -> Console:
+def out() -> "Console":
     """Return the console for results, which writes to standard output."""
+    from rich.console import Console
+
     return Console(soft_wrap=False, highlight=False, markup=False)
 
 
