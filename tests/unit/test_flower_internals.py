@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
@@ -125,8 +126,9 @@ def test_a_node_that_does_not_answer_is_asked_again_until_it_has_ended() -> None
     assert len(asked) == ENOUGH
 
 
-def test_a_task_that_fails_in_any_way_ends_the_node_and_not_the_site() -> None:
-    """A node hands out a task and then says nothing that can be read; Flower raises its own class for each failure."""
+@pytest.fixture
+def broken_node() -> Iterator[tuple[str, list[str]]]:
+    """The address of a node that hands out a task and then says nothing that can be read, and what it was asked."""
     pytest.importorskip("flwr")
     from flwr.proto.runtime_pb2 import AcquireTaskResponse
 
@@ -150,10 +152,25 @@ def test_a_task_that_fails_in_any_way_ends_the_node_and_not_the_site() -> None:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as node:
         threading.Thread(target=node.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{node.server_address[1]}"
-        ClientAppExecutor(None, address, bytes(32), Path("door"), over=lambda: False).serve()
+        yield f"127.0.0.1:{node.server_address[1]}", asked
         node.shutdown()
+
+
+def test_a_task_that_fails_in_any_way_ends_the_node_and_not_the_site(broken_node: tuple[str, list[str]]) -> None:
+    """Flower raises its own class for each failure."""
+    address, asked = broken_node
+    ClientAppExecutor(None, address, bytes(32), Path("door"), over=lambda: False).serve()
     assert len(asked) >= 2
+
+
+def test_a_part_that_is_missing_for_a_task_ends_the_site_in_a_sentence(
+    broken_node: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new node would lack it too."""
+    executor = ClientAppExecutor(None, broken_node[0], bytes(32), Path("door"), over=lambda: False)
+    monkeypatch.setitem(sys.modules, "flwr.common.constant", None)
+    with pytest.raises(NotAvailable, match="lacks a part"):
+        executor.serve()
 
 
 def test_messages_of_two_threads_belong_to_their_own_tasks() -> None:

@@ -168,7 +168,10 @@ class ClientAppExecutor:
             return True
         self._pause = AdaptiveSleep()
         try:
-            self._run(token)
+            with _needed():
+                self._run(token)
+        except NotAvailable:  # replacing the node would not help
+            raise
         except Exception as error:
             # The node says no, has lost the message, or no longer takes the answer, mostly because the run has ended
             # meanwhile. Flower has a class of its own for each. The node is replaced; the site goes on.
