@@ -32,9 +32,10 @@ def relay(
     from fedveil.federation.flower.relay import Relay  # Flower is imported only here
 
     stopped = until_signalled()
+    server = Relay(link=link, secret=secret.read_bytes(), tell=say)
     with listening(socket, group) as door:
         say("relay: listening for the aggregator")
-        Relay(link=link, secret=secret.read_bytes(), tell=say).serve(door, lambda: bool(stopped))
+        server.serve(door, lambda: bool(stopped))
     show({"stopped": True}, as_json, lambda: None)
 
 

@@ -61,9 +61,10 @@ def server_app(connection: socket.socket) -> ServerApp:
 @final
 @dataclass(slots=True)
 class Orders:
-    """Carries out the orders of one aggregator in one Flower run."""
+    """Carries out the orders of one aggregator in one Flower run; ``sent``: the messages of this run by name."""
 
     grid: Grid
+    sent: set[str] = field(default_factory=set)
     _kept: dict[str, bytes] = field(default_factory=dict)  # replies that did not fit into the last answer
     _singly: bool = False
 
@@ -90,6 +91,7 @@ class Orders:
             content = RecordDict({RECORD: ConfigRecord({ENVELOPE: envelope})})
             message = Message(content, dst_node_id=int(node), message_type=MessageType.QUERY, ttl=float(detail))
             (name,) = self.grid.push_messages([message])
+            self.sent.add(name or "")
             names.append((node, (name or "").encode()))
         return names
 
@@ -100,7 +102,9 @@ class Orders:
         order; an envelope that can never fit is reported as a failure.
         """
         most, wanted = int(detail), [name for name, _ in blocks]
-        self._kept = {name: envelope for name, envelope in self._kept.items() if name in wanted}
+        # A message of an earlier run was lost with its relay. Asked about it, the link would refuse the whole order.
+        lost = {name: b"" for name in wanted if name not in self.sent}
+        self._kept = lost | {name: envelope for name, envelope in self._kept.items() if name in wanted}
         missing = [name for name in wanted if name not in self._kept]
         for some in [[name] for name in missing] if self._singly else [missing] if missing else []:
             for name, envelope in self._replies(some).items():

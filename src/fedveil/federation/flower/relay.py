@@ -31,9 +31,12 @@ class Relay:
     secret: bytes
     tell: Callable[[str], None]
 
+    def __post_init__(self) -> None:
+        # Loads Flower's parts, and fails if one is missing, before an aggregator can come.
+        self._executor().close()
+
     def serve(self, door: socket.socket, stop: Callable[[], bool]) -> None:
         """Serve the aggregators that connect, several at a time, until told to stop."""
-        self._executor().close()  # fails now, before an aggregator comes, if Flower lacks a part
         free = BoundedSemaphore(_AT_ONCE)
         door.settimeout(0.5)
         while not stop():
