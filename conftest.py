@@ -16,7 +16,7 @@ from itertools import count
 _ROUTES = ("design_routes", "explore_routes", "run_routes", "sign_routes")
 _LOADING = {  # by the package of an extra: the folder, and its modules that load the package
     "matplotlib": ("report", ("figures",)),
-    "flwr": ("federation/flower", ("beating", "client_app", "executor", "orders", "relay")),
+    "flwr": ("federation/flower", ("apps", "relay")),
     "starlette": ("studio", ("app", "reading", "serve", "state", *_ROUTES)),
 }
 collect_ignore = [

@@ -9,7 +9,7 @@ import httpx
 from flwr.app import ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
 from flwr.app.message import make_message
 
-from fedveil.federation.flower.orders import Orders
+from fedveil.federation.flower.apps import Orders
 
 
 def reply(name: str, content: RecordDict | None = None, error: Error | None = None) -> Message:
@@ -52,9 +52,8 @@ def pull(orders: Orders, most: int, *names: str) -> dict[str, bytes]:
 
 
 def test_what_does_not_fit_comes_later_and_what_never_fits_is_a_failure() -> None:
-    orders: Any = Orders(
-        Link({name: reply(name, sealed(size)) for name, size in (("a", 60), ("b", 70), ("c", 101))}), 1, 1, 1
-    )
+    link: Any = Link({name: reply(name, sealed(size)) for name, size in (("a", 60), ("b", 70), ("c", 101))})
+    orders = Orders(link, {"a", "b", "c", "d"})
     first = pull(orders, 100, "a", "b", "c")
     assert first == {"a": bytes(60), "c": b""}
     assert pull(orders, 100, "b", "d") == {"b": bytes(70)}
@@ -69,21 +68,28 @@ def test_what_is_no_envelope_is_a_failure_of_that_message() -> None:
         "other": reply("other", RecordDict({"fedveil": MetricRecord({"envelope": 1.0})})),
         "text": reply("text", RecordDict({"fedveil": ConfigRecord({"envelope": "text"})})),
     }
-    orders: Any = Orders(Link(dict(replies)), 1, 1, 1)
+    orders: Any = Orders(Link(dict(replies)), set(replies))
     assert pull(orders, 100, *replies) == {**dict.fromkeys(replies, b""), "fine": bytes(5)}
 
 
 def test_what_cannot_be_unpacked_spoils_the_others_once() -> None:
     link: Any = Link({"a": reply("a", sealed(5)), "bad": ValueError("no object"), "b": reply("b", sealed(6))})
-    orders = Orders(link, 1, 1, 1)
+    orders = Orders(link, {"a", "bad", "b", "c", "worse", "d"})
     assert pull(orders, 100, "a", "bad", "b") == {"a": b"", "bad": b"", "b": b""}
     link.replies |= {"c": reply("c", sealed(5)), "worse": KeyError("no object"), "d": reply("d", sealed(6))}
     assert pull(orders, 100, "c", "worse", "d") == {"c": bytes(5), "worse": b"", "d": bytes(6)}
 
 
 def test_a_link_that_is_away_is_no_failure_of_a_message() -> None:
-    orders: Any = Orders(Link({"a": httpx.ConnectError("away")}), 1, 1, 1)
+    orders: Any = Orders(Link({"a": httpx.ConnectError("away")}), {"a"})
     with pytest.raises(httpx.ConnectError):
         pull(orders, 100, "a")
     with pytest.raises(ValueError, match="an order must be one of"):
         orders.carry_out("run", b"", [])
+
+
+def test_a_message_of_an_earlier_run_is_lost_and_spoils_no_other() -> None:
+    """It went with its relay. The link refuses to speak of it, and with it of all that stand in the same order."""
+    link: Any = Link({"new": reply("new", sealed(5)), "old": httpx.HTTPError("not of this run")})
+    assert pull(Orders(link, {"new"}), 100, "old", "new") == {"old": b"", "new": bytes(5)}
+    assert link.calls == [["new"]]

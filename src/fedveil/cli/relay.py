@@ -8,6 +8,7 @@ import typer
 from fedveil.checks import require
 from fedveil.cli.serving import say, until_signalled
 from fedveil.cli.show import Json, show
+from fedveil.federation.flower.internals import untried_warning
 from fedveil.federation.flower.network import Link, check_installed
 from fedveil.federation.site.socket import listening
 
@@ -26,13 +27,15 @@ def relay(
     link = Link(name="link", host=host, port=int(port), authority=authority or secret.parent / "authority.pem")
     for path in (secret, link.authority):
         require(path.exists(), "The relay", f"find {path.name}", str(path))
-    check_installed()
+    if warning := untried_warning(check_installed()):
+        say(warning)
     from fedveil.federation.flower.relay import Relay  # Flower is imported only here
 
     stopped = until_signalled()
+    server = Relay(link=link, secret=secret.read_bytes(), tell=say)
     with listening(socket, group) as door:
         say("relay: listening for the aggregator")
-        Relay(link=link, secret=secret.read_bytes(), tell=say).serve(door, lambda: bool(stopped))
+        server.serve(door, lambda: bool(stopped))
     show({"stopped": True}, as_json, lambda: None)
 
 

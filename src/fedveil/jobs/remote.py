@@ -19,9 +19,8 @@ from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.deploy.files import Deployment, read_deployment
 from fedveil.federation.deploy.units import INSIDE
-from fedveil.federation.flower.app_folder import write_app
 from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_network, site_names
-from fedveil.federation.flower.network import Link, submit, write_connection
+from fedveil.federation.flower.network import Link, submit, write_app, write_connection
 from fedveil.federation.site.data import same_clients
 from fedveil.files import owners_folder, public_folder
 from fedveil.jobs.local import Result, Sign, Wanted, concluded, open_any_study, signing_key

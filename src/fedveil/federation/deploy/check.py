@@ -17,9 +17,8 @@ from cryptography import x509
 from fedveil.errors import FedveilError, why
 from fedveil.federation.deploy.files import LINK, PROXY, RELAY, read_deployment, read_site
 from fedveil.federation.deploy.units import INSIDE
+from fedveil.federation.flower.internals import TRIED, is_tried
 
-LEAST: Final = (1, 41)
-BELOW: Final = (1, 43)
 _PATIENCE: Final = 10.0
 _SOON: Final = 14  # days
 
@@ -80,9 +79,7 @@ def _version() -> Row:
         text = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
         return Row("Flower", False, "not installed; install it with: pip install 'fedveil[flower]'")
-    number = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
-    fine = LEAST <= number < BELOW
-    return Row("Flower", fine, text if fine else f"{text}; 1.41 or 1.42 is needed")
+    return Row("Flower", is_tried(text), text if is_tried(text) else f"{text} was not tried; take {' or '.join(TRIED)}")
 
 
 def _closed(path: Path, name: str = "") -> Row:

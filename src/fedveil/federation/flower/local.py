@@ -25,7 +25,6 @@ from fedveil.federation.deploy.files import (
     site_folders,
     write_deployment,
 )
-from fedveil.federation.flower.app_folder import write_app
 from fedveil.federation.flower.network import (
     Link,
     register,
@@ -33,6 +32,7 @@ from fedveil.federation.flower.network import (
     start_node,
     start_relay,
     submit,
+    write_app,
     write_connection,
 )
 from fedveil.federation.flower.processes import Processes, Started, free_port

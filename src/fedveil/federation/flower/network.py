@@ -1,29 +1,57 @@
-"""Flower's own programs with safe flags (the link, nodes, registration, submission), and the relay beside the link.
+"""Flower's documented commands with safe flags (the link, nodes, registration, runs), and the relay beside the link.
 
 One port carries all that the link does, including the commands that start runs, for anyone who reaches it. So the link
 listens on the loopback interface only, a proxy passes on what nodes need, and the relay takes the place of Flower's
 executor, which would run uploaded code. Tasks need a secret (which Flower checks only if its executor is a separate
 process), nodes must be registered, and nothing is installed at run time.
+
+``python -m fedveil.federation.flower.network '[["supernode", "register", ...], ["run", ...]]'`` runs several ``flwr``
+commands in one process, because loading Flower costs more than the commands. It ends at the first that fails.
 """
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from fedveil.errors import FedveilError, NotAvailable
-from fedveil.federation.flower.commands import REGISTER
+from fedveil.federation.flower.internals import GUARD, LINK_READY
 from fedveil.federation.flower.processes import Processes, Started, environment
 from fedveil.tables import write_tables
+from fedveil.version import __version__
 
 _FRAME: Final = dict.fromkeys(map(ord, "╭╮╰╯─│"), " ")  # the frame that Flower's commands draw around their output
-_READY: Final = "Uvicorn running on"
+_REGISTER: Final = ("supernode", "register")
 _LISTENING: Final = "listening"
 SECRET: Final = "superexec.secret"  # noqa: S105  the name of the file that link and relay share
+_PROJECT: Final = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "fedveil-relay"
+version = "{version}"
+description = "Carries sealed envelopes between an aggregator and its sites."
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "fedveil"
+
+[tool.flwr.app.components]
+serverapp = "fedveil_relay.server:app"
+clientapp = "fedveil_relay.client:app"
+"""
 
 
 class FlowerFailed(FedveilError):
@@ -45,10 +73,11 @@ class Link:
         return f"{self.host}:{self.port}"
 
 
-def check_installed() -> None:
-    """Refuse, and say how to install it, if Flower is missing."""
+def check_installed() -> str:
+    """Return the version of Flower; refuse, and say how to install it, if it is missing."""
     if find_spec("flwr") is None:
         raise NotAvailable("Flower is not installed here; install it with: pip install 'fedveil[flower]'.")
+    return version("flwr")
 
 
 def superlink_command(link: Link, certificate: Path, key: Path, secret: Path) -> list[str]:
@@ -70,17 +99,23 @@ def relay_command(link: Link, secret: Path, socket: Path, group: str | None = No
     ]
 
 
-def supernode_command(link: Link, key: Path, guard: Path, port: int, secret: Path | None = None) -> list[str]:
+def supernode_command(
+    link: Link,
+    key: Path,
+    guard: Path,
+    port: int,
+    secret: Path | None = None,
+    program: Sequence[str] = ("flower-supernode",),
+) -> list[str]:
     """Return the command that starts a node; ``port`` is for its executor, on the loopback interface.
 
     With a ``secret`` the executor is the site's own process and no uploaded code is run; without one, Flower starts its
-    own executor, which runs the uploaded relay.
+    own executor, which runs the uploaded app.
     """
     own = [] if secret is None else ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
-    program = ["flower-supernode"] if secret is None else [sys.executable, "-m", "fedveil.federation.flower.supernode"]
     return [
         *(*program, "--root-certificates", str(link.authority), "--superlink", link.address),
-        *("--auth-supernode-private-key", str(key), "--node-config", f'guard="{guard}"'),
+        *("--auth-supernode-private-key", str(key), "--node-config", f'{GUARD}="{guard}"'),
         *("--host", "127.0.0.1", "--port", str(port), *own),
     ]
 
@@ -90,7 +125,7 @@ def start_link(processes: Processes, link: Link, place: Path, patience: float = 
     check_installed()
     own = replace(link, authority=place / link.authority.name)
     command = superlink_command(own, place / "server.pem", place / "server.key", place / SECRET)
-    return _started(processes, "superlink", command, _READY, patience)
+    return _started(processes, "superlink", command, LINK_READY, patience)
 
 
 def start_relay(processes: Processes, link: Link, place: Path, socket: Path, patience: float = 60.0) -> Started:
@@ -114,6 +149,22 @@ def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Pa
     return processes.start(f"node-{site}", words, {"TMPDIR": str(processes.logs)})
 
 
+def write_app(folder: Path) -> Path:
+    """Write the app that is uploaded with a run, since Flower wants one; the relay and the nodes never load it."""
+    package = folder / "fedveil_relay"
+    package.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(_PROJECT.format(version=__version__), encoding="utf-8")
+    (package / "__init__.py").write_text('"""The relay, from this machine\'s own fedveil."""\n', encoding="utf-8")
+    # Flower looks for an assignment to the name. Its own executor at a site would load the client's side.
+    sides = {
+        "server": "app = None\n",
+        "client": "from fedveil.federation.flower import apps\n\napp = apps.client_app\n",
+    }
+    for side, text in sides.items():
+        (package / f"{side}.py").write_text(f'"""The {side} side."""\n\n{text}', encoding="utf-8")
+    return folder
+
+
 def write_connection(home: Path, link: Link) -> None:
     """Write the address of the link to Flower's configuration in this home folder."""
     home.mkdir(parents=True, exist_ok=True)
@@ -133,13 +184,13 @@ def submit(home: Path, link: Link, app: Path, nodes: Mapping[str, Path] | None =
 
 
 def _registrations(link: Link, nodes: Mapping[str, Path]) -> list[list[str]]:
-    return [[*REGISTER, str(public), link.name, "--name", site] for site, public in nodes.items()]
+    return [[*_REGISTER, str(public), link.name, "--name", site] for site, public in nodes.items()]
 
 
 def flwr(home: Path, commands: Sequence[Sequence[str]], patience: float = 120.0) -> None:
     """Run Flower's own commands in turn; stop at the first that fails."""
     check_installed()
-    words = [sys.executable, "-m", "fedveil.federation.flower.commands", json.dumps(commands)]
+    words = [sys.executable, "-m", "fedveil.federation.flower.network", json.dumps(commands)]
     try:
         done: Any = subprocess.run(  # noqa: S603  the words are our own
             words,
@@ -155,3 +206,30 @@ def flwr(home: Path, commands: Sequence[Sequence[str]], patience: float = 120.0)
     if done.returncode != 0:
         said = (done.stdout + done.stderr).translate(_FRAME)
         raise FlowerFailed(f"Flower says: {' '.join(said.split())}")
+
+
+def run_command(name: str, words: Sequence[str]) -> None:
+    """Run one of Flower's commands in this process, by the entry point that Flower's package declares for it."""
+    (command,) = entry_points(group="console_scripts", name=name)
+    sys.argv = [name, *words]
+    command.load()()
+
+
+def main() -> None:
+    """Run ``flwr`` commands in turn and show their output; end with status 1 at the first that fails."""
+    for words in json.loads(sys.argv[1]):
+        output, failed = io.StringIO(), False
+        with redirect_stdout(output), redirect_stderr(output):
+            try:
+                run_command("flwr", words)
+            except SystemExit as end:
+                failed = end.code not in (0, None)
+        sys.stdout.write(output.getvalue())
+        # a node that the link already knows is not a failure
+        known = tuple(words[:2]) == _REGISTER and "already" in output.getvalue()
+        if failed and not known:
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

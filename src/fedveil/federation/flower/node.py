@@ -1,6 +1,10 @@
-"""A site's node: Flower's program that talks to the link, and the site's own executor beside it."""
+"""A site's node: Flower's SuperNode, which talks to the link, and the site's own executor beside it.
+
+``python -m fedveil.federation.flower.node`` is ``flower-supernode`` with shorter pauses.
+"""
 
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -9,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from fedveil.errors import FedveilError
-from fedveil.federation.flower.network import Link, check_installed, supernode_command
+from fedveil.federation.flower.internals import NODE_ADMITTED, is_tried, node_loop, shorten_pauses, untried_warning
+from fedveil.federation.flower.network import Link, check_installed, run_command, supernode_command
 from fedveil.federation.flower.processes import Processes, Started, free_port
 
 _AGAIN: Final = 5.0  # seconds before the next attempt
@@ -27,9 +32,12 @@ def run_node(
     ``patience``: seconds to try to get admitted; then this ends, so that its supervisor can start it again. A link
     counts a killed node as alive for up to a minute, and does not admit it again before.
     """
-    check_installed()
-    from fedveil.federation.flower.executor import Executor  # Flower is imported only here
+    version = check_installed()
+    from fedveil.federation.flower.apps import client_app  # Flower is imported only here
+    from fedveil.federation.flower.internals import ClientAppExecutor
 
+    if warning := untried_warning(version):
+        tell(warning)
     with tempfile.TemporaryDirectory(prefix="fedveil-node-") as name:
         folder = Path(name)
         secret = folder / "secret"
@@ -38,13 +46,16 @@ def run_node(
         with Processes(folder / "flower", folder / "logs", apart=False) as processes:
             while not stop():
                 node, port = _let_in(
-                    lambda port: processes.start("supernode", supernode_command(link, key, guard, port, secret)),
+                    lambda port: processes.start(
+                        "supernode", supernode_command(link, key, guard, port, secret, supernode_program(version))
+                    ),
                     patience,
                     stop,
                     tell,
                 )
                 tell("connected")
-                Executor(f"127.0.0.1:{port}", secret.read_bytes(), guard, partial(_over, node, stop)).serve()
+                over = partial(_over, node, stop)
+                ClientAppExecutor(client_app, f"127.0.0.1:{port}", secret.read_bytes(), guard, over).serve()
                 if not stop():
                     tell("a run was cut short; starting again" if node.alive else "the link has let go; trying again")
                     node.stop()
@@ -59,7 +70,7 @@ def _let_in(
     """
     end, port = time.monotonic() + patience, free_port()
     node = start(port)
-    while "SuperNode ID" not in node.tail(20000) and not stop():
+    while NODE_ADMITTED not in node.tail(20000) and not stop():
         if not node.alive:
             if time.monotonic() >= end:
                 raise NodeEnded(f"Flower's node has ended; it wrote: {' '.join(node.tail(1500).split())}")
@@ -73,3 +84,19 @@ def _let_in(
 
 def _over(node: Started, stop: Callable[[], bool]) -> bool:
     return stop() or not node.alive
+
+
+def supernode_program(version: str) -> list[str]:
+    """Return the program of a node: with shorter pauses for a Flower that was tried, else Flower's own command."""
+    return [sys.executable, "-m", "fedveil.federation.flower.node"] if is_tried(version) else ["flower-supernode"]
+
+
+def main() -> None:
+    """Run ``flower-supernode`` with this process's arguments and shorter pauses."""
+    if not shorten_pauses(node_loop()):
+        sys.stderr.write("Flower's loop has changed; this node looks for messages every three seconds\n")
+    run_command("flower-supernode", sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()
