@@ -96,3 +96,15 @@ def test_the_class_of_least_loss_is_predicted() -> None:
 def test_an_own_loss_needs_classes() -> None:
     with pytest.raises(ValueError, match=r"model\.criterion must suit data of 0 classes"):
         TorchLoss(module="file:make", criterion=OWN)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["torch_vae:vae_40000_2_8_40000", "torch_moments:moments_100000_10", "torch_pair:pair_40000_2_8_40000"],
+)
+def test_a_name_cannot_ask_for_a_module_that_fills_the_memory(name: str) -> None:
+    """A bundle from others may name our modules, with sizes of its own."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BadValue, match=r"model\.module must have at most 1e\+08 parameters"):
+        TorchLoss(module=f"fedveil.model.{name}", classes=2, criterion=OWN).size(40000)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes

@@ -17,10 +17,10 @@ def holds_deep(folder: Path) -> bool:
     return drawing.is_file() and f'criterion = "{OWN}"' in text
 
 
-def released_generator(folder: Path, module: str | None = None) -> DeepGenerator:
+def released_generator(folder: Path) -> DeepGenerator:
     """Return the generator of a folder, after its certificate was recomputed."""
     certify(folder, __version__)
     bundle = Bundle.read(folder)
     same = bundle.files["model.npz"] == (folder / "model.npz").read_bytes()
     require(same, "bundle.zip", "hold the model beside it, which was certified", "another one")
-    return DeepGenerator(bundle, Drawing.read((folder / FILE).read_bytes()), module)
+    return DeepGenerator(bundle, Drawing.read((folder / FILE).read_bytes()))

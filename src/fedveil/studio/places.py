@@ -9,12 +9,14 @@ from typing import Any
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
+from fedveil.importing import Allowed, allowing, check_allowed
 
 Stamps = tuple[tuple[int, int], ...]
 TABLES = (".csv", ".tsv", ".csv.gz", ".parquet")  # what may be opened or uploaded as data
 _DEPTH, _MOST = 3, 2000  # how deep, and at how many names, the working folder is looked through
 _PRIVATE = "private"  # the folder in which a run keeps what nobody may see
 _NO_STUDIES = ("plan.toml", "deployment.toml")
+CODE = ("data.feature_map", "generator.module", "model.criterion", "model.module")  # keys that name code
 _HINT = "The studio works in one folder; start it in another with: fedveil studio FOLDER."
 
 
@@ -28,6 +30,7 @@ class Folder:
     def __post_init__(self) -> None:
         require(self.root.is_dir(), "FOLDER", "be a folder", str(self.root))
         object.__setattr__(self, "root", self.root.resolve())
+        Allowed(frozenset(self.modules))  # refuses what names no code
 
     def inside(self, name: object, what: str = "The file") -> Path:
         """Return the path that a browser names; refuse one that leads out of the folder or to what is not shown."""
@@ -129,14 +132,16 @@ def _changed(path: Path) -> float:
 def check_paths(tables: Mapping[str, Any], base: Path, folder: Folder) -> None:
     """Refuse a study that names a file outside the working folder, a database elsewhere, or code that was not allowed.
 
-    Code is what ``model.module`` names: planning runs it, and a page plans while one types.
+    Planning runs code, and a page plans while one types, so the page says at once what the gate would refuse.
     """
-    space = _table(_table(tables, "tune"), "space").get("model.module", ())
-    named_code = [_table(tables, "model").get("module"), *(space if isinstance(space, list) else ())]
-    for module in named_code:
-        hint = "Allow it by name, since planning runs it: fedveil studio --module NAME."
-        free = not isinstance(module, str) or module in folder.modules
-        require(free, "model.module", "be allowed in the studio", str(module)[:100], hint)
+    space = _table(_table(tables, "tune"), "space")
+    with allowing(*folder.modules):
+        for key in CODE:
+            room, _, name = key.partition(".")
+            tried = space.get(key)
+            for code in (_table(tables, room).get(name), *(tried if isinstance(tried, list) else ())):
+                if isinstance(code, str) and ":" in code:
+                    check_allowed(code, key)
     data = _table(tables, "data")
     held = _table(data, "held_out")
     named = {"data.source": data.get("source"), "data.held_out.source": held.get("source")}
