@@ -1,8 +1,11 @@
 """The ready generator: gradients by two ways, the same bits in any company, and codes moved by normal numbers."""
 
+import resource
+
 import numpy as np
 import pytest
 
+from fedveil.errors import BadValue
 from fedveil.model.torch import OWN, TorchLoss, vae_name
 from fedveil.values import Vector
 
@@ -100,7 +103,7 @@ def test_an_own_loss_needs_classes() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["torch_vae:vae_40000_2_8_40000", "torch_moments:moments_100000_10", "torch_pair:pair_40000_2_8_40000"],
+    ["torch_vae:vae_40000_2_8_40000", "torch_moments:moments_20000_10", "torch_pair:pair_40000_2_8_40000"],
 )
 def test_a_name_cannot_ask_for_a_module_that_fills_the_memory(name: str) -> None:
     """A bundle from others may name our modules, with sizes of its own."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedveil.checks import require
+from fedveil.data.address import file_of
 from fedveil.errors import BadValue
 from fedveil.importing import Allowed, allowing, check_allowed
 
@@ -161,7 +162,7 @@ def stamps(base: Path, sources: Iterable[str]) -> Stamps:
     """Return when the files of these sources were changed, and their sizes: so a plan that is out of date is known."""
     found = []
     for source in sources:
-        path = base / source.removeprefix("duckdb:").removeprefix("sqlite:///").partition("?")[0]
+        path = base / (file_of(source) or source)
         for one in [] if not path.exists() else [path, *(sorted(path.iterdir()) if path.is_dir() else [])]:
             state = one.stat()
             found.append((state.st_mtime_ns, state.st_size))
@@ -178,17 +179,15 @@ def sources_in(tables: Mapping[str, Any]) -> list[str]:
 def _check_source(name: str, source: str, base: Path, folder: Folder) -> None:
     if source.startswith("sklearn:"):
         return
-    for mark in ("duckdb:", "sqlite:///"):
-        if source.startswith(mark):
-            source = source.removeprefix(mark).partition("?")[0]
-            break
-    else:
+    inside = file_of(source)
+    if inside is None:
         hint = "Plan and run it on the command line; the studio speaks to no network."
         require("://" not in source, name, "be in the working folder", source.partition("://")[0] + "://...", hint)
-    path = base / source
-    require(folder.holds(path), name, "lie in the working folder", source, _HINT)
+        inside = source
+    path = base / inside
+    require(folder.holds(path), name, "lie in the working folder", inside, _HINT)
     if path.is_dir():
-        out = next((one.name for one in path.iterdir() if not folder.holds(one)), None)
+        out = next((one.name for one in path.rglob("*") if not folder.holds(one)), None)
         require(out is None, name, "hold no link that leads out of the working folder", out)
 
 

@@ -154,7 +154,7 @@ class Runs:
                 name_of(Path(old.request["study"])),
                 out,
                 resume=(out / "plan.toml").exists(),
-                sign=key if own else name_of(Path(key)),
+                sign=key if own else name_of(Path(str(key))),
                 on=None if place is None else name_of(Path(place)),
             )
             return _to("/watch", job=name)
