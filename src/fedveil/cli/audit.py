@@ -16,6 +16,7 @@ from fedveil.certificate.synthesis import holds_generator
 from fedveil.checks import require
 from fedveil.cli.show import Json, Module, out, rounded_up, show
 from fedveil.errors import BadValue, why
+from fedveil.files import read_file
 from fedveil.noise.entropy import Entropy
 from fedveil.run.files import PRIVATE, PUBLIC, private_folder, write_atomically
 
@@ -130,7 +131,7 @@ def _audit_mechanism(path: Path, delta: float, as_json: bool) -> int:
     from fedveil.mechanism_file import parse_mechanism
 
     try:
-        mechanism = parse_mechanism(path.read_text(encoding="utf-8"))
+        mechanism = parse_mechanism(read_file(path).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(
             f"The file to audit must be readable, a run's folder or a mechanism file: {why(error)}."

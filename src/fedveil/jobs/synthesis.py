@@ -14,7 +14,7 @@ from fedveil.certificate.certify import Certificate
 from fedveil.certificate.synthesis import ROWS, SynthesisCertificate, certify_synthesis, holds_generator
 from fedveil.checks import require
 from fedveil.errors import BadValue, why
-from fedveil.files import public_folder
+from fedveil.files import public_folder, read_file
 from fedveil.jobs.deep_released import holds_deep, released_generator
 from fedveil.jobs.deep_synthesis import is_deep, trained_generator
 from fedveil.jobs.local import ReadTables
@@ -197,7 +197,7 @@ def sample(
     else:
         require(holds_generator(folder), "DIR", "be a folder that fedveil synthesise wrote", str(folder))
         certify_synthesis(folder, __version__)
-        generator = Generator.read((folder / FILE).read_bytes())
+        generator = Generator.read(read_file(folder / FILE))
     path = folder / ROWS if out is None else Path(out)
     _write_rows(generator, rows, path, seed, system or System())
     return path

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from fedveil.files import read_file
 from fedveil.guarantee import finite_or_none
 from fedveil.ledger import Ledger
 from fedveil.ledger.composition import charged
@@ -15,7 +16,7 @@ from fedveil.studio.questions import read
 def books(study: str, root: str) -> dict[str, Any]:
     """Return the books of the data that a study names; ``where`` is None if each run keeps books of its own."""
     path = Folder(Path(root)).existing(study, "The study file")
-    found = read(path.read_text(encoding="utf-8-sig"), str(path.parent), root)
+    found = read(read_file(path).decode("utf-8-sig"), str(path.parent), root)
     place = found.books.ledger or default_place(found)
     stated = [{"adversary": who, "epsilon": epsilon, "delta": delta} for who, epsilon, delta in found.books.caps]
     if place is None or not place.exists():

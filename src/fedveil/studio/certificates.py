@@ -8,7 +8,7 @@ from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.certificate.certify import SEES, certify_written
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
-from fedveil.files import PUBLIC, write_atomically
+from fedveil.files import PUBLIC, read_file, write_atomically
 from fedveil.guarantee import finite_or_none
 from fedveil.plan import Plan, write_plan
 from fedveil.promises import ADVERSARIES, promise
@@ -89,5 +89,5 @@ def new_key(name: str, root: str) -> str:
 
 def _plan(study: str, root: str) -> tuple[Path, Plan]:
     path = Folder(Path(root)).existing(study, "The study file")
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_file(path).decode("utf-8-sig")
     return path, planned(read(text, str(path.parent), root))[0].plan

@@ -1,7 +1,6 @@
 """The working folder: every path that a browser names must lie inside it, with all links followed."""
 
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import Any
 from fedveil.checks import require
 from fedveil.data.address import file_of
 from fedveil.errors import BadValue
+from fedveil.files import open_file, read_file
 from fedveil.importing import Allowed, allowing, check_allowed
+from fedveil.tables import read_tables
 
 Stamps = tuple[tuple[int, int], ...]
 TABLES = (".csv", ".tsv", ".csv.gz", ".parquet")  # what may be opened or uploaded as data
@@ -95,7 +96,8 @@ class Folder:
     def sites(self, deployment: str) -> list[str]:
         """Return the sites that a deployment names."""
         try:
-            found = tomllib.loads((self.root / deployment / "deployment.toml").read_text(encoding="utf-8"))
+            text = read_file(self.root / deployment / "deployment.toml").decode("utf-8")
+            found = read_tables(text, "deployment.toml")
         except (OSError, ValueError):
             return []
         sites = _table(found, "deployment").get("sites", [])
@@ -117,7 +119,7 @@ class Folder:
 
 def _beginning(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(100_000).decode("utf-8", "replace")
     except OSError:
         return ""
