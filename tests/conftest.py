@@ -10,11 +10,14 @@ each. What is killed in a test is a process, never the machine, so nothing is te
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from fedveil.importing import allowing
 
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=False)
 settings.load_profile("fixed")  # the same examples every time: a red run is a change, not bad luck
@@ -80,3 +83,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_code(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Allow a file of tests to name its own functions; whatever else it names is refused, as for a user."""
+    file = request.module
+    with allowing(*(f"{file.__name__}:{name}" for name, value in vars(file).items() if callable(value))):
+        yield

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedveil.certificate.certify import Certificate
     from fedveil.data.arrays import records_from_arrays
     from fedveil.guarantee import Adversary, Answer, Bound, Neighbours, Status, Unit
-    from fedveil.importing import give
+    from fedveil.importing import allowing, give
     from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
     from fedveil.jobs.local import Result, plan_study, run_study, tune_study
     from fedveil.jobs.synthesis import sample, synthesise
@@ -48,7 +48,7 @@ _ROOMS = {
     "fedveil.data.arrays": ("records_from_arrays",),
     "fedveil.jobs.estimators": ("Budget", "PrivateHuberRegressor", "PrivateLogisticRegression"),
     "fedveil.guarantee": ("Adversary", "Answer", "Bound", "Neighbours", "Status", "Unit"),
-    "fedveil.importing": ("give",),
+    "fedveil.importing": ("allowing", "give"),
     "fedveil.model.torch_features": ("FrozenFeatures",),
     "fedveil.jobs.local": ("Result", "plan_study", "run_study", "tune_study"),
     "fedveil.jobs.synthesis": ("sample", "synthesise"),
@@ -94,6 +94,7 @@ __all__ = [
     "Status",
     "Unit",
     "account_for",
+    "allowing",
     "calibrate",
     "give",
     "load_model",

@@ -6,12 +6,14 @@ and written by its owner (644, in folders of 755). The modes are set explicitly,
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Literal
+from typing import IO, Final, Literal
 
-from fedveil.errors import FedveilError
+from fedveil.errors import BadValue, FedveilError
+from fedveil.limits import FILE
 
 PRIVATE: Literal[0o600] = 0o600
 PUBLIC: Literal[0o644] = 0o644
@@ -89,6 +91,30 @@ def why_not(path: Path, size: int, error: OSError) -> str:
     if error.errno in _FULL:
         return f"There is no room for {path} ({size} bytes), and nothing was changed; free some space and run again."
     return f"{path} cannot be written ({error.strerror or error}), and nothing was changed."
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open an ordinary file to be read; refuse a pipe, a device or a socket, which may block or never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a pipe, a device or a socket, not a file", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_file(path: Path, most: int = FILE) -> bytes:
+    """Return the bytes of an ordinary file; refuse one that is too large to be what it should be."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise BadValue(f"{path.name} must have at most {most} bytes, got {size}.")
+        return file.read(size)
 
 
 def sync_folder(folder: Path) -> None:

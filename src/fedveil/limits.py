@@ -13,7 +13,12 @@ LINE: Final = 2**26  # characters of one line of a text file
 TEXT: Final = 1000  # characters of a label, a category or a client's name
 UNPACKED: Final = 2**28  # bytes that any file may unpack to, however small it is
 RATIO: Final = 200  # or this many times its own size, if that is more
+INFLATED: Final = 2**24  # bytes that any gzip file may unpack to: a megabyte of short lines is a second of work
+INFLATION: Final = 50  # or this many times its own size, if that is more
 TABLES: Final = 2**26  # characters of a TOML file
+KEYS: Final = 100_000  # keys and tables of a TOML file
+NESTED: Final = 32  # parts of a dotted key, and brackets within brackets, of a TOML file
+FILE: Final = 2**31  # bytes of a file that is read whole: a model, a certificate, a study
 ROUNDS: Final = 2_000_000  # rounds of all passes of a hidden run
 PASSES: Final = 10_000  # passes of a hidden run
 PARAMETERS: Final = 10**8  # numbers of a model
@@ -41,6 +46,13 @@ def check_unpacked(file: str, packed: int, unpacked: int) -> None:
     most = most_unpacked(packed)
     hint = "Store it without compression if it is meant to be so large."
     require(unpacked <= most, file, f"unpack to at most {most} bytes ({RATIO} times its size)", unpacked, hint)
+
+
+def check_inflated(file: str, packed: int, unpacked: int) -> None:
+    """Refuse a small gzip file that unpacks to a very large one; ``unpacked``: what came out of it."""
+    most = max(INFLATED, INFLATION * packed)
+    hint = "Unpack it first (gunzip) if it is meant to be so large."
+    require(unpacked <= most, file, f"unpack to at most {most} bytes ({INFLATION} times its size)", unpacked, hint)
 
 
 def most_unpacked(packed: int) -> int:

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedveil.checks import require
 from fedveil.errors import BadValue, CannotCertify
+from fedveil.files import read_file
 from fedveil.signing_keys import Signer, SigningKey
 
 FILE: Final = "certificate.sig"
@@ -61,7 +62,7 @@ class Signature:
 def signature_in(folder: Path) -> Signature | None:
     """Return the signature in a run's folder, not yet checked; None if there is none."""
     try:
-        return Signature.read((folder / FILE).read_bytes())
+        return Signature.read(read_file(folder / FILE))
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
+from fedveil.files import open_file
 
 _PRIVATE: Final = b"-----BEGIN PRIVATE KEY-----"
 _PUBLIC: Final = b"-----BEGIN PUBLIC KEY-----"
@@ -149,10 +150,8 @@ def read_signer(path: Path) -> Signer:
 def _read(path: Path, what: str) -> tuple[bytes, int]:
     """Return the content and the mode of a key's file, both read from the same open file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise BadValue(f"{what} must be a file, got {str(path)!r}.")
             return file.read(_MOST), stat.S_IMODE(found.st_mode)
     except OSError as error:
         raise BadValue(f"{what} must be a readable file: {path} ({error.strerror}).") from error

@@ -15,6 +15,7 @@ from fedveil.design import Planned, make_plan, read_request
 from fedveil.errors import BadValue, why
 from fedveil.evaluate.budget import settled_evaluation
 from fedveil.evaluate.request import EvaluationRequest
+from fedveil.files import read_file
 from fedveil.guarantee import Adversary
 from fedveil.model.personal_request import PersonalRequest
 from fedveil.model.spec import ModelPlan
@@ -225,7 +226,7 @@ def read_study_without_data(path: Path) -> Study:
 def tables_of(path: Path) -> dict[str, Any]:
     """Return the tables of a study file."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(f"The study file {str(path)!r} must be a readable text file: {why(error)}.") from error
     return read_tables(text, "The study file")

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -9,19 +10,44 @@ from typing import Any
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.limits import TABLES
+from fedveil.limits import KEYS, NESTED, TABLES
+
+# Texts and comments, which may hold any sign. Quantifiers do not give back what they took: the time is linear.
+_ASIDE = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:\\.|[^"\\\n])*+"|' + r"'[^'\n]*+'|\#[^\n]*+", re.DOTALL
+)
+_DOTTED = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{NESTED},}}")
+_BRACKETS = re.compile(r"[\[\]{}]")
 
 
 def read_tables(text: str, what: str) -> dict[str, Any]:
     """Return the tables of a TOML text; ``what`` names the file in an error message."""
     require(isinstance(text, str), what, "be given as text", type(text).__name__)
     require(len(text) <= TABLES, what, f"have at most {TABLES} characters", len(text))
+    _check_shape(text, what)
     try:
         return tomllib.loads(text)
     except ValueError as error:  # not TOML, or a number with thousands of digits
         raise BadValue(f"{what} must be TOML: {error}.") from error
     except RecursionError as error:
         raise BadValue(f"{what} must be TOML of modest depth: its brackets are nested too deep.") from error
+
+
+def _check_shape(text: str, what: str) -> None:
+    """Refuse keys of too many parts, too many keys, or brackets too deep, before the text is parsed.
+
+    The parser keeps every beginning of a dotted key: 100 kB of ``a.a.a`` take gigabytes there.
+    """
+    bare = _ASIDE.sub("k", text)  # a text may be a part of a key; a comment is nothing
+    hint = "Write nested tables, as [data.held_out]."
+    require(_DOTTED.search(bare) is None, what, f"have keys of at most {NESTED} parts", "a longer one", hint)
+    keys = bare.count("=") + bare.count("\n[") + bare.startswith("[")
+    require(keys <= KEYS, what, f"have at most {KEYS} keys", keys)
+    depth = deepest = 0
+    for mark in _BRACKETS.findall(bare):
+        depth += 1 if mark in "[{" else -1
+        deepest = max(deepest, depth)
+    require(deepest <= NESTED, what, f"be TOML of modest depth, at most {NESTED} brackets", deepest)
 
 
 def table(value: Any, name: str) -> Mapping[str, Any]:

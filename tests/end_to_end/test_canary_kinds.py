@@ -102,7 +102,7 @@ def test_a_torch_model_that_was_audited_is_used_like_any_other(tmp_path: Path) -
     }
     result = run_study(wanted, tmp_path / "run", data=(records(1), records(1)))
     rows = records(1).features[:7]
-    loaded = load_model(tmp_path / "run", module=f"{__name__}:network")
+    loaded = load_model(tmp_path / "run")
     with np.load(tmp_path / "run" / "model.npz") as file:
         scores = result.certificate.plan.model.loss.scores(file["parameters"], rows)
     assert np.array_equal(loaded.predict(rows), scores.argmax(axis=1))

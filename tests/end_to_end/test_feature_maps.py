@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil import BadValue, give, load_model, plan_study, records_from_arrays, run_study
+from fedveil import BadValue, allowing, give, load_model, plan_study, records_from_arrays, run_study
 from fedveil.bundle.export import exported
 from fedveil.data.feature_map import mapped_rows
 from fedveil.federation.site.data import read_site_data
@@ -79,7 +79,8 @@ def result(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         out = tmp_path_factory.mktemp("mapped") / "results"
-        return run_study(_tables(folder, feature_map="my_maps_of_tests:products"), out)
+        with allowing("my_maps_of_tests:products"):
+            return run_study(_tables(folder, feature_map="my_maps_of_tests:products"), out)
 
 
 def test_a_linear_model_learns_on_the_map_and_keeps_its_convexity(result: Result) -> None:
@@ -108,9 +109,10 @@ def test_a_plan_without_a_map_keeps_its_text(result: Result) -> None:
 def test_the_bundle_predicts_where_the_map_is_allowed(result: Result) -> None:
     rows = np.array([[0.5, 0.5], [0.5, -0.5], [-0.7, -0.6]])
     assert result.model.predict(rows).tolist() == [1, 0, 1]
-    with pytest.raises(BadValue, match="allow it with load_model"):
+    with pytest.raises(BadValue, match="allow it with --module my_maps_of_tests:products"):
         load_model(result.folder).predict(rows)
-    allowed = load_model(result.folder / "bundle.zip", feature_map="my_maps_of_tests:products")
+    with allowing("my_maps_of_tests:products"):
+        allowed = load_model(result.folder / "bundle.zip")
     assert allowed.predict(rows).tolist() == [1, 0, 1]
     for to in ("json", "sklearn"):
         with pytest.raises(BadValue, match="has a feature map"):
@@ -144,7 +146,7 @@ def test_a_record_gets_the_same_bits_in_any_company() -> None:
     ],
 )
 def test_bad_maps_are_refused_before_anything_is_charged(folder: Path, name: str, told: str) -> None:
-    with pytest.raises(BadValue) as refused:
+    with allowing(f"my_maps_of_tests:{name}"), pytest.raises(BadValue) as refused:
         plan_study(_tables(folder, feature_map=f"my_maps_of_tests:{name}"))
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -15,9 +15,12 @@ pytest.importorskip("psycopg", reason="the extra fedveil[sql] is not installed")
 pytest.importorskip("duckdb", reason="the extra fedveil[sql] is not installed")
 
 import postgres
+import pyarrow as pa
+import pyarrow.parquet as pq
 from wards import Command
 
 import fedveil
+from fedveil.data import read_sql
 from fedveil.data.load import load
 from fedveil.data.spec import Source, Split
 from fedveil.errors import FedveilError
@@ -138,8 +141,121 @@ class TestSqlite:
             assert books.execute("SELECT count(*) FROM visits").fetchone() == (ROWS,)
         books.close()
 
+    @pytest.mark.parametrize("name", ["a#b.db", "%41.db", "%2fx.db", "q?mode=rwc.db", "a b&c.db", "ä;ö.db", "50%.db"])
+    def test_a_path_is_the_name_of_exactly_that_file(self, tmp_path: Path, sqlite: Path, name: str) -> None:
+        sqlite.rename(tmp_path / name)
+        for decoy in ("A.db", "a", "x.db", "q"):  # what the name would mean in an address
+            (tmp_path / decoy).write_bytes(b"no database")
+        before = sorted(one.name for one in tmp_path.iterdir())
+        assert len(features(f"sqlite:///{name}", tmp_path, query=QUERY)) == ROWS
+        assert sorted(one.name for one in tmp_path.iterdir()) == before
+
+    @pytest.mark.parametrize(
+        "source", ["sqlite://clinic.db", "sqlite+pysqlite:///clinic.db", "sqlite://host/clinic.db"]
+    )
+    def test_there_is_one_way_to_write_its_address(self, tmp_path: Path, sqlite: Path, source: str) -> None:
+        with pytest.raises(FedveilError, match="after three slashes"):
+            features(source, tmp_path, query=QUERY)
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "WITH x AS (SELECT 1) UPDATE visits SET age = 0",
+            "WITH x AS (SELECT 1) DELETE FROM visits",
+            "SELECT load_extension('evil')",
+            "SELECT writefile('evil', 'x')",
+            "SELECT * FROM pragma_database_list",
+            "SELECT zeroblob(100000000) AS age, 'A' AS ward, 'no' AS ill",
+        ],
+    )
+    def test_a_query_reads_the_tables_and_does_nothing_else(self, tmp_path: Path, sqlite: Path, query: str) -> None:
+        before = sqlite.read_bytes()
+        with pytest.raises(FedveilError) as refused:
+            features("sqlite:///clinic.db", tmp_path, query=query)
+        assert "\n" not in str(refused.value)
+        assert sqlite.read_bytes() == before
+        assert [one.name for one in tmp_path.iterdir()] == ["clinic.db"]
+
+    def test_no_other_database_is_attached(self, tmp_path: Path, sqlite: Path) -> None:
+        for query in ("ATTACH 'other.db' AS x", "WITH x AS (SELECT 1) ATTACH 'other.db' AS x"):
+            with pytest.raises(FedveilError):
+                features("sqlite:///clinic.db", tmp_path, query=query)
+        assert not (tmp_path / "other.db").exists()
+
+    def test_a_query_without_end_is_ended(self, tmp_path: Path, sqlite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(read_sql, "_STEPS", 3)
+        endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT max(x) AS age FROM c"
+        with pytest.raises(FedveilError, match="interrupted"):
+            features("sqlite:///clinic.db", tmp_path, query=endless)
+
+    def test_a_column_of_numbers_and_texts_is_one_of_texts(self, tmp_path: Path) -> None:
+        """SQLite's columns hold anything; the parts that are fetched together must not decide what a cell is."""
+        path = tmp_path / "mixed.db"
+        with sqlite3.connect(path) as books:
+            books.execute("CREATE TABLE visits (age REAL, ward, ill TEXT)")
+            wards = [3, *["A"] * 3, *[None] * 2000, 3.0, "B"]
+            books.executemany("INSERT INTO visits VALUES (?, ?, 'no')", [(1.0, ward) for ward in wards])
+        books.close()
+        source = Source.parse({"source": "sqlite:///mixed.db", "query": "SELECT * FROM visits", **STATED})
+        found = read_sql.read_sql(source, tmp_path).texts["ward"]
+        assert found[[0, 1, 4, 2004, 2005]].tolist() == ["3", "A", "", "3", "B"]
+
 
 class TestParquetFolders:
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "SELECT content AS age, 'A' AS ward, 'no' AS ill FROM read_text('{outside}')",
+            "SELECT * FROM '{outside}'",
+            "SELECT column0 AS age, 'A' AS ward, 'no' AS ill FROM read_csv('{outside}', header = false)",
+            "SELECT * FROM read_csv('http://127.0.0.1:9/x.csv')",
+            "SELECT * FROM read_parquet('s3://bucket/x.parquet')",
+            "SELECT file AS ward FROM glob('{folder}/*')",
+            "SELECT * FROM source",
+            "WITH x AS (SELECT 1) INSERT INTO data SELECT * FROM data",
+            "WITH x AS (SELECT * FROM read_blob('{outside}')) SELECT * FROM x",
+            "SELECT * FROM sqlite_scan('{outside}', 'visits')",
+            "COPY data TO '{folder}/copied.csv'",
+            "ATTACH '{folder}/made.db'",
+            "INSTALL httpfs",
+            "SELECT 1 AS age; SELECT 2 AS age",
+            "SET memory_limit = '900GB'",
+            "SELECT repeat('x', 4000000000) AS ward FROM data",
+        ],
+    )
+    def test_a_query_sees_its_folder_and_nothing_else(self, tmp_path: Path, query: str) -> None:
+        outside = tmp_path / "outside.csv"
+        outside.write_text("the secret of another file\n", encoding="utf-8")
+        (tmp_path / "lake").mkdir()
+        pq.write_table(
+            pa.table({"age": [1.0, 2.0], "ward": ["A", "B"], "ill": ["no", "yes"]}), tmp_path / "lake/p.parquet"
+        )
+        before = sorted(one.name for one in tmp_path.rglob("*"))
+        with pytest.raises(FedveilError) as refused:
+            features("duckdb:lake", tmp_path, query=query.format(outside=outside, folder=tmp_path))
+        assert "the secret of another" not in str(refused.value)
+        assert "\n" not in str(refused.value)
+        assert sorted(one.name for one in tmp_path.rglob("*")) == before
+
+    def test_a_link_out_of_the_folder_is_not_followed(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"age": [1.0], "ward": ["A"], "ill": ["no"]}), tmp_path / "elsewhere.parquet")
+        (tmp_path / "lake" / "deep").mkdir(parents=True)
+        (tmp_path / "lake" / "deep" / "p.parquet").symlink_to(tmp_path / "elsewhere.parquet")
+        with pytest.raises(FedveilError, match="hold no link that leads out of its folder"):
+            features("duckdb:lake", tmp_path)
+
+    def test_lists_and_structures_are_left_out(self, tmp_path: Path) -> None:
+        table = {
+            "age": [1.0, 2.0],
+            "ward": ["A", "B"],
+            "ill": ["no", "yes"],
+            "more": [[1], [2, 3]],
+            "by": [{"x": 1}] * 2,
+        }
+        pq.write_table(pa.table(table), tmp_path / "v.parquet")
+        for source in ("duckdb:v.parquet", "v.parquet"):
+            assert features(source, tmp_path).shape == (2, 5)
+
     def test_a_folder_of_folders_is_one_table(self, tmp_path: Path) -> None:
         import duckdb
 
@@ -220,6 +336,11 @@ class TestPostgres:
         deleted = "WITH x AS (DELETE FROM visits RETURNING *) SELECT age, ward, ill FROM x"
         with pytest.raises(FedveilError, match=r"must answer data\.query, and it does not"):
             features(server.address(), tmp_path, query=deleted)
+        loosened = "SELECT set_config('transaction_read_only', 'off', false) AS age, 'A' AS ward, 'no' AS ill"
+        with pytest.raises(FedveilError):
+            features(server.address(), tmp_path, query=loosened)
+        with pytest.raises(FedveilError, match="set no options of the server"):
+            features(server.address() + "?options=-cdefault_transaction_read_only%3Doff", tmp_path, query=QUERY)
         counted = "SELECT nextval('numbers') AS age, 'A' AS ward, 'no' AS ill"
         with pytest.raises(FedveilError, match="read-only transaction"):
             features(server.address(), tmp_path, query=counted)

@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "data.npz", X=rows, y=(rows[:, 0] * rows[:, 1] > 0).astype(np.int64))
     (folder / "my_model.py").write_text(MODULE, encoding="utf-8")
     (folder / "study.toml").write_text(STUDY, encoding="utf-8")
-    done = fedveil(folder, "run", "study.toml", "--out", "results")
+    done = fedveil(folder, "run", "study.toml", "--out", "results", "--module", "my_model:make")
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -118,6 +118,6 @@ def test_certifying_neither_needs_nor_runs_the_module(folder: Path) -> None:
     (folder / "my_model.py").rename(folder / "gone.py")
     done = fedveil(folder, "certify", "results")
     assert done.returncode == 0, done.stderr
-    refused = fedveil(folder, "plan", "study.toml")
+    refused = fedveil(folder, "plan", "study.toml", "--module", "my_model:make")
     assert refused.returncode == 2
     assert refused.stderr.startswith("fedveil: model.module must be")

@@ -36,7 +36,7 @@ def torch_loss() -> Loss:
     pytest.importorskip("torch")
     from fedveil.model.torch import TorchLoss
 
-    return TorchLoss(module="unit.test_blank_rows:network", classes=2)
+    return TorchLoss(module=f"{__name__}:network", classes=2)
 
 
 def network() -> object:

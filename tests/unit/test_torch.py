@@ -12,7 +12,7 @@ import pytest
 
 from fedveil.data.records import Records
 from fedveil.errors import BadValue
-from fedveil.importing import give
+from fedveil.importing import allowing, give
 from fedveil.model.torch import TorchLoss
 from fedveil.model.torch_library import right_threads
 from fedveil.noise.entropy import Entropy
@@ -140,7 +140,6 @@ def loss_of(name: str, classes: int = 2, **more: Any) -> TorchLoss:
         ("branching", "treat each record by itself"),
         ("branching_alike", "work record by record"),
         ("no_module", "be a function that returns a torch.nn.Module"),
-        ("nobody", "name a function in"),
         (
             "failing",
             "be made without arguments, or from features and classes alone, and that failed: Zero",
@@ -183,8 +182,10 @@ def test_a_function_may_ask_for_the_width_of_a_row_and_the_number_of_classes() -
 def test_a_module_that_cannot_be_found() -> None:
     with pytest.raises(BadValue, match=r"Write models.net:make, as in an import\."):
         TorchLoss(module="models/net.py:make", classes=2).size(3)
-    with pytest.raises(BadValue, match="No module named 'not_here'"):
+    with allowing("not_here:make"), pytest.raises(BadValue, match="No module named 'not_here'"):
         TorchLoss(module="not_here:make", classes=2).size(3)
+    with allowing(f"{__name__}:nobody"), pytest.raises(BadValue, match="must name a function in"):
+        loss_of("nobody").size(3)
 
 
 def test_the_start_is_the_same_every_time_and_torch_keeps_its_own_seed() -> None:

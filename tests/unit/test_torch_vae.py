@@ -1,8 +1,11 @@
 """The ready generator: gradients by two ways, the same bits in any company, and codes moved by normal numbers."""
 
+import resource
+
 import numpy as np
 import pytest
 
+from fedveil.errors import BadValue
 from fedveil.model.torch import OWN, TorchLoss, vae_name
 from fedveil.values import Vector
 
@@ -96,3 +99,15 @@ def test_the_class_of_least_loss_is_predicted() -> None:
 def test_an_own_loss_needs_classes() -> None:
     with pytest.raises(ValueError, match=r"model\.criterion must suit data of 0 classes"):
         TorchLoss(module="file:make", criterion=OWN)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["torch_vae:vae_40000_2_8_40000", "torch_moments:moments_20000_10", "torch_pair:pair_40000_2_8_40000"],
+)
+def test_a_name_cannot_ask_for_a_module_that_fills_the_memory(name: str) -> None:
+    """A bundle from others may name our modules, with sizes of its own."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BadValue, match=r"model\.module must have at most 1e\+08 parameters"):
+        TorchLoss(module=f"fedveil.model.{name}", classes=2, criterion=OWN).size(40000)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes

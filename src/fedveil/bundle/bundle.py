@@ -21,7 +21,9 @@ from fedveil.bundle.personal import Personal
 from fedveil.checks import require
 from fedveil.data.opening import damage_told
 from fedveil.data.preparation import Preparation
+from fedveil.data.read_npz import model_arrays
 from fedveil.errors import BadValue
+from fedveil.files import read_file
 from fedveil.limits import check_unpacked
 from fedveil.plan import Plan, read_plan
 from fedveil.signature import FILE as SIGNATURE
@@ -129,8 +131,10 @@ def _members(path: Path) -> dict[str, bytes]:
     if not path.exists():
         raise BadValue(f"{path} must be a run's folder or its {FILE}, and there is nothing of that name.")
     known = {*_RECORDS, SIGNATURE, _PREPARATION, PERSONAL}
-    with damage_told(path.name, f"a {FILE} that a run left"), zipfile.ZipFile(path) as archive:
-        stray = sorted(set(archive.namelist()) - known)
+    with damage_told(path.name, f"a {FILE} that a run left"), zipfile.ZipFile(io.BytesIO(read_file(path))) as archive:
+        names = archive.namelist()
+        require(len(names) == len(set(names)), path.name, "hold every file once", sorted(names)[:8])
+        stray = sorted(set(names) - known)
         require(not stray, path.name, f"hold only {', '.join(sorted(known))}", stray[:5])
         check_unpacked(path.name, path.stat().st_size, sum(member.file_size for member in archive.infolist()))
         return {name: archive.read(name) for name in archive.namelist()}
@@ -138,7 +142,7 @@ def _members(path: Path) -> dict[str, bytes]:
 
 def _record(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise BadValue(f"The run's record {path} must be readable: {error.strerror}.") from error
 
@@ -172,7 +176,7 @@ def _check_preparation(plan: Plan, preparation: Preparation) -> None:
 
 def _parameters(plan: Plan, data: bytes) -> tuple[Vector, Vector | None]:
     """Flat, as the loss takes them; without those of canaries' columns, which are zero in every other record."""
-    with damage_told("model.npz", "an archive of plain arrays"), np.load(io.BytesIO(data), allow_pickle=False) as found:
+    with model_arrays(data) as found:
         values = np.asarray(found["parameters"], dtype=np.float64).reshape(-1)
         start = np.asarray(found["start"], dtype=np.float64).reshape(-1) if "start" in found.files else None
     require(values.size == plan.dimension, "model.npz", f"hold {plan.dimension} parameters", values.size)

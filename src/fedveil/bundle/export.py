@@ -8,11 +8,8 @@ from fedveil.errors import BadValue
 FORMATS: Final = {"sklearn": ".joblib", "onnx": ".onnx", "json": ".json"}
 
 
-def exported(bundle: Bundle, to: str, module: str | None = None) -> bytes:
-    """Return the model in this format; what the format needs is loaded here, and only here.
-
-    ``module``: of a torch model, the function that makes it, which is run.
-    """
+def exported(bundle: Bundle, to: str) -> bytes:
+    """Return the model in this format; what the format needs is loaded here, and only here."""
     match to:
         case "sklearn":
             from fedveil.bundle.to_sklearn import to_sklearn
@@ -21,7 +18,7 @@ def exported(bundle: Bundle, to: str, module: str | None = None) -> bytes:
         case "onnx":
             from fedveil.bundle.to_onnx import to_onnx
 
-            return to_onnx(bundle, module)
+            return to_onnx(bundle)
         case "json":
             from fedveil.bundle.to_json import to_json
 

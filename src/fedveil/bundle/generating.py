@@ -8,7 +8,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedveil.checks import require
 from fedveil.data.column import Column
 from fedveil.data.preparation import Preparation
 from fedveil.errors import BadValue
+from fedveil.importing import Allowed, allowed_now
 from fedveil.model.torch import OWN, TorchLoss
 from fedveil.strict_json import read_object
 from fedveil.values import Indices, Matrix, number, whole
@@ -73,11 +74,11 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeepGenerator:
-    """A released generator with how its rows are drawn; ``module``: its code, where that may be run."""
+    """A released generator with how its rows are drawn; ``allowed``: the code that may be run for it."""
 
     bundle: Bundle
     drawing: Drawing
-    module: str | None = None
+    allowed: Allowed = field(default_factory=allowed_now)
 
     @property
     def name(self) -> str:
@@ -99,11 +100,12 @@ class DeepGenerator:
 
     def sampler(self) -> Callable[[Indices, int], Matrix]:
         """Return what draws a row for each of the given classes, from a seed."""
-        model = ReleasedModel(self.bundle, self.module)
+        model = ReleasedModel(self.bundle, self.allowed)
         loss, width = model.loss, self.bundle.plan.data.features
         if not isinstance(loss, TorchLoss) or loss.criterion != OWN:
             raise BadValue(f"The model must be a generator, got {loss.kind!r}.")
-        return loss.sampler(model.parameters_now(width), width)
+        with self.allowed.granted():
+            return loss.sampler(model.parameters_now(width), width)
 
     def prepared(self, rows: int, random: np.random.Generator) -> Iterator[tuple[Matrix, Indices]]:
         """Yield rows as the module was trained on, with their classes, a block at a time, in random order."""

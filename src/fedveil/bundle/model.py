@@ -7,7 +7,7 @@ array(['yes', 'no'], dtype='<U3')
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -22,10 +22,11 @@ from fedveil.checks import require
 from fedveil.data.column import Cells, Mask, Place
 from fedveil.data.preparation import Absent, Preparation
 from fedveil.errors import BadValue
+from fedveil.importing import Allowed, allowed_now, check_allowed
 from fedveil.model.loss import Loss
 from fedveil.model.probabilities import likeliest, probabilities
 from fedveil.model.survival import risks, survivals
-from fedveil.model.torch import BUILT_IN, TorchLoss
+from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan
 from fedveil.values import Indices, Matrix, Vector
 
@@ -41,13 +42,12 @@ class ReleasedModel:
     or a two-dimensional array whose columns are those of ``feature_names_in_``, in that order. Scales, categories and
     fills are applied as in training. A record with a missing value that nothing stands for is refused.
 
-    ``module``: what may be imported and run for a torch model, which names it: a file from others must not choose.
-    ``feature_map``: likewise, of a model whose records go through a map first.
+    ``allowed``: the code that may be imported and run for it, as it was when the model was loaded: a torch model names
+    its module and its criterion, others a map that records go through, and a file from others must not choose.
     """
 
     bundle: Bundle
-    module: str | None = None
-    feature_map: str | None = None
+    allowed: Allowed = field(default_factory=allowed_now)
 
     @property
     def plan(self) -> Plan:
@@ -158,14 +158,8 @@ class ReleasedModel:
                 "The model must say how records become rows, and it does not, since they came to it prepared: "
                 "call predict in Python with an array of prepared rows."
             )
-        wanted = self.preparation.feature_map
-        if wanted is not None and wanted != self.feature_map:
-            raise BadValue(
-                f"The records of this model go through the feature map {wanted!r}, and predicting runs the code of "
-                f"that name: if it is yours, allow it with load_model(..., feature_map={wanted!r}) or "
-                f"--feature-map {wanted}."
-            )
-        return self.preparation.rows(cells, place, names)
+        with self.allowed.granted():
+            return self.preparation.rows(cells, place, names)
 
     def _scored(self, X: Any) -> Matrix:
         known = self.preparation
@@ -181,25 +175,27 @@ class ReleasedModel:
 
     def _raw(self, rows: Matrix) -> Matrix:
         """The scores of prepared rows; a torch module may begin elsewhere now than it did in training."""
-        return self.loss.scores(self.parameters_now(rows.shape[1]), rows)
+        with self.allowed.granted():
+            return self.loss.scores(self.parameters_now(rows.shape[1]), rows)
 
     def parameters_now(self, width: int) -> Vector:
         """Return the parameters as the loss takes them here, for rows of so many features."""
         loss, parameters = self.loss, self.bundle.parameters
         if isinstance(loss, TorchLoss) and self.bundle.start is not None:
-            parameters = parameters + (self.bundle.start - loss.start(width))
+            with self.allowed.granted():
+                parameters = parameters + (self.bundle.start - loss.start(width))
         return parameters
 
     @property
     def loss(self) -> Loss:
-        """The loss that it was trained with; of a torch model, only where its module is allowed."""
-        named = self.plan.model.module
-        if named is not None and named != self.module and not named.startswith(BUILT_IN):
-            raise BadValue(
-                f"The model is the torch module {named!r}, and predicting runs the code of that name: if it is yours, "
-                f"allow it with load_model(..., module={named!r}) or --module {named}."
-            )
-        return self.plan.model.loss
+        """The loss that it was trained with; of a torch model, only where its code is allowed."""
+        loss = self.plan.model.loss
+        if isinstance(loss, TorchLoss):
+            with self.allowed.granted():
+                check_allowed(loss.module, "model.module")
+                if ":" in loss.criterion:
+                    check_allowed(loss.criterion, "model.criterion")
+        return loss
 
     def __repr__(self) -> str:
         return summary(self.bundle)
@@ -208,13 +204,13 @@ class ReleasedModel:
         return card(self.bundle)
 
 
-def load_model(path: str | Path, *, module: str | None = None, feature_map: str | None = None) -> ReleasedModel:
+def load_model(path: str | Path) -> ReleasedModel:
     """Return the model that a run released: from the run's folder, or from its ``bundle.zip`` alone.
 
-    ``module``: of a torch model, the function that makes it; predicting imports and calls it, so it has to be allowed.
-    ``feature_map``: likewise the function that records go through first.
+    A model that names code (a torch module, a criterion, a feature map) runs it only if it was loaded inside
+    :func:`fedveil.allowing`.
     """
-    return ReleasedModel(Bundle.read(Path(path)), module, feature_map)
+    return ReleasedModel(Bundle.read(Path(path)))
 
 
 def _prepared(X: Any, width: int) -> Matrix:

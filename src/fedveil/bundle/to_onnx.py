@@ -24,8 +24,8 @@ ML_OPSET: Final = 3
 IR: Final = 8  # read by every runtime of the last years
 
 
-def to_onnx(bundle: Bundle, module: str | None = None) -> bytes:
-    """Return the file; of a torch model where its ``module`` is allowed by name, and is a plain stack of layers.
+def to_onnx(bundle: Bundle) -> bytes:
+    """Return the file; of a torch model where its code is allowed by name, and its module is a plain stack of layers.
 
     Outputs ``label`` and ``probabilities`` (or ``scores``) for classes, ``prediction`` for a number; for survival the
     risk as ``prediction``, and as ``survival`` the chance to be without the event after each interval.
@@ -34,7 +34,7 @@ def to_onnx(bundle: Bundle, module: str | None = None) -> bytes:
         onnx = importlib.import_module("onnx")
     except ImportError as error:
         raise BadValue("An ONNX file needs the package onnx: install the extra fedveil[onnx].") from error
-    deep = ReleasedModel(bundle, module) if bundle.plan.model.kind == "torch" else None
+    deep = ReleasedModel(bundle) if bundle.plan.model.kind == "torch" else None
     found = linear_of(bundle, "onnx") if deep is None else outline_of(deep)
     graph = _Graph(onnx)
     parts = [_column(graph, column, found.preparation.missing) for column in found.preparation.columns]

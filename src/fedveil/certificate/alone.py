@@ -13,6 +13,7 @@ from typing import Any
 from fedveil.certificate.assumptions import Assumption
 from fedveil.certificate.certify import Guarantee, check_charge, guarantee_row, read_bytes
 from fedveil.checks import require
+from fedveil.files import read_file
 from fedveil.guarantee import Adversary
 from fedveil.ledger import Entry, read_export
 from fedveil.prepare.alone import AlonePlan
@@ -83,7 +84,7 @@ def sees(what: str) -> Sees:
 def holds(folder: Path, kind: type[AlonePlan]) -> bool:
     """Return whether a folder holds the records of such a job, and not of a run."""
     path = folder / "plan.toml"
-    return path.is_file() and kind.describes(path.read_text(encoding="utf-8", errors="replace"))
+    return path.is_file() and kind.describes(read_file(path).decode("utf-8", "replace"))
 
 
 def certified(

@@ -11,13 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
-import numpy as np
-
 from fedveil.account.grid import on_grid
 from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.checks import require
+from fedveil.data.read_npz import model_arrays
 from fedveil.errors import BadValue, why
 from fedveil.evaluate.plan import EvaluationPlan
+from fedveil.files import read_file
 from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.ledger import Cost, Entry, read_export
 from fedveil.ledger.budget import total
@@ -284,7 +284,7 @@ def _learned_digest(folder: Path) -> str:
     """The digest of the learned preparation, which must be the one that the released model names."""
     found = _digest(folder / PREPARATION)
     try:
-        with np.load(folder / "model.npz", allow_pickle=False) as model:
+        with model_arrays(read_file(folder / "model.npz")) as model:
             named = str(model["preparation"])
     except (OSError, ValueError, KeyError) as error:
         raise BadValue(f"model.npz must name the preparation that it was trained with: {why(error)}.") from error
@@ -383,7 +383,7 @@ def guarantee_row(target: Target, guarantee: Guarantee, sees: str, *, voided: bo
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(f"The run's record {path.name} must be readable: {why(error)}.") from error
 
@@ -395,6 +395,6 @@ def _digest(path: Path) -> str:
 def read_bytes(path: Path) -> bytes:
     """Return the content of one of a run's records."""
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise BadValue(f"The run's record {path.name} must be readable: {why(error)}.") from error

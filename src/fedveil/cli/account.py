@@ -14,6 +14,7 @@ from fedveil.account.places import PlaceCurve, place_curve
 from fedveil.checks import require
 from fedveil.cli.show import Json, digits, out, plain_table, rounded_up, show
 from fedveil.errors import BadValue, why
+from fedveil.files import read_file
 from fedveil.guarantee import Answer, finite_or_none
 from fedveil.mechanism import ApproximateDP, LastIterate, Mechanism, flatten
 from fedveil.mechanism_file import parse_mechanism
@@ -166,7 +167,7 @@ def _converted(
 
 def _read(path: Path, default_noise: float | None = None) -> Mechanism:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(f"The mechanism file {str(path)!r} must be a readable text file: {why(error)}.") from error
     return parse_mechanism(text, default_noise=default_noise)

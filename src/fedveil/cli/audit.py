@@ -1,7 +1,6 @@
 """The command that attacks: a finished run, or the accountants themselves."""
 
 import json
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,9 @@ from fedveil.audit.finding import Finding, Verdict
 from fedveil.audit.record import FILE, write_audit
 from fedveil.certificate.synthesis import holds_generator
 from fedveil.checks import require
-from fedveil.cli.show import Json, out, rounded_up, show
+from fedveil.cli.show import Json, Module, out, rounded_up, show
 from fedveil.errors import BadValue, why
+from fedveil.files import read_file
 from fedveil.noise.entropy import Entropy
 from fedveil.run.files import PRIVATE, PUBLIC, private_folder, write_atomically
 
@@ -39,6 +39,7 @@ def audit(
     alarm: Annotated[float, typer.Option("--alarm", help="Chance of a false alarm of each game.")] = 1e-6,
     canary_alarm: Annotated[float, typer.Option("--canary-alarm", help="The same for canaries and membership.")] = 0.05,
     delta: Annotated[float, typer.Option("--delta", help="For a mechanism file: where to compare.")] = 1e-5,
+    module: Module = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -130,8 +131,8 @@ def _audit_mechanism(path: Path, delta: float, as_json: bool) -> int:
     from fedveil.mechanism_file import parse_mechanism
 
     try:
-        mechanism = parse_mechanism(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        mechanism = parse_mechanism(read_file(path).decode("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
         raise BadValue(
             f"The file to audit must be readable, a run's folder or a mechanism file: {why(error)}."
         ) from error

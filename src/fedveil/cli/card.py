@@ -10,6 +10,7 @@ from fedveil.checks import require
 from fedveil.cli.show import Json, out, show
 from fedveil.data.tables import nearest
 from fedveil.errors import BadValue, CannotCertify
+from fedveil.files import read_file
 from fedveil.version import EARLIER, __version__
 
 
@@ -78,7 +79,7 @@ def tell_answers(found: dict[str, list[dict[str, str]]]) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(f"--about must name a readable text file, got {str(path)!r}.") from error
 

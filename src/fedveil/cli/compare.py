@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedveil.cli.show import Json, out, plain_table, rounded_up, show
+from fedveil.cli.show import Json, Module, out, plain_table, rounded_up, show
 from fedveil.errors import BadValue, why
 from fedveil.files import public_folder
 from fedveil.jobs.compare import Comparison, View
@@ -35,6 +35,7 @@ def compare(
     ] = ("algorithms"),
     runs: Annotated[int, typer.Option("--runs", help="Models to train for each; every one is a release.")] = 3,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for compare.json and compare.html.")] = None,
+    module: Module = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")] = False,
     as_json: Json = False,
 ) -> None:

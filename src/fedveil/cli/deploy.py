@@ -8,7 +8,7 @@ import typer
 
 from fedveil.cli.parsing import App
 from fedveil.cli.progress import progress
-from fedveil.cli.show import Json, out, show
+from fedveil.cli.show import Json, Module, out, show
 from fedveil.cli.studies import Quiet, StudyFile, show_result, told
 from fedveil.errors import BadValue
 from fedveil.federation.deploy.check import check_place
@@ -80,6 +80,7 @@ def local(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
     sites: Annotated[int, typer.Option("--sites", help="How many sites share the study's clients.")] = 3,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

@@ -9,7 +9,7 @@ from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.bundle.model import load_model
 from fedveil.checks import require
 from fedveil.cli.quality import tell_evaluation, tell_quality
-from fedveil.cli.show import Json, out, rounded_up, show
+from fedveil.cli.show import Json, Module, out, rounded_up, show
 from fedveil.cli.waiting import waiting
 from fedveil.guarantee import Neighbours, Unit
 from fedveil.jobs.evaluation import Evaluated, evaluate_model, evaluate_publicly
@@ -41,12 +41,7 @@ def evaluate(
     ledger: Annotated[Path | None, typer.Option("--ledger", help="The books, if not beside the data.")] = None,
     folder: Folder = Path("evaluation"),
     resume: Annotated[bool, typer.Option("--resume", help="Finish an evaluation that was interrupted.")] = False,
-    module: Annotated[
-        str | None, typer.Option("--module", help="Of a torch model: the function that makes it, which is run.")
-    ] = None,
-    feature_map: Annotated[
-        str | None, typer.Option("--feature-map", help="The function that records go through first, which is run.")
-    ] = None,
+    module: Module = None,
     as_json: Json = False,
 ) -> None:
     """Measure a released model on other records: privately, with a certificate, or exactly on public ones."""
@@ -55,7 +50,7 @@ def evaluate(
     require(unit in get_args(Unit), "--unit", f"be one of {', '.join(get_args(Unit))}", unit)
     known = get_args(Neighbours)
     require(neighbours in known, "--neighbours", f"be one of {', '.join(known)}", neighbours)
-    loaded = load_model(model, module=module, feature_map=feature_map)
+    loaded = load_model(model)
     with waiting("reading the data", quiet=as_json) as stage:
         if epsilon is None:
             found = evaluate_publicly(loaded, data, client_column=client, query=query)

@@ -11,16 +11,13 @@ from fedveil.bundle.model import load_model
 from fedveil.bundle.personal import STAYS
 from fedveil.bundle.predicting import predict_file
 from fedveil.checks import require
-from fedveil.cli.show import Json, out, show
+from fedveil.cli.show import Json, Module, out, show
 from fedveil.data.tables import nearest
 from fedveil.jobs.personal import personalise
 from fedveil.model.personal_request import PersonalRequest
 from fedveil.run.files import PUBLIC, write_atomically
 
 Model = Annotated[Path, typer.Argument(metavar="DIR|MODEL", help=f"The folder a run left, or its {BUNDLE} alone.")]
-Module = Annotated[
-    str | None, typer.Option("--module", help="Of a torch model: the function that makes it, which is run.")
-]
 
 
 def predict(
@@ -43,15 +40,12 @@ def predict(
         str | None, typer.Option("--query", help="The SELECT that gives the records of a database.")
     ] = None,
     module: Module = None,
-    feature_map: Annotated[
-        str | None, typer.Option("--feature-map", help="The function that records go through first, which is run.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Predict with a released model; the records need no labels, and theirs are not looked at."""
     require(absent in ("refuse", "fill"), "--absent", "be refuse or fill", absent)
     require(unknown in ("refuse", "zero"), "--unknown", "be refuse or zero", unknown)
-    loaded = load_model(model, module=module, feature_map=feature_map)
+    loaded = load_model(model)
     loaded = loaded.lenient(absent=absent, unknown=unknown)  # type: ignore[arg-type]  # checked above
     found = predict_file(loaded, data, file, with_probabilities=probabilities, keep=keep or (), query=query)
 
@@ -81,7 +75,7 @@ def export(
     require(to in FORMATS, "--to", f"be one of {', '.join(FORMATS)}", to, nearest(to, FORMATS))
     loaded = load_model(model)
     path = file or (model if model.is_dir() else model.parent) / f"model{FORMATS[to]}"
-    write_atomically(path, exported(loaded.bundle, to, module), mode=PUBLIC)
+    write_atomically(path, exported(loaded.bundle, to), mode=PUBLIC)
     result: dict[str, Any] = {"written": str(path), "to": to, "plan": loaded.plan.hash}
     show(result, as_json, lambda: out().print(f"written: {path}", soft_wrap=True))
 
@@ -100,6 +94,7 @@ def personalise_model(
     margin: Annotated[
         float | None, typer.Option("--margin", help="A gain that is not larger changes nothing; 0.01.")
     ] = None,
+    module: Module = None,
     as_json: Json = False,
 ) -> None:
     """Make a party's own model from the shared one and its own records; nothing leaves the party."""

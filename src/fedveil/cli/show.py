@@ -10,13 +10,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedveil.importing import allowing
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedveil.certificate.certify import Guarantee
     from fedveil.guarantee import Adversary
 
+
+def _allow(context: typer.Context, names: list[str] | None) -> list[str]:
+    """Allow the named code until the command ends."""
+    context.with_resource(allowing(*(names or ())))
+    return names or []
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Module = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module", help="FILE:FUNCTION that may be imported and run if it is named; may be repeated.", callback=_allow
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to; made if it does not exist.")]
 
 

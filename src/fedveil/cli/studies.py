@@ -22,7 +22,7 @@ from fedveil.checks import require
 from fedveil.cli.card import regulators_answers, tell_answers
 from fedveil.cli.progress import progress
 from fedveil.cli.quality import tell_evaluation, tell_quality
-from fedveil.cli.show import Json, Out, out, plain_table, promised_rows, rounded_up, show
+from fedveil.cli.show import Json, Module, Out, out, plain_table, promised_rows, rounded_up, show
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.evaluate.words import fact_rows as evaluation_facts
@@ -80,7 +80,7 @@ baselines = true
 """
 
 
-def plan(study: StudyFile, as_json: Json = False) -> None:
+def plan(study: StudyFile, module: Module = None, as_json: Json = False) -> None:
     """Schedule, noise and guarantees of a study; trains nothing, touches no row values."""
     planned = plan_study(study)
     result = _plan_json(planned)
@@ -108,6 +108,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     on: Annotated[Path | None, typer.Option("--on", help="A deployment's folder: its sites have the data.")] = None,
     sign: Sign = None,
+    module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from fedveil.certificate.certify import SEES as TRAINED
 from fedveil.certificate.synthesis import ROWS, SEES
 from fedveil.checks import require
 from fedveil.cli.progress import progress
-from fedveil.cli.show import Json, out, plain_table, promised_rows, show
+from fedveil.cli.show import Json, Module, out, plain_table, promised_rows, show
 from fedveil.cli.studies import Quiet, told
 from fedveil.cli.waiting import waiting
 from fedveil.guarantee import finite_or_none
@@ -32,6 +32,7 @@ def synthesise_study(
     sites: Annotated[
         int | None, typer.Option("--sites", help="Try it on real processes of this machine: how many sites.")
     ] = None,
+    module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -57,14 +58,12 @@ def sample_rows(
     rows: Rows,
     file: Annotated[Path | None, typer.Option("--out", help="The CSV file to write; synthetic.csv in DIR.")] = None,
     seed: Seed = None,
-    module: Annotated[
-        str | None, typer.Option("--module", help="Of a torch generator of your own: its function, which is run.")
-    ] = None,
+    module: Module = None,
     as_json: Json = False,
 ) -> None:
     """Draw more rows from a generator, free: no record is looked at."""
     with waiting("drawing rows", quiet=as_json):
-        path = sample(folder, rows=rows, out=file, seed=seed, module=module)
+        path = sample(folder, rows=rows, out=file, seed=seed)
     told = {"written": str(path), "rows": rows, "charged": 0}
     show(told, as_json, lambda: out().print(f"written: {path} ({rows:,} rows; nothing was charged)", soft_wrap=True))
 

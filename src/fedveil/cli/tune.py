@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedveil.cli.progress import progress
-from fedveil.cli.show import Json
+from fedveil.cli.show import Json, Module
 from fedveil.cli.studies import Quiet, Sign, StudyFile, show_result
 from fedveil.jobs.local import tune_study
 from fedveil.run.system import System
@@ -17,6 +17,7 @@ def tune(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted search.")] = False,
     sign: Sign = None,
+    module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

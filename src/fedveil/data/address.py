@@ -8,6 +8,7 @@ from fedveil.checks import require
 
 HIDDEN: Final = "***"
 DUCKDB: Final = "duckdb:"  # a Parquet file, or a folder of them, read through DuckDB
+SQLITE: Final = "sqlite:///"  # and then a path, to the last character: nothing in it is a parameter or an escape
 _DIALECTS: Final = ("postgresql", "sqlite")
 _DRIVERS: Final = {"postgresql": "postgresql+psycopg"}
 _USER: Final = re.compile(r"^(?P<head>[a-z]+(?:\+[a-z0-9]+)?://[^/@:]*)(?::(?P<secret>.*))?@(?P<rest>[^@]*)$")
@@ -18,18 +19,33 @@ def is_database(source: str) -> bool:
     return source.startswith(DUCKDB) or "://" in source
 
 
+def file_of(source: str) -> str | None:
+    """Return the path of a database that is a file or a folder, exactly as its address has it; None for others.
+
+    >>> file_of("sqlite:///visits%41#2?.db"), file_of("duckdb:lake"), file_of("postgresql://db/clinic")
+    ('visits%41#2?.db', 'lake', None)
+    """
+    mark = next((mark for mark in (DUCKDB, SQLITE) if source.startswith(mark)), None)
+    return None if mark is None else source.removeprefix(mark)
+
+
 def without_secret(source: str) -> tuple[str, str | None]:
     """Return an address with its password hidden, and the password; None if it has none.
 
     >>> without_secret("postgresql://ann:s3cret@db.example/clinic")
     ('postgresql://ann:***@db.example/clinic', 's3cret')
     """
-    if not is_database(source) or source.startswith(DUCKDB):
+    if not is_database(source) or file_of(source) is not None:
         return source, None
     kind = source.partition("://")[0].partition("+")[0]
     known = ", ".join(f"{name}://..." for name in _DIALECTS)
     require(kind in _DIALECTS, "data.source", f"be a path or one of {known}, duckdb:FOLDER", f"{kind}://...")
-    stray = [key for key, _ in parse_qsl(source.partition("?")[2]) if "password" in key.lower()]
+    hint = "For example sqlite:///visits.db, with a path that starts from the study's folder."
+    require(kind != "sqlite", "data.source", "name a file of SQLite after three slashes", source, hint)
+    given = [key for key, _ in parse_qsl(source.partition("?")[2], keep_blank_values=True)]
+    hint = "They could undo that the connection only reads."
+    require("options" not in given, "data.source", "set no options of the server", "options", hint)
+    stray = [key for key in given if "password" in key.lower()]
     hint = "State it before the @, or better in PGPASSWORD or ~/.pgpass."
     require(not stray, "data.source", "have no password among its parameters", stray, hint)
     found = _USER.match(source)

@@ -16,6 +16,7 @@ import numpy as np
 from fedveil.data.column import Cells
 from fedveil.data.read_csv import delimiter_of
 from fedveil.data.spec import Source
+from fedveil.files import open_file
 
 _BLOCK = 2**21  # bytes read at a time: about what a processor keeps close
 
@@ -40,7 +41,7 @@ def arrow_chunks(
     if not here:
         raise NotPlain
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             head = stream.readline()
             if not head.strip(b"\xef\xbb\xbf \t\r\n") or head.count(b'"') % 2:  # the header is not the first line
                 raise NotPlain

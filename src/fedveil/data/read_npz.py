@@ -3,9 +3,13 @@
 A matrix ``X`` with columns named 0, 1, ..., and one-dimensional arrays under their own names.
 """
 
+import io
 import math
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as format_of
@@ -46,11 +50,23 @@ def _arrays(path: Path) -> dict[str, Array]:
         content = np.load(stream, allow_pickle=False)
         require(not isinstance(content, np.ndarray), path.name, "be an archive of arrays", "one array")
         with content as archive:
-            _check_sizes(archive.zip, path)
+            check_arrays(archive.zip, path.name, path.stat().st_size)
             return {name: archive[name] for name in archive.files}
 
 
-def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
+@contextmanager
+def model_arrays(data: bytes) -> Iterator[Any]:
+    """Open the arrays of a model's file, which is written without compression: it unpacks to nothing larger."""
+    with damage_told("model.npz", "an archive of plain arrays"):
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            stated = sum(part.file_size for part in packed.infolist())
+            require(stated <= len(data), "model.npz", "be written without compression", f"{stated} bytes")
+            check_arrays(packed, "model.npz", len(data))
+        with np.load(io.BytesIO(data), allow_pickle=False) as found:
+            yield found
+
+
+def check_arrays(archive: zipfile.ZipFile, file: str, size: int) -> None:
     """Check the sizes stated in the archive's directory and the arrays' headers, before an array is created."""
     total = 0
     for member in archive.infolist():
@@ -61,9 +77,9 @@ def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
             if kind.hasobject:  # refused when it is loaded, because its content could run code
                 continue
             stated = part.tell() + math.prod(shape) * kind.itemsize
-        whole = f"The array {member.filename!r} of {path.name}"
+        whole = f"The array {member.filename!r} of {file}"
         require(stated == member.file_size, whole, f"have {stated} bytes, as its head says", member.file_size)
-        check_cells(path.name, shape[0] if shape else 1, math.prod(shape[1:]))
-        check_columns(path.name, math.prod(shape[1:]))
+        check_cells(file, shape[0] if shape else 1, math.prod(shape[1:]))
+        check_columns(file, math.prod(shape[1:]))
         total += max(member.file_size, 8 * math.prod(shape))
-    check_unpacked(path.name, path.stat().st_size, total)
+    check_unpacked(file, size, total)

@@ -1,11 +1,14 @@
-"""Read rows where they live: PostgreSQL and SQLite through SQLAlchemy, folders of Parquet files through DuckDB.
+"""Read rows where they live: in PostgreSQL, in a file of SQLite, or in folders of Parquet files through DuckDB.
 
-The libraries are the extra ``fedveil[sql]``. Connections only read, and a password is never part of a message.
+The libraries are the extra ``fedveil[sql]``. Connections only read, by how they are opened and not by what the query
+says; a query sees the database that the study names, and no other file. A password is never part of a message.
 """
 
 import importlib
 import math
-from collections.abc import Iterator, Sequence
+import resource
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -14,31 +17,59 @@ from typing import Any, Final
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.data.address import DUCKDB, HIDDEN, driven
-from fedveil.data.cells import texts_of
+from fedveil.data.address import DUCKDB, HIDDEN, driven, file_of
+from fedveil.data.cells import canonical, texts_of
+from fedveil.data.opening import bytes_of, damage_told
 from fedveil.data.read_columns import from_columns
+from fedveil.data.read_parquet import check_texts, open_parquet, pyarrow_dataset
 from fedveil.data.spec import Source
 from fedveil.data.table import Array, Table
 from fedveil.errors import BadValue, NotAvailable
 from fedveil.limits import check_cells, check_columns
 
-_ROWS: Final = 8192  # rows fetched at a time
+_ROWS: Final = 1024  # rows fetched at a time
+_MEMORY: Final = 2**32  # bytes that a query may take
+_LONGEST: Final = 2**18  # bytes of a row of SQLite
+_STEP, _STEPS = 10**6, 10**5  # steps of SQLite's machine between two looks at how many there were, and how many looks
+_MINUTES: Final = 60  # that PostgreSQL may take for one answer
+_FILES: Final = ("load_extension", "readfile", "writefile", "edit", "fts3_tokenizer")
+_CLOSED: Final = {  # of DuckDB: what it could reach beyond the rows that it is given
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+    "memory_limit": "3GB",
+}
 _ALL: Final = "SELECT * FROM data"  # of a folder of Parquet files, which is called data
 Rows = list[tuple[Any, ...]]
 
 
 def read_sql(source: Source, base: Path) -> Table:
     """Return all rows of the query."""
-    names: tuple[str, ...] = ()
-    parts: list[Rows] = []
+    parts: list[dict[str, Array]] = []  # arrays, since the values of a driver take ten times their memory
     count = 0
-    for found, rows in sql_rows(source, base):
-        names, count = found, count + len(rows)
+    for names, rows in sql_rows(source, base):
+        count += len(rows)
         check_cells(source.source, count, len(names))
-        parts.append(rows)
+        parts.append(columns_of(names, rows, source.source))
     require(count > 0, "data.query", "give at least one row", "none")
-    whole = [row for part in parts for row in part]
-    return from_columns(source, source.source, columns_of(names, whole, source.source))
+    columns = {name: _joined([part.pop(name) for part in parts], source.source) for name in list(parts[0])}
+    return from_columns(source, source.source, columns)
+
+
+def _joined(parts: list[Array], source: str) -> Array:
+    """Return the parts of a column as one; where some of them hold texts, the numbers of the others are texts too."""
+    texts = [part for part in parts if part.dtype.kind == "U"]
+    if texts:
+        check_cells(source, sum(map(len, parts)), max(part.dtype.itemsize // 4 for part in texts))
+        parts = [part if part.dtype.kind == "U" else _spelt(part) for part in parts]
+    return np.concatenate(parts)
+
+
+def _spelt(numbers: Array) -> Array:
+    return np.array(["" if math.isnan(one) else canonical(one) for one in numbers.tolist()], dtype=np.str_)
 
 
 def columns_of(names: Sequence[str], rows: Rows, source: str) -> dict[str, Array]:
@@ -48,58 +79,156 @@ def columns_of(names: Sequence[str], rows: Rows, source: str) -> dict[str, Array
 
 def sql_rows(source: Source, base: Path) -> Iterator[tuple[tuple[str, ...], Rows]]:
     """Return the rows of a query some at a time, each time with the names of their columns."""
-    opened = _duckdb(source, base) if source.source.startswith(DUCKDB) else _alchemy(source, base)
+    if file_of(source.source) is None:
+        opened = _postgres(source)
+    else:
+        opened = (_duckdb if source.source.startswith(DUCKDB) else _sqlite)(source, base)
     with _told(source), opened as (names, fetch):
         check_columns(source.source, len(names))
         twice = next((name for name in names if names.count(name) > 1), None)
         require(twice is None, "The columns of data.query", "have different names", twice)
-        while rows := fetch():
+        while rows := _fetched(fetch):
             yield names, rows
 
 
+def _fetched(fetch: Callable[[], Rows]) -> Rows:
+    with _bounded():
+        return fetch()
+
+
 @contextmanager
-def _alchemy(source: Source, base: Path) -> Iterator[Any]:
-    query = _query(source)
+def _bounded() -> Iterator[None]:
+    """Let a query take so much more memory and no more: functions of texts make gigabytes of a few letters.
+
+    A database counts its tables against a limit of its own, and not the texts that it is just making.
+    """
+    pages = Path("/proc/self/statm")
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if not pages.exists():  # an operating system that does not say
+        yield
+        return
+    here = int(pages.read_text(encoding="ascii").split()[0]) * resource.getpagesize() + _MEMORY
+    known = [limit for limit in (here, soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def _postgres(source: Source) -> Iterator[Any]:
+    query = one_select(source)
     library = _library("sqlalchemy")
     address = library.make_url(driven(source.source))
     if source.secret is not None:
         address = address.set(password=source.secret)
-    options: dict[str, Any] = {}
-    if address.get_backend_name() == "sqlite":
-        path = base / str(address.database or "")
-        require(bool(address.database) and path.is_file(), "data.source", "name a database that exists", str(path))
-        address = library.make_url(f"sqlite:///file:{path}").update_query_dict({"mode": "ro", "uri": "true"})
-    else:
-        options = {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"}
-    engine = library.create_engine(address, hide_parameters=True)
+    session = f"-c default_transaction_read_only=on -c statement_timeout={_MINUTES * 60_000}"
+    engine = library.create_engine(address, hide_parameters=True, connect_args={"options": session})
+    options = {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"}
     try:
         opened = engine.connect().execution_options(stream_results=True, max_row_buffer=_ROWS, **options)
-        with opened as connection, closing(connection.execute(library.text(query))) as result:
-            names = tuple(map(str, result.keys()))
-            yield names, lambda: [tuple(row) for row in result.fetchmany(_ROWS)]
+        with opened as connection:
+            with _bounded():
+                result = connection.execute(library.text(query))
+            with closing(result):
+                yield tuple(map(str, result.keys())), lambda: [tuple(row) for row in result.fetchmany(_ROWS)]
     finally:
         engine.dispose()
 
 
 @contextmanager
-def _duckdb(source: Source, base: Path) -> Iterator[Any]:
-    path = base / source.source.removeprefix(DUCKDB)
-    require(path.exists(), "data.source", "name a Parquet file or a folder of them", str(path))
-    pattern = str(path / "**" / "*.parquet") if path.is_dir() else str(path)
-    hint = "Folders below it are looked into."
-    require(not path.is_dir() or any(path.rglob("*.parquet")), "data.source", "hold Parquet files", str(path), hint)
-    connection = _library("duckdb").connect(":memory:")
+def _sqlite(source: Source, base: Path) -> Iterator[Any]:
+    """A connection that reads one file and nothing else: no other file, no pragma, no extension."""
+    query, path = one_select(source), base / str(file_of(source.source))
+    require(path.is_file(), "data.source", "name a database that exists", str(path))
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)  # as_uri escapes the path
     try:
-        rows = connection.read_parquet(pattern, hive_partitioning=True)
-        rows.create_view("data")
-        result = connection.execute(_ALL if source.query is None else _query(source))
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+        connection.set_authorizer(_reading)
+        left = [_STEPS]
+
+        def tired() -> bool:
+            left[0] -= 1
+            return left[0] < 0
+
+        connection.set_progress_handler(tired, _STEP)
+        with closing(connection.execute(query)) as result:
+            require(result.description is not None, "data.query", "be one SELECT", query[:60])
+            names = tuple(str(column[0]) for column in result.description)
+            yield names, lambda: result.fetchmany(_ROWS)
+    finally:
+        connection.close()
+
+
+def _reading(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+    """Allow what reads the tables of the file that is open, and deny everything else."""
+    harmless = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE)
+    plain = action == sqlite3.SQLITE_FUNCTION and str(second).lower() not in _FILES
+    return sqlite3.SQLITE_OK if harmless or plain else sqlite3.SQLITE_DENY
+
+
+@contextmanager
+def _duckdb(source: Source, base: Path) -> Iterator[Any]:
+    """Files are opened here, by pyarrow; the database sees their rows and no file, network or extension."""
+    library = _library("duckdb")
+    query = _ALL if source.query is None else one_select(source)
+    said = [statement.type for statement in library.extract_statements(query)]
+    require(said == [library.StatementType.SELECT], "data.query", "be one SELECT", query[:60])
+    path = base / str(file_of(source.source))
+    require(path.exists(), "data.source", "name a Parquet file or a folder of them", str(path))
+    rows = parquet_rows(path, source.source)
+    connection = library.connect(":memory:", config=_CLOSED)
+    try:
+        connection.register("data", rows)
+        connection.execute("SET lock_configuration = true")
+        with _bounded():
+            result = connection.execute(query)
         names = tuple(str(column[0]) for column in result.description)
         yield names, lambda: result.fetchmany(_ROWS)
     finally:
         connection.close()
 
 
-def _query(source: Source) -> str:
+def parquet_rows(path: Path, name: str) -> Any:
+    """Return the files of a folder, and of folders below it, as one table of Arrow that is read where it is needed.
+
+    Folders that are named ``year=2024`` give a column. Every file is within the limits, and none lies elsewhere.
+    """
+    dataset, base = pyarrow_dataset(), path if path.is_dir() else path.parent
+    hint = "Folders below it are looked into."
+    files = sorted(one for one in path.rglob("*.parquet") if one.is_file()) if path.is_dir() else [path]
+    require(files, "data.source", "hold Parquet files", str(path), hint)
+    inside = base.resolve()
+    out = next((one.name for one in files if not one.resolve().is_relative_to(inside)), None) if path.is_dir() else None
+    require(out is None, "data.source", "hold no link that leads out of its folder", out)
+    schemas: list[list[tuple[str, Any]]] = []
+    texts: tuple[str, ...] = ()
+    count = 0
+    for one in files:
+        with bytes_of(one) as stream, damage_told(one.name, "a Parquet file"):
+            opened = open_parquet(stream, one)
+            check_texts(opened, one.name)
+            count += opened.rows
+            check_cells(name, count, len(opened.names))
+            texts, schema = opened.texts, opened.file.schema_arrow
+            schemas.append([(column, schema.field(column).type) for column in opened.names])
+        same = schemas[0] == schemas[-1]
+        require(same, one.name, f"have the columns of {files[0].name}, of the same types", "others")
+    form = dataset.ParquetFileFormat(read_options=dataset.ParquetReadOptions(dictionary_columns=texts))
+    by_folder = {"partitioning": "hive", "partition_base_dir": str(base)}
+    found = dataset.dataset([str(one) for one in files], format=form, **by_folder)
+    kept = {column for column, _ in schemas[0]}
+    whole = set(opened.file.schema_arrow.names)
+    flat = [field for field in found.schema if field.name in kept or field.name not in whole]
+    return found.replace_schema(_library("pyarrow").schema(flat))
+
+
+def one_select(source: Source) -> str:
+    """Return the query of a source, which must be one statement that reads."""
     hint = 'For example query = "SELECT age, ward, ill FROM visits ORDER BY id".'
     require(source.query is not None, "data.query", "be given with a database", None, hint)
     query = str(source.query).strip().rstrip(";")
@@ -134,4 +263,11 @@ def _column(values: list[Any], name: str, source: str) -> Array:
     numeric = all(value is None or isinstance(value, bool | int | float | Decimal) for value in values)
     if numeric:
         return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
-    return texts_of(["" if value is None else str(value) for value in values], name, source)
+    return texts_of([_text(value) for value in values], name, source)
+
+
+def _text(value: Any) -> str:
+    """Return a cell of a column of texts; a number is spelt as a label is, whichever rows are fetched with it."""
+    if value is None:
+        return ""
+    return canonical(value) if isinstance(value, int | float | Decimal) else str(value)

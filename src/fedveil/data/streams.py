@@ -19,7 +19,7 @@ from fedveil.data.read_csv import Row, csv_rows
 from fedveil.data.read_idx import idx_array
 from fedveil.data.read_libsvm import read_libsvm
 from fedveil.data.read_npz import npz_columns
-from fedveil.data.read_parquet import arrow_array, pyarrow
+from fedveil.data.read_parquet import arrow_array, open_parquet, pyarrow
 from fedveil.data.read_sklearn import read_shipped
 from fedveil.data.read_sql import columns_of, sql_rows
 from fedveil.data.sources import files_of, format_of
@@ -99,16 +99,14 @@ def numbered(file: str, line: str, start: int) -> Place:
 
 
 def _parquet(path: Path, wanted: Mapping[str, bool]) -> Iterator[Chunk]:
-    arrow, parquet = pyarrow()
+    (arrow, _), start = pyarrow(), 0
     with bytes_of(path) as stream, damage_told(path.name, "a Parquet file"):
-        file, start = parquet.ParquetFile(stream, pre_buffer=False), 0
-        check_columns(path.name, file.metadata.num_columns)
-        names = tuple(str(name) for name in file.schema_arrow.names)
-        here = [name for name in names if name in wanted]
-        for batch in file.iter_batches(batch_size=ROWS, columns=here):
+        opened = open_parquet(stream, path)
+        here = [name for name in opened.names if name in wanted]
+        for batch in opened.file.iter_batches(batch_size=ROWS, columns=here):
             table = arrow.Table.from_batches([batch])
-            cells = {name: arrow_array(arrow, table.column(name), name, path.name) for name in here}
-            yield Chunk(cells, numbered(path.name, "row", start), names)
+            cells = {name: arrow_array(arrow, table.column(name), name, path.name, opened.size) for name in here}
+            yield Chunk(cells, numbered(path.name, "row", start), opened.names)
             start += table.num_rows
 
 

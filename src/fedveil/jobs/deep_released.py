@@ -6,6 +6,7 @@ from fedveil.bundle.bundle import Bundle
 from fedveil.bundle.generating import FILE, DeepGenerator, Drawing
 from fedveil.certificate.certify import certify
 from fedveil.checks import require
+from fedveil.files import read_file
 from fedveil.model.torch import OWN
 from fedveil.version import __version__
 
@@ -13,14 +14,14 @@ from fedveil.version import __version__
 def holds_deep(folder: Path) -> bool:
     """Return whether a folder holds the records of a torch generator."""
     path, drawing = folder / "plan.toml", folder / FILE
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = read_file(path).decode("utf-8", "replace") if path.is_file() else ""
     return drawing.is_file() and f'criterion = "{OWN}"' in text
 
 
-def released_generator(folder: Path, module: str | None = None) -> DeepGenerator:
+def released_generator(folder: Path) -> DeepGenerator:
     """Return the generator of a folder, after its certificate was recomputed."""
     certify(folder, __version__)
     bundle = Bundle.read(folder)
-    same = bundle.files["model.npz"] == (folder / "model.npz").read_bytes()
+    same = bundle.files["model.npz"] == read_file(folder / "model.npz")
     require(same, "bundle.zip", "hold the model beside it, which was certified", "another one")
-    return DeepGenerator(bundle, Drawing.read((folder / FILE).read_bytes()), module)
+    return DeepGenerator(bundle, Drawing.read(read_file(folder / FILE)))

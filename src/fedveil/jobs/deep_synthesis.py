@@ -151,7 +151,7 @@ def trained_generator(
     drawing = drawing_of(request, loaded)
     write_atomically(folder / FILE, drawing.text().encode(), mode=PUBLIC)
     certificate = concluded(folder, metrics, None, loaded.preparation).certificate
-    generator = DeepGenerator(Bundle.read(folder), drawing, study.model.module)
+    generator = DeepGenerator(Bundle.read(folder), drawing)
     quality = deep_quality(generator, loaded, np.random.default_rng(0), training_public=study.training_public)
     public = loaded.test.present() if loaded.test is not None and loaded.test_public else None
     return Trained(generator=generator, certificate=certificate, quality=quality, public=public)

@@ -109,7 +109,8 @@ def _counting(loaded: ReleasedModel, plan: EvaluationPlan, labelled: Labelled) -
             target=plan.target,
             entropy=entropy,
         )
-        told = {"format": 1, "model": plan.model, **by.counted(records, adder, labelled.labels)}
+        with loaded.allowed.granted():
+            told = {"format": 1, "model": plan.model, **by.counted(records, adder, labelled.labels)}
         return (json.dumps(plain(told), indent=1, allow_nan=False) + "\n").encode()
 
     return measure
@@ -130,7 +131,8 @@ def _exact(model: ReleasedModel, labelled: Labelled, *, by_client: bool) -> dict
     if not by_client:  # no metrics of single records
         held = replace(held, owner=np.zeros(len(held), dtype=np.int64), clients=1, names=())
     parameters = model.parameters_now(held.features.shape[1])
-    told = measured_exactly(model.plan, parameters, held, labelled.labels)
+    with model.allowed.granted():
+        told = measured_exactly(model.plan, parameters, held, labelled.labels)
     return {"public": True, "records": len(labelled.records), **told}
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from fedveil.bundle.generating import Columns, DeepGenerator
 from fedveil.certificate.synthesis import certify_synthesis, holds_generator
 from fedveil.checks import require
+from fedveil.files import read_file
 from fedveil.jobs.deep_released import holds_deep, released_generator
 from fedveil.prepare.synthesis.generator import FILE, Generator
 from fedveil.prepare.synthesis.rows import draw_rows, header
@@ -34,7 +35,7 @@ def with_drawn_rows(study: Study) -> Study:
         return replace(study, source=replace(source, frame=drawn), training_public=True)
     require(holds_generator(folder), "data.source", "name a generator that is there", source.source, hint)
     certify_synthesis(folder, __version__)  # rows of a generator that was altered are covered by nothing
-    drawn = drawn_columns(Generator.read((folder / FILE).read_bytes()), source.target)
+    drawn = drawn_columns(Generator.read(read_file(folder / FILE)), source.target)
     return replace(study, source=replace(source, frame=drawn), training_public=True)
 
 

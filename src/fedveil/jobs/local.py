@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from fedveil.data.records import Records, may_share_clients
 from fedveil.data.spec import HeldOut
 from fedveil.design import Planned
 from fedveil.errors import BadValue
-from fedveil.importing import give
+from fedveil.importing import Allowed, allowed_now, give
 from fedveil.jobs.datasets import LABEL, dataset_columns, is_dataset
 from fedveil.jobs.generated import with_drawn_rows
 from fedveil.jobs.personal import personal_models
@@ -62,18 +62,21 @@ Given = Records | tuple[Records, Records] | Any  # Any: a frame of pandas or pol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The files of a finished run, read back; ``signature``: of its certificate, or None."""
+    """The files of a finished run, read back; ``signature``: of its certificate, or None.
+
+    ``allowed``: the code that the run was allowed to import, and its model is.
+    """
 
     folder: Path
     certificate: Certificate
     metrics: dict[str, Any]
     signature: Signature | None = None
+    allowed: Allowed = field(default_factory=allowed_now)
 
     @property
     def model(self) -> ReleasedModel:
         """The released model, ready to predict."""
-        plan = self.certificate.plan
-        return ReleasedModel(Bundle.read(self.folder), plan.model.module, plan.feature_map)
+        return ReleasedModel(Bundle.read(self.folder), self.allowed)
 
 
 def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:

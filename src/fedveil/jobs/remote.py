@@ -23,6 +23,7 @@ from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_ne
 from fedveil.federation.flower.network import Link, submit, write_app, write_connection
 from fedveil.federation.site.data import same_clients
 from fedveil.files import owners_folder, public_folder
+from fedveil.importing import allowed_now
 from fedveil.jobs.local import Result, Sign, Wanted, concluded, open_any_study, signing_key
 from fedveil.prepare.loading import Unprepared
 from fedveil.run.conduct import planned_rows
@@ -202,7 +203,7 @@ def trial(
     records = (folder / "sites").absolute()
     owners_folder(records)
     files = private_folder(folder / "private") / "deployment"
-    options = ["--accept", "any", "--trials"]
+    options = ["--accept", "any", "--trials", *(f"--module={name}" for name in sorted(allowed_now().names))]
     given = loaded if isinstance(loaded, Unprepared) else loaded.train
     with local_network(given, sites, files, records, system.now(), options, holder, held) as network:
         yield network

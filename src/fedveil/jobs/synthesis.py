@@ -14,7 +14,7 @@ from fedveil.certificate.certify import Certificate
 from fedveil.certificate.synthesis import ROWS, SynthesisCertificate, certify_synthesis, holds_generator
 from fedveil.checks import require
 from fedveil.errors import BadValue, why
-from fedveil.files import public_folder
+from fedveil.files import public_folder, read_file
 from fedveil.jobs.deep_released import holds_deep, released_generator
 from fedveil.jobs.deep_synthesis import is_deep, trained_generator
 from fedveil.jobs.local import ReadTables
@@ -183,22 +183,21 @@ def sample(
     out: str | Path | None = None,
     seed: int | None = None,
     system: System | None = None,
-    module: str | None = None,
 ) -> Path:
     """Draw rows from a generator that was released, into a file; nothing is charged, since no record is looked at.
 
-    The certificate is recomputed first: rows of a generator that was altered are not covered by it. ``module``: of a
-    torch generator with a module of one's own, its name, because drawing runs its code.
+    The certificate is recomputed first: rows of a generator that was altered are not covered by it. The module of a
+    torch generator of one's own is run, so its name must be allowed (:func:`fedveil.allowing`).
     """
     check_rows(rows)
     folder = Path(folder)
     generator: Generator | DeepGenerator
     if holds_deep(folder):
-        generator = released_generator(folder, module)
+        generator = released_generator(folder)
     else:
         require(holds_generator(folder), "DIR", "be a folder that fedveil synthesise wrote", str(folder))
         certify_synthesis(folder, __version__)
-        generator = Generator.read((folder / FILE).read_bytes())
+        generator = Generator.read(read_file(folder / FILE))
     path = folder / ROWS if out is None else Path(out)
     _write_rows(generator, rows, path, seed, system or System())
     return path

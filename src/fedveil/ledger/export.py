@@ -11,6 +11,7 @@ from typing import Any
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
+from fedveil.files import read_file
 from fedveil.ledger.entry import GENESIS, HASH, Entry, LedgerBroken, canonical, check_run, check_stories, link, parse
 
 FORMAT = "fedveil ledger 1"
@@ -47,7 +48,7 @@ def write_export(run: str, entries: Sequence[Entry]) -> bytes:
 def read_export(path: Path) -> list[Entry]:
     """Return the run's own entries, after checking the whole chain."""
     try:
-        data = Path(path).read_bytes()
+        data = read_file(Path(path))
     except OSError as error:
         raise BadValue(f"The run's record {Path(path).name} must be readable: {error.strerror}.") from error
     return list(parse_export(data).entries)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _VAE = "fedveil.model.torch_vae:vae"
 _MOMENTS = "fedveil.model.torch_moments:moments"
 _PAIR = "fedveil.model.torch_pair:pair"
-BUILT_IN = (_VAE, _MOMENTS, _PAIR)  # modules of our own, which may be run wherever fedveil is
 PRECISIONS = ("float64", "float32")
 OWN = "own"  # the module is called with rows and targets, and gives the loss: a generator
 CRITERIA = ("cross-entropy", "logistic", "mse", "huber", OWN)

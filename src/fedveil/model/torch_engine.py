@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedveil.errors import BadValue
+from fedveil.importing import check_allowed
 from fedveil.model.torch_blocks import Blocks
 from fedveil.model.torch_criteria import criterion_of, losses_of, outputs_of
 from fedveil.model.torch_library import device, right_threads, torch
@@ -166,7 +167,14 @@ class Engine:
         return torch.from_numpy(given if given.flags.writeable else given.copy()).to(self.device, self.dtype)
 
 
-@lru_cache(maxsize=8)
 def engine(module: str, criterion: str, classes: int, precision: str, features: int) -> Engine:
-    """Return the engine, which is made, checked and probed once."""
+    """Return the engine, which is made, checked and probed once; its code must be allowed each time."""
+    check_allowed(module, "model.module")
+    if ":" in criterion:
+        check_allowed(criterion, "model.criterion")
+    return _engine(module, criterion, classes, precision, features)
+
+
+@lru_cache(maxsize=8)
+def _engine(module: str, criterion: str, classes: int, precision: str, features: int) -> Engine:
     return Engine(module, criterion, classes, precision, features)

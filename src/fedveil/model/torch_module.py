@@ -11,7 +11,8 @@ from typing import Any
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.importing import current_folder, named
+from fedveil.importing import is_own, named, own_path
+from fedveil.limits import PARAMETERS
 from fedveil.model.torch_library import device, need_torch, torch
 
 
@@ -19,7 +20,9 @@ def make_module(text: str, precision: str, known: Mapping[str, int]) -> Any:
     """Return the checked module, in evaluation mode. ``known``: numbers that its function may ask for by name."""
     need_torch()
     make = named(text, "model.module")
-    with torch.random.fork_rng(devices=[]), current_folder():
+    if is_own(text):
+        _check_size(make)
+    with torch.random.fork_rng(devices=[]), own_path(text):
         torch.manual_seed(0)
         try:
             module = make(**_asked(make, known))
@@ -35,6 +38,13 @@ def make_module(text: str, precision: str, known: Mapping[str, int]) -> Any:
         if getattr(part, "inplace", False) is True:
             part.inplace = False  # the same function, but gradients need the unchanged input
     return module.to(device=device(), dtype=getattr(torch, precision)).eval()
+
+
+def _check_size(make: Callable[[], Any]) -> None:
+    """Refuse a module of ours whose name asks for more parameters than a model may have; nothing is allocated."""
+    with torch.device("meta"):
+        count = sum(value.numel() for value in make().parameters())
+    require(count <= PARAMETERS, "model.module", f"have at most {PARAMETERS:g} parameters", count)
 
 
 def _asked(make: Callable[..., Any], known: Mapping[str, int]) -> dict[str, int]:

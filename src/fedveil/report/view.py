@@ -17,6 +17,7 @@ from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.assumptions import Assumption
 from fedveil.checks import require
 from fedveil.errors import BadValue, why
+from fedveil.files import read_file
 from fedveil.guarantee import Adversary, Bound
 from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
@@ -322,13 +323,13 @@ def _check_model(path: Path, released: Sequence[Released]) -> None:
     stated = next((row.sha256 for row in released if row.file == "model.npz"), None)
     if stated is None or not path.exists():
         return
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    found = hashlib.sha256(read_file(path)).hexdigest()
     require(found == stated, "model.npz", f"be the model that was certified, {stated}", found)
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(f"The run's record {path.name} must be readable: {why(error)}.") from error
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fedveil.checks import require
 from fedveil.errors import BadValue, why
-from fedveil.files import sync_folder
+from fedveil.files import read_file, sync_folder
 from fedveil.ledger.store import settle
 from fedveil.run import answers, trials
 from fedveil.strict_json import read_object
@@ -50,7 +50,7 @@ def written_metrics(folder: Path) -> dict[str, Any]:
     """Return the metrics that a release wrote."""
     path = folder / "metrics.json"
     try:
-        return read_object(path.read_bytes(), f"The run's record {path}")
+        return read_object(read_file(path), f"The run's record {path}")
     except OSError as error:
         raise BadValue(f"The run's record {path} must be as the run wrote it: {why(error)}.") from error
 

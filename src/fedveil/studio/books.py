@@ -1,9 +1,9 @@
 """The books of a study's data: what was spent, by which runs, and what is left. Runs in a worker."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedveil.files import read_file
 from fedveil.guarantee import finite_or_none
 from fedveil.ledger import Ledger
 from fedveil.ledger.composition import charged
@@ -13,10 +13,10 @@ from fedveil.studio.places import Folder
 from fedveil.studio.questions import read
 
 
-def books(study: str, root: str, modules: Sequence[str] = ()) -> dict[str, Any]:
+def books(study: str, root: str) -> dict[str, Any]:
     """Return the books of the data that a study names; ``where`` is None if each run keeps books of its own."""
     path = Folder(Path(root)).existing(study, "The study file")
-    found = read(path.read_text(encoding="utf-8-sig"), str(path.parent), root, modules)
+    found = read(read_file(path).decode("utf-8-sig"), str(path.parent), root)
     place = found.books.ledger or default_place(found)
     stated = [{"adversary": who, "epsilon": epsilon, "delta": delta} for who, epsilon, delta in found.books.caps]
     if place is None or not place.exists():

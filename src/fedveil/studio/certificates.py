@@ -1,7 +1,6 @@
 """What an officer reads and signs: the certificate as it will be, and the finished one. Runs in a worker."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.certificate.certify import SEES, certify_written
 from fedveil.checks import require
 from fedveil.errors import CannotCertify
-from fedveil.files import PUBLIC, write_atomically
+from fedveil.files import PUBLIC, read_file, write_atomically
 from fedveil.guarantee import finite_or_none
 from fedveil.plan import Plan, write_plan
 from fedveil.promises import ADVERSARIES, promise
@@ -21,9 +20,9 @@ from fedveil.studio.questions import planned, read
 from fedveil.version import EARLIER, __version__
 
 
-def certificate(study: str, root: str, modules: Sequence[str] = ()) -> dict[str, Any]:
+def certificate(study: str, root: str) -> dict[str, Any]:
     """Return the certificate that a run of the study will have, and the approval that its plan has."""
-    path, plan = _plan(study, root, modules)
+    path, plan = _plan(study, root)
     rows: dict[Assumption, list[str]] = {}
     for who in ADVERSARIES:
         for row in assumptions(plan, who):
@@ -56,10 +55,10 @@ def certificate(study: str, root: str, modules: Sequence[str] = ()) -> dict[str,
     }
 
 
-def approve(study: str, key: str, plan: str, root: str, modules: Sequence[str] = ()) -> str:
+def approve(study: str, key: str, plan: str, root: str) -> str:
     """Sign the plan of a study, if it is still the one that was read (by its hash); return the signer."""
     secret = read_key(Path(key))
-    path, now = _plan(study, root, modules)
+    path, now = _plan(study, root)
     hint = "The study or its data were changed since this page was opened: read it again."
     require(now.hash == plan, "The plan", f"be the one that was read, {plan}", now.hash, hint)
     signed = Signature.of(write_plan(now).encode(), secret)
@@ -88,7 +87,7 @@ def new_key(name: str, root: str) -> str:
     return write_key(path, SigningKey(os.urandom(32))).fingerprint
 
 
-def _plan(study: str, root: str, modules: Sequence[str]) -> tuple[Path, Plan]:
+def _plan(study: str, root: str) -> tuple[Path, Plan]:
     path = Folder(Path(root)).existing(study, "The study file")
-    text = path.read_text(encoding="utf-8-sig")
-    return path, planned(read(text, str(path.parent), root, modules))[0].plan
+    text = read_file(path).decode("utf-8-sig")
+    return path, planned(read(text, str(path.parent), root))[0].plan

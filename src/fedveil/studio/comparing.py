@@ -1,6 +1,5 @@
 """Algorithms, or degrees of trust, side by side by planning alone: nothing is trained. Runs in a worker."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +15,9 @@ from fedveil.studio.questions import planned, read, sizes_of
 from fedveil.study import Study
 
 
-def compare(text: str, base: str, root: str, view: View, modules: Sequence[str] = ()) -> list[dict[str, Any]]:
+def compare(text: str, base: str, root: str, view: View) -> list[dict[str, Any]]:
     """Return a row for each candidate of ``fedveil compare``, planned for the study's target or refused."""
-    study = replace(read(text, base, root, modules), tune=None, canaries=None)
+    study = replace(read(text, base, root), tune=None, canaries=None)
     return [_row(entry, studies) for entry, studies in candidates(study, view, ())]
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +46,8 @@ class Job:
         return "running" if self.alive else "killed"
 
 
-def begin(root: Path, request: Mapping[str, Any]) -> str:
-    """Start a job in the working folder ``root`` and return its name."""
+def begin(root: Path, request: Mapping[str, Any], modules: Sequence[str] = ()) -> str:
+    """Start a job in the working folder ``root`` and return its name; ``modules``: code that may be run for it."""
     place = private_folder(private_folder(root / FOLDER) / "jobs")
     name = os.urandom(8).hex()
     folder = private_folder(place / name)
@@ -57,7 +57,7 @@ def begin(root: Path, request: Mapping[str, Any]) -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the process inherits it: there is no moment in which the job seems dead
         with (folder / LOG).open("wb") as log:
             process = subprocess.Popen(  # noqa: S603
-                [*RUNNER, str(folder)],
+                [*RUNNER, str(folder), *modules],
                 cwd=root,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

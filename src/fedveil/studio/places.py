@@ -1,20 +1,24 @@
 """The working folder: every path that a browser names must lie inside it, with all links followed."""
 
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedveil.checks import require
+from fedveil.data.address import file_of
 from fedveil.errors import BadValue
+from fedveil.files import open_file, read_file
+from fedveil.importing import Allowed, allowing, check_allowed
+from fedveil.tables import read_tables
 
 Stamps = tuple[tuple[int, int], ...]
 TABLES = (".csv", ".tsv", ".csv.gz", ".parquet")  # what may be opened or uploaded as data
 _DEPTH, _MOST = 3, 2000  # how deep, and at how many names, the working folder is looked through
 _PRIVATE = "private"  # the folder in which a run keeps what nobody may see
 _NO_STUDIES = ("plan.toml", "deployment.toml")
+CODE = ("data.feature_map", "generator.module", "model.criterion", "model.module")  # keys that name code
 _HINT = "The studio works in one folder; start it in another with: fedveil studio FOLDER."
 
 
@@ -28,6 +32,7 @@ class Folder:
     def __post_init__(self) -> None:
         require(self.root.is_dir(), "FOLDER", "be a folder", str(self.root))
         object.__setattr__(self, "root", self.root.resolve())
+        Allowed(frozenset(self.modules))  # refuses what names no code
 
     def inside(self, name: object, what: str = "The file") -> Path:
         """Return the path that a browser names; refuse one that leads out of the folder or to what is not shown."""
@@ -91,7 +96,8 @@ class Folder:
     def sites(self, deployment: str) -> list[str]:
         """Return the sites that a deployment names."""
         try:
-            found = tomllib.loads((self.root / deployment / "deployment.toml").read_text(encoding="utf-8"))
+            text = read_file(self.root / deployment / "deployment.toml").decode("utf-8")
+            found = read_tables(text, "deployment.toml")
         except (OSError, ValueError):
             return []
         sites = _table(found, "deployment").get("sites", [])
@@ -113,7 +119,7 @@ class Folder:
 
 def _beginning(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(100_000).decode("utf-8", "replace")
     except OSError:
         return ""
@@ -129,14 +135,16 @@ def _changed(path: Path) -> float:
 def check_paths(tables: Mapping[str, Any], base: Path, folder: Folder) -> None:
     """Refuse a study that names a file outside the working folder, a database elsewhere, or code that was not allowed.
 
-    Code is what ``model.module`` names: planning runs it, and a page plans while one types.
+    Planning runs code, and a page plans while one types, so the page says at once what the gate would refuse.
     """
-    space = _table(_table(tables, "tune"), "space").get("model.module", ())
-    named_code = [_table(tables, "model").get("module"), *(space if isinstance(space, list) else ())]
-    for module in named_code:
-        hint = "Allow it by name, since planning runs it: fedveil studio --module NAME."
-        free = not isinstance(module, str) or module in folder.modules
-        require(free, "model.module", "be allowed in the studio", str(module)[:100], hint)
+    space = _table(_table(tables, "tune"), "space")
+    with allowing(*folder.modules):
+        for key in CODE:
+            room, _, name = key.partition(".")
+            tried = space.get(key)
+            for code in (_table(tables, room).get(name), *(tried if isinstance(tried, list) else ())):
+                if isinstance(code, str) and ":" in code:
+                    check_allowed(code, key)
     data = _table(tables, "data")
     held = _table(data, "held_out")
     named = {"data.source": data.get("source"), "data.held_out.source": held.get("source")}
@@ -156,7 +164,7 @@ def stamps(base: Path, sources: Iterable[str]) -> Stamps:
     """Return when the files of these sources were changed, and their sizes: so a plan that is out of date is known."""
     found = []
     for source in sources:
-        path = base / source.removeprefix("duckdb:").removeprefix("sqlite:///").partition("?")[0]
+        path = base / (file_of(source) or source)
         for one in [] if not path.exists() else [path, *(sorted(path.iterdir()) if path.is_dir() else [])]:
             state = one.stat()
             found.append((state.st_mtime_ns, state.st_size))
@@ -173,17 +181,15 @@ def sources_in(tables: Mapping[str, Any]) -> list[str]:
 def _check_source(name: str, source: str, base: Path, folder: Folder) -> None:
     if source.startswith("sklearn:"):
         return
-    for mark in ("duckdb:", "sqlite:///"):
-        if source.startswith(mark):
-            source = source.removeprefix(mark).partition("?")[0]
-            break
-    else:
+    inside = file_of(source)
+    if inside is None:
         hint = "Plan and run it on the command line; the studio speaks to no network."
         require("://" not in source, name, "be in the working folder", source.partition("://")[0] + "://...", hint)
-    path = base / source
-    require(folder.holds(path), name, "lie in the working folder", source, _HINT)
+        inside = source
+    path = base / inside
+    require(folder.holds(path), name, "lie in the working folder", inside, _HINT)
     if path.is_dir():
-        out = next((one.name for one in path.iterdir() if not folder.holds(one)), None)
+        out = next((one.name for one in path.rglob("*") if not folder.holds(one)), None)
         require(out is None, name, "hold no link that leads out of the working folder", out)
 
 

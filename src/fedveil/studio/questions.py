@@ -3,7 +3,7 @@
 All numbers are those of ``fedveil plan``: the same functions, in the same order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,17 +36,17 @@ def ready() -> bool:
     return True
 
 
-def read(text: str, base: str, root: str, modules: Sequence[str] = ()) -> Study:
+def read(text: str, base: str, root: str) -> Study:
     """Return the study that a text describes; its paths start from ``base`` and stay in ``root``."""
-    folder, here = Folder(Path(root), tuple(modules)), Path(base)
+    folder, here = Folder(Path(root)), Path(base)
     tables = read_tables(text, "The study file")
     check_paths(tables, here, folder)
     return study_of(tables, base=here)
 
 
-def check(text: str, base: str, root: str, modules: Sequence[str] = ()) -> dict[str, Any]:
+def check(text: str, base: str, root: str) -> dict[str, Any]:
     """Return what the study says; refuse with the command line's own sentence what it would refuse."""
-    found = read(text, base, root, modules)
+    found = read(text, base, root)
     return {"name": found.name, "algorithm": found.algorithm.kind, "tuned": found.tune is not None}
 
 
@@ -56,10 +56,9 @@ def plan(
     root: str,
     epsilon: float | None = None,
     delta: float | None = None,
-    modules: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the plan of a study as plain values; ``epsilon`` and ``delta`` take the place of its own."""
-    study = read(text, base, root, modules)
+    study = read(text, base, root)
     target = study.target
     target = replace(
         target,

@@ -120,6 +120,7 @@ class Runs:
                 "sign": key,
                 "on": place,
             },
+            self._studio.folder.modules,
         )
 
     def watch(self, request: Request) -> Response:
@@ -144,10 +145,19 @@ class Runs:
         if "job" in given:
             old = jobs.job_of(self._root, given["job"])
             require(old.request["kind"] == "run", "The job", "be a run to go on with", old.request["kind"])
-            out = Path(old.request["out"])
-            self._studio.study(self._studio.folder.name(Path(old.request["study"])))  # still there, and still inside
-            wanted = {**old.request, "resume": (out / "plan.toml").exists()}
-            return _to("/watch", job=jobs.begin(self._root, wanted))
+            # Named and checked anew: the request is a file of the working folder, which others may have made.
+            name_of = self._studio.folder.name
+            out = self._studio.folder.inside(name_of(Path(old.request["out"])), "The run")
+            key, place = old.request.get("sign"), old.request.get("on")
+            own = key is None or key == str(self._studio.key)
+            name = self._begin(
+                name_of(Path(old.request["study"])),
+                out,
+                resume=(out / "plan.toml").exists(),
+                sign=key if own else name_of(Path(str(key))),
+                on=None if place is None else name_of(Path(place)),
+            )
+            return _to("/watch", job=name)
         out = self._studio.folder.existing(given.get("out"), "The run")
         name = self._begin(given.get("study"), out, resume=True, sign=None, on=None)
         return _to("/watch", job=name)
@@ -201,7 +211,7 @@ class Runs:
         out = self._studio.folder.existing(given.get("out"), "The run")
         path = self._attackable(given.get("study"))
         asked: dict[str, Any] = {"kind": "audit", "out": str(out), "shown": given["out"], "runs": _RUNS_OF_GAME}
-        return _to("/watch", job=jobs.begin(self._root, {**asked, "study": path}))
+        return _to("/watch", job=jobs.begin(self._root, {**asked, "study": path}, self._studio.folder.modules))
 
     def _attackable(self, study: str | None) -> str | None:
         """Return the study for attacks that need its records; None where its rows are learned, which they cannot do."""

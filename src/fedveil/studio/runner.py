@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedveil.files import write_atomically
+from fedveil.importing import allowed_now, allowing
 from fedveil.studio.jobs import OUTCOME, PROGRESS, REQUEST
 from fedveil.studio.sentences import sentence_of
 
@@ -77,6 +78,7 @@ def audit(request: Mapping[str, Any], told: Told) -> dict[str, Any]:
     command = [sys.executable, "-P", "-m", "fedveil", "audit", request["out"], "--runs", str(request["runs"]), "--json"]
     if request.get("study") is not None:
         command += ["--study", request["study"]]
+    command += [f"--module={name}" for name in sorted(allowed_now().names)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603
     try:
         found = json.loads(done.stdout)
@@ -87,13 +89,17 @@ def audit(request: Mapping[str, Any], told: Told) -> dict[str, Any]:
     return {"state": "done", "verdict": found["verdict"]}
 
 
-def main(folder: Path) -> int:
-    """Do the job that the folder describes; a mistake is one sentence there, never a traceback."""
+def main(folder: Path, modules: Sequence[str] = ()) -> int:
+    """Do the job that the folder describes; a mistake is one sentence there, never a traceback.
+
+    ``modules``: code that may be run for it. It comes from whoever started the studio, never from a file.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the studio was started in the background
     request = json.loads((folder / REQUEST).read_bytes())
     told = Told(folder / PROGRESS)
     try:
-        outcome = {"run": run, "audit": audit}[request["kind"]](request, told)
+        with allowing(*modules):
+            outcome = {"run": run, "audit": audit}[request["kind"]](request, told)
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Interrupted"
         outcome = {"state": "stopped" if stopped else "refused", "sentence": sentence_of(error)}
@@ -103,4 +109,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

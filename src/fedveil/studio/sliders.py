@@ -8,14 +8,15 @@ import hashlib
 import json
 import math
 import threading
-import tomllib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fedveil.errors import BadValue
 from fedveil.studio.sentences import Refused
+from fedveil.tables import read_tables
 
 EPSILONS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 DELTAS: Final = (1e-9, 1e-7, 1e-5, 1e-3)
@@ -27,8 +28,8 @@ Point = tuple[float, float]  # epsilon and delta
 def frame_of(text: str, study: str, data: object = None) -> str:
     """Return a name for all that a study says besides its epsilon and delta, and for the state of its ``data``."""
     try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        tables = read_tables(text, "The study file")
+    except BadValue:
         return ""
     privacy = tables.get("privacy", {})
     tables["privacy"] = {k: v for k, v in privacy.items() if k not in ("epsilon", "delta")}
@@ -38,9 +39,9 @@ def frame_of(text: str, study: str, data: object = None) -> str:
 def target_of(text: str) -> Point | None:
     """Return epsilon and delta of a study's text; None where they cannot be read."""
     try:
-        privacy = tomllib.loads(text)["privacy"]
+        privacy = read_tables(text, "The study file")["privacy"]
         return float(privacy["epsilon"]), float(privacy["delta"])
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
 
 

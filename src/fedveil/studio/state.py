@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from fedveil.checks import require
 from fedveil.errors import BadValue, FedveilError, why
-from fedveil.files import PUBLIC, write_atomically
+from fedveil.files import PUBLIC, read_file, write_atomically
 from fedveil.studio.asker import WORKER, Asker
 from fedveil.studio.gate import Secrets
 from fedveil.studio.layout import Frame
@@ -76,7 +76,7 @@ class Studio:
         path = self.folder.existing(name, "The study file")
         require(path.suffix == ".toml", "The study file", "end in .toml", path.name)
         try:
-            data = path.read_bytes()
+            data = read_file(path)
             text = data.decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise BadValue(f"The study file {path.name} must be a readable text file: {why(error)}.") from error
@@ -88,7 +88,7 @@ class Studio:
         require(path.suffix == ".toml", "The study file", "end in .toml", path.name)
         data = text.encode("utf-8")
         with self.saving:
-            there = mark_of(path.read_bytes()) if path.exists() else None
+            there = mark_of(read_file(path)) if path.exists() else None
             hint = "It was changed elsewhere meanwhile: copy your text, load the page again, and put it in."
             require(there == seen, path.name, "be as it was when this page was opened", "another text", hint)
             write_atomically(path, data, mode=PUBLIC)

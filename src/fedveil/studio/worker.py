@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 from typing import Any, Final
 
+from fedveil.importing import allowing
 from fedveil.studio.sentences import sentence_of
 
 # Loaded when they are first asked for: what is behind them takes a second to load.
@@ -33,8 +34,6 @@ QUESTIONS: Final = {
     "trade_off": "fedveil.studio.figures:trade_off",
 }
 
-READING: Final = ("check", "plan", "compare", "certificate", "approve", "books")  # questions that read a study
-
 
 def answer_to(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a question, or the sentence that refuses it."""
@@ -48,16 +47,16 @@ def answer_to(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 def main(modules: list[str]) -> None:
     """Answer until the input ends; whatever a library prints goes to standard error.
 
-    ``modules``: code that studies may name.
+    ``modules``: code that studies and models may name.
     """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        allowed = {"modules": modules} if asked["name"] in READING else {}
-        found = answer_to(asked["name"], {**asked["arguments"], **allowed})
-        answers.write(json.dumps(found, allow_nan=False).encode() + b"\n")
-        answers.flush()
+    with allowing(*modules):
+        for line in sys.stdin.buffer:
+            asked = json.loads(line)
+            found = answer_to(asked["name"], asked["arguments"])
+            answers.write(json.dumps(found, allow_nan=False).encode() + b"\n")
+            answers.flush()
 
 
 if __name__ == "__main__":

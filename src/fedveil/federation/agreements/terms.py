@@ -10,8 +10,8 @@ from typing import Any, Final
 from fedveil.algorithms.registry import acts_of
 from fedveil.data.records import DataShape
 from fedveil.federation.agreements.carried import Carried
+from fedveil.importing import Allowed
 from fedveil.ledger.costs import read_charged, written
-from fedveil.model.torch import BUILT_IN
 from fedveil.plan import Plan
 from fedveil.tables import read_tables
 from fedveil.wire.content import Content
@@ -61,7 +61,8 @@ def _check_code(model: Any, modules: Collection[str]) -> None:
     if not isinstance(model, dict) or model.get("kind") != "torch":
         return
     named = [model.get("module"), *(name for name in [model.get("criterion")] if ":" in str(name))]
-    if not all(isinstance(name, str) and (name in modules or name.startswith(BUILT_IN)) for name in named):
+    allowed = Allowed(frozenset(modules))
+    if not all(allowed.permits(name) for name in named):
         raise Refused("other-code")
     if type(model.get("parameters")) is not int:
         raise Refused("malformed")

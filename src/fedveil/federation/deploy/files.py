@@ -25,7 +25,7 @@ from fedveil.federation.deploy.units import (
     relay_unit,
 )
 from fedveil.federation.flower.network import SECRET
-from fedveil.files import public_folder
+from fedveil.files import public_folder, read_file
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.wire.keys import AGGREGATOR, Card, Identity, check_name
@@ -252,7 +252,7 @@ def rekey(folder: Path, random: Callable[[int], bytes] = os.urandom) -> None:
 def read_text(path: Path) -> str:
     """Return a text file of a deployment."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(f"{path} must be a readable file of a deployment: {why(error)}.") from error
 

@@ -104,7 +104,7 @@ class LocalNetwork:
         """Register the sites' nodes at the link."""
         register(self.processes.home, self.link, self.deployment.node_keys)
 
-    def start_guard(self, site: str, options: Sequence[str], program: Sequence[str] = ("-m", "fedveil")) -> None:
+    def start_guard(self, site: str, options: Sequence[str], program: Sequence[str] = ("-P", "-m", "fedveil")) -> None:
         """Start a site's guard as its operator would, or another program in its place to test faults."""
         place = self.place(site)
         words = [sys.executable, *program, "site", "--data", str(place / "data.npz")]
@@ -117,7 +117,7 @@ class LocalNetwork:
         if self.deployment.holder is None:
             return
         name = self.deployment.holder.name
-        words = [sys.executable, "-m", "fedveil", "keyholder", "--key", str(self.place(name) / "identity.key")]
+        words = [sys.executable, "-P", "-m", "fedveil", "keyholder", "--key", str(self.place(name) / "identity.key")]
         words += ["--records", str(self.records / name), "--socket", str(self.door(name)), "--accept", "any"]
         self.guards[name] = self.processes.start(f"holder-{name}", words)
 

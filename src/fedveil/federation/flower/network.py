@@ -131,7 +131,7 @@ def start_link(processes: Processes, link: Link, place: Path, patience: float = 
 def start_relay(processes: Processes, link: Link, place: Path, socket: Path, patience: float = 60.0) -> Started:
     """Start the relay from its own folder, and wait until it is ready."""
     own = replace(link, authority=place / link.authority.name)
-    words = [sys.executable, "-m", *relay_command(own, place / SECRET, socket)]
+    words = [sys.executable, "-P", "-m", *relay_command(own, place / SECRET, socket)]
     return _started(processes, "relay", words, _LISTENING, patience)
 
 
@@ -144,7 +144,7 @@ def _started(processes: Processes, name: str, command: Sequence[str], ready: str
 
 def start_node(processes: Processes, link: Link, site: str, key: Path, guard: Path, patience: float = 300.0) -> Started:
     """Start a site's node as its operator would, and wait until it is ready."""
-    words = [sys.executable, "-m", "fedveil", "node", "--superlink", link.address, "--key", str(key)]
+    words = [sys.executable, "-P", "-m", "fedveil", "node", "--superlink", link.address, "--key", str(key)]
     words += ["--authority", str(link.authority), "--socket", str(guard), "--patience", str(patience)]
     return processes.start(f"node-{site}", words, {"TMPDIR": str(processes.logs)})
 
@@ -190,7 +190,7 @@ def _registrations(link: Link, nodes: Mapping[str, Path]) -> list[list[str]]:
 def flwr(home: Path, commands: Sequence[Sequence[str]], patience: float = 120.0) -> None:
     """Run Flower's own commands in turn; stop at the first that fails."""
     check_installed()
-    words = [sys.executable, "-m", "fedveil.federation.flower.network", json.dumps(commands)]
+    words = [sys.executable, "-P", "-m", "fedveil.federation.flower.network", json.dumps(commands)]
     try:
         done: Any = subprocess.run(  # noqa: S603  the words are our own
             words,

@@ -88,7 +88,7 @@ def _over(node: Started, stop: Callable[[], bool]) -> bool:
 
 def supernode_program(version: str) -> list[str]:
     """Return the program of a node: with shorter pauses for a Flower that was tried, else Flower's own command."""
-    return [sys.executable, "-m", "fedveil.federation.flower.node"] if is_tried(version) else ["flower-supernode"]
+    return [sys.executable, "-P", "-m", "fedveil.federation.flower.node"] if is_tried(version) else ["flower-supernode"]
 
 
 def main() -> None:

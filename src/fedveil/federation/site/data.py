@@ -18,6 +18,7 @@ from fedveil.data.preparation import Preparation
 from fedveil.data.records import DataShape, Records
 from fedveil.data.spec import HeldOut, Places, Source, Split
 from fedveil.errors import BadValue, why
+from fedveil.files import read_file
 from fedveil.prepare.columns import Columns, Outline, Words
 from fedveil.prepare.learned import LearnedPreparation, outline_table, read_outline
 from fedveil.prepare.loading import Unprepared, open_columns
@@ -139,7 +140,7 @@ def read_site_data(path: Path) -> SiteData:
     if path.suffix == ".npz":
         return _read_dealt(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(f"--data must name a readable file: {why(error)}.") from error
     tables = read_tables(text, "The site's data file")

@@ -35,6 +35,7 @@ from fedveil.federation.site.record import Record, World
 from fedveil.federation.site.state import SiteState, save_state
 from fedveil.files import owners_folder
 from fedveil.guarantee import Neighbours, Unit
+from fedveil.importing import Allowed, allowing
 from fedveil.ledger import Cap, CapExceeded
 from fedveil.ledger.costs import covered
 from fedveil.noise.entropy import Entropy
@@ -66,6 +67,7 @@ class Terms:
         if not bounded:
             raise BadValue("A guard that accepts any plan must have a cap; give one, or name the plan by its hash.")
         _ = self.limits  # refuses bad caps
+        Allowed(self.modules)  # refuses what names no code
 
     @property
     def limits(self) -> tuple[Cap, ...]:
@@ -135,7 +137,8 @@ class Guard:
         record = self._record(opened.head.run)
         me, aggregator, once = self.site.identity, self.site.aggregator, self.world.random(32)
         path = record.private / "state"
-        return answered(opened, path, me, aggregator, once, lambda state: self._answer(opened, record, state))
+        with allowing(*self.terms.modules):
+            return answered(opened, path, me, aggregator, once, lambda state: self._answer(opened, record, state))
 
     def _answer(self, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         asked = Content.read(opened.body)

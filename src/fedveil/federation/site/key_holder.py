@@ -21,6 +21,7 @@ from fedveil.federation.site.record import World
 from fedveil.federation.site.state import SiteState, save_state
 from fedveil.federation.site.sums_key import keys_at, made_at, opened_sum
 from fedveil.files import owners_folder
+from fedveil.importing import allowing
 from fedveil.ledger.costs import written
 from fedveil.run.ending import destroy_secrets
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
@@ -58,9 +59,10 @@ class KeyHolder:
         owners_folder(folder)
         path = private_folder(folder / "private") / "state"
         once = self.world.random(32)
-        return answered(
-            opened, path, self.identity, self.aggregator, once, lambda state: self._answer(opened, folder, state)
-        )
+        with allowing(*self.modules):
+            return answered(
+                opened, path, self.identity, self.aggregator, once, lambda state: self._answer(opened, folder, state)
+            )
 
     def _answer(self, opened: Opened, folder: Path, state: SiteState) -> tuple[str, Content]:
         asked, private = Content.read(opened.body), folder / "private"

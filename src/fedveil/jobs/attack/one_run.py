@@ -6,7 +6,6 @@ no privacy of the records.
 Pages: docs/audit-canaries.md, docs/theory/one-run-audit.md.
 """
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,9 @@ from fedveil.audit.one_run import finding_of_scores
 from fedveil.certificate.certify import certify, read_records
 from fedveil.checks import require
 from fedveil.data.canaries import canary_rows, other_targets, sign_rows
+from fedveil.data.read_npz import model_arrays
 from fedveil.errors import BadValue, why
+from fedveil.files import read_file
 from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan
 from fedveil.run import coins
@@ -77,7 +78,7 @@ def _falls(plan: Plan, loss: TorchLoss, model: Vector) -> Vector:
 
 def _model(folder: Path) -> Vector:
     try:
-        with np.load(io.BytesIO((folder / "model.npz").read_bytes()), allow_pickle=False) as found:
+        with model_arrays(read_file(folder / "model.npz")) as found:
             return np.asarray(found["parameters"], dtype=np.float64)
     except (OSError, ValueError, KeyError) as error:
         raise BadValue(f"The run's model.npz must be readable: {why(error)}.") from error

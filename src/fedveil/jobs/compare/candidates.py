@@ -1,7 +1,6 @@
 """The candidates of a comparison: algorithms by name, or observers of one algorithm; each planned or refused."""
 
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,13 +12,14 @@ from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.design import Planned, read_request
-from fedveil.errors import FedveilError
+from fedveil.errors import BadValue, FedveilError
 from fedveil.guarantee import Adversary
 from fedveil.jobs.compare.noises import by_noise
 from fedveil.jobs.compare.result import Entry, View
 from fedveil.plan import Plan
 from fedveil.promises import promise
 from fedveil.study import Study
+from fedveil.tables import read_tables
 
 LOCAL = "local noise"
 # The target's observer decides who adds the noise.
@@ -97,8 +97,8 @@ def _requested(text: str, study: Study) -> AlgorithmRequest:
 def _value(text: str) -> Any:
     """Return a number, a list or true as in a study file; anything else is a text."""
     try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+        return read_tables(f"x = {text}", "A setting")["x"]
+    except BadValue:
         return text
 
 
