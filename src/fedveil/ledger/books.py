@@ -5,6 +5,7 @@ crash at any point leaves a charge without an output, never an output without a 
 run's export, so they may hold nothing that was computed from records, except what the charge covers.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,11 @@ from fedveil.ledger.filter import check, question_of, settled
 from fedveil.ledger.head import Head, head_file, keep_head, read_head
 
 Fingerprint = Callable[[bytes], str]  # fingerprint of the data, under the books' own key
+def keyed_content(key: bytes, content: bytes) -> str:
+    """Return the digest of a source's content under the books' own key, in which nobody can test guesses."""
+    return hashlib.blake2b(content, key=key, digest_size=32, person=b"fedveil content").hexdigest()
+
+
 Reason = Literal["stopped", "error"]  # a closed list, because the text of an error could contain values of records
 
 
@@ -32,7 +38,15 @@ Reason = Literal["stopped", "error"]  # a closed list, because the text of an er
 class Ledger:
     """The open books of one data set; any number of processes can share them, each with its own ``Ledger.open``."""
 
-    def __init__(self, path: Path, fingerprints: Sequence[Fingerprint], patience: float, *, accept: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fingerprints: Sequence[Fingerprint],
+        patience: float,
+        *,
+        accept: bool,
+        content: bytes | None = None,
+    ) -> None:
         """Open existing books; use :meth:`open` or :meth:`look`."""
         self.path = path
         self._process = os.getpid()
@@ -45,12 +59,17 @@ class Ledger:
             rule = f"have a format from {store.FIRST} to {store.FORMAT}"
             require(store.FIRST <= form <= store.FORMAT, f"The ledger {path}", rule, form)
             usable = fingerprints if form == store.FIRST else fingerprints[:1]
-            if usable and not any(fingerprint(key) == known for fingerprint in usable):
+            keyed = None if content is None else keyed_content(key, content)
+            same = keyed is not None and store.knows_content(self._connection, keyed)
+            if usable and not same and not any(fingerprint(key) == known for fingerprint in usable):
                 raise BadValue(
                     f"The ledger {path} must belong to these data, and it was opened for others. Give the rows it was "
                     "opened with, all of them, or name another place for the books of other rows: [books] ledger."
                 )
             self._check_head(kept, known=form > store.FIRST and not accept)
+            if keyed is not None and not same:
+                with self._writing():
+                    store.remember_content(self._connection, keyed)
         except BaseException:
             self._connection.close()
             raise
@@ -62,13 +81,15 @@ class Ledger:
         fingerprint: Fingerprint,
         *,
         older: Fingerprint | None = None,
+        content: bytes | None = None,
         urandom: Callable[[int], bytes] = os.urandom,
         patience: float = 60.0,
     ) -> Self:
         """Open the books of the data that ``fingerprint`` (keyed) describes; make them if there are none.
 
-        ``older``: how the same data were described in books of the first format. ``patience``: seconds to wait for
-        another process that is writing.
+        ``older``: how the same data were described in books of the first format. ``content``: a digest of the source's
+        bytes; books that met it before belong to these data, however their rows are read now. ``patience``: seconds to
+        wait for another process that is writing.
         """
         path = Path(path)
         with store.plainly(path):
@@ -79,7 +100,8 @@ class Ledger:
             raise LedgerBroken(0, why)
         if new:
             store.create(path, fingerprint, urandom)
-        return cls(path, [fingerprint] if older is None else [fingerprint, older], patience, accept=False)
+        prints = [fingerprint] if older is None else [fingerprint, older]
+        return cls(path, prints, patience, accept=False, content=content)
 
     @classmethod
     def look(cls, path: Path, *, accept_head: bool = False, patience: float = 60.0) -> Self:
