@@ -232,8 +232,13 @@ class Ledger:
         One charge pays for one output: recording the same model again has no effect, another model is refused.
         """
         require(isinstance(model, str) and HASH.fullmatch(model), "model", "be a SHA-256 in hexadecimal", model)
+        payload: dict[str, Any] = {"model": model, "also": list(also)}
         with self._writing():
-            return self._once(run, self._rounds(run) + 1, "release", {"model": model, "also": list(also)}, at)
+            last = self._rounds(run) + 1
+            old = store.at_round(self._connection, run, last)
+            if old is not None and old.kind == "release" and {key: old.payload[key] for key in payload} == payload:
+                return old  # the total stays what it was: others may have been charged since
+            return self._once(run, last, "release", payload | _total(store.everything(self._connection), run), at)
 
     def failed(self, run: str, reason: Reason, *, at: str | None = None) -> Entry:
         """Record that a run ended without a release; its cost stays."""
@@ -356,6 +361,16 @@ def _charged(story: Sequence[Entry], plan: str) -> Entry:
     require(known == plan, f"The plan of run {first.run}", f"be the one that was charged, {known}", plan, hint)
     require(last.kind != "failed", f"Run {first.run}", "be open", "a run that ended without a release", hint)
     return first
+
+
+def _total(entries: Sequence[Entry], run: str) -> dict[str, Any]:
+    """Return what all charges so far cost together, by the questions of this run; nothing if it is the only one."""
+    charges = {entry.run: Charged.read(entry.payload) for entry in entries if entry.kind == "charge"}
+    if len(charges) < 2:
+        return {}
+    every = [one.costs for one in charges.values()]
+    costs = [total(every, own.adversary, own.unit, own.neighbours) for own in charges[run].costs]
+    return {"total": {"runs": len(charges), "costs": [cost.written() for cost in costs]}}
 
 
 def _caps(entries: Sequence[Entry]) -> dict[Adversary, Cap]:
