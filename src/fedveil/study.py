@@ -304,8 +304,8 @@ def _split(parts: Mapping[str, Mapping[str, Any]], data_given: bool) -> Split:
     if "client_column" in parts["data"]:
         return Split.parse({"kind": "column"})
     hint = (
-        'Records that nobody divides are one holder\'s. State [clients]: kind = "column" with data.client_column, "file" '
-        'for a folder, or kind = "record" if every row is a client of its own.'
+        'Records that nobody divides are one holder\'s. State [clients]: kind = "column" with data.client_column, '
+        '"file" for a folder, or "record" if every row is a client of its own.'
     )
     several = {"[trust]": bool(parts["trust"]), 'privacy.unit = "client"': parts["privacy"].get("unit") == "client"}
     for name, asked in several.items():

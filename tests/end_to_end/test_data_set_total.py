@@ -124,7 +124,8 @@ def test_evaluating_profiling_and_tuning_state_it_too(folder: Path, command: Com
     assert "All 3 runs on the data set" in (folder / "p" / "profile.html").read_text()
     told = json.loads((folder / "p" / "certificate.json").read_text())
     assert totals(told)["final-model"] == spent()
-    more = '[tune]\ntrials = 2\n[tune.space]\n"algorithm.rounds" = [2, 3]\n[data.held_out]\nfraction = 0.2\npublic = true\n'
+    more = '[tune]\ntrials = 2\n[tune.space]\n"algorithm.rounds" = [2, 3]\n'
+    more += "[data.held_out]\nfraction = 0.2\npublic = true\n"
     (folder / "tune.toml").write_text(f"{STUDY}\n{more}")
     found = tune_study("tune.toml", folder / "t").certificate.data_set
     assert found is not None

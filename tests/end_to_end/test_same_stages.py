@@ -1,6 +1,5 @@
 """Every row about a plan counts the same stages: who sees more is promised no more, and one holder is one client."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +39,20 @@ HIDDEN = {
     "four clients": study({"clients": {"kind": "equal", "count": 4}}),
     "a client each": study({"clients": {"kind": "record"}}),
     "shares of noise": study({"clients": {"kind": "equal", "count": 4}, "trust": {"server": "trusted"}}),
+    "shares of noise, one holder, dealt": study(
+        {
+            "clients": {"kind": "equal", "count": 1},
+            "trust": {"server": "trusted"},
+            "algorithm": {"kind": "hidden", "order": "secret"},
+        }
+    ),
     "shares of noise, one holder": study({"clients": {"kind": "equal", "count": 1}, "trust": {"server": "trusted"}}),
 }
 OTHERS = {
     "dpsgd": study({"algorithm": {"kind": "dpsgd", "rate": 0.2, "rounds": 5}, "schedule": {}}),
-    "dpsgd, stated": study({"algorithm": {"kind": "dpsgd", "rate": 0.2, "rounds": 5}, "schedule": {}}, feature_bound=2.0),
+    "dpsgd, stated": study(
+        {"algorithm": {"kind": "dpsgd", "rate": 0.2, "rounds": 5}, "schedule": {}}, feature_bound=2.0
+    ),
     "auto": study({"algorithm": {"kind": "auto"}, "schedule": {}}, feature_bound=2.0),
 }
 ALONE = {name: one for name, one in {**HIDDEN, **OTHERS}.items() if "clients" not in one}

@@ -175,7 +175,7 @@ class TestFiles:
     ) -> None:
         self.csv(folder / "data.csv")
         run_study(study("data.csv", **CAP), folder / "one")
-        with pytest.raises((CapExceeded, BadValue), match="is spent|are spent|must be the one that its rows have"):
+        with pytest.raises((CapExceeded, BadValue), match=r"is spent|are spent|must be the one that its rows have"):
             run_study(study("data.csv", data, **named), folder / "two")
         assert charged("data.csv") == 1
 

@@ -8,7 +8,6 @@ from fedveil.checks import require
 from fedveil.mechanism import LastIterate
 from fedveil.values import whole
 
-
 SERVERS: Final = ("server-with-secure-aggregation", "server")
 ONE_HOLDER: Final = "one client holds all units and adds all of the noise: its update is the round's noised sum"
 

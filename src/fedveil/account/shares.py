@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedveil.account.curious import curious_bounds, secret_from_client
+from fedveil.account.curious import NOBODY, curious_bounds, secret_from_client
 from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
 from fedveil.account.observers import Participation, every_update, views

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedveil.certificate.assumptions import Assumption
-from fedveil.certificate.data_set import DataSet, data_set_of
 from fedveil.certificate.certify import Guarantee, check_charge, guarantee_row, read_bytes
+from fedveil.certificate.data_set import DataSet, data_set_of
 from fedveil.checks import require
 from fedveil.guarantee import Adversary
 from fedveil.ledger import Entry, parse_export, read_export

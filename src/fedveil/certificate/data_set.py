@@ -52,7 +52,9 @@ def sentence(runs: int, epsilon: float | None, delta: float, adversary: str) -> 
     """
     if runs == 1:
         return "In the ledger of this data set there was no other run when this one ended: its cost is the total."
-    told = "no guarantee" if epsilon is None else f"epsilon {math.ceil(epsilon * 1e4 - 1e-6) / 1e4:g}, delta {delta:.3g}"
+    told = (
+        "no guarantee" if epsilon is None else f"epsilon {math.ceil(epsilon * 1e4 - 1e-6) / 1e4:g}, delta {delta:.3g}"
+    )
     return f"All {runs:,} runs on the data set so far, added up: {told} against {adversary}."
 
 

@@ -14,7 +14,6 @@ from fedveil.ledger.composition import Rule, charged
 from fedveil.ledger.odometer import Left, ObserverRow, RunRow, observers, runs_of
 from fedveil.ledger.place import find
 
-
 _RULES: dict[Rule, tuple[str, str]] = {
     "curves": ("composition", "the certified curves of all runs, composed exactly"),
     "worst-case": ("stated costs", "composed; of some runs only epsilon and delta are known, and count at their worst"),

@@ -60,8 +60,9 @@ def content_of(path: Path) -> bytes | None:
     It is not keyed, so it stays in memory. None where there is nothing that can be read twice, such as a pipe.
     """
     if path.is_dir():
-        files = (file for file in path.rglob("*") if not any(part.startswith(".") for part in file.parts[len(path.parts) :]))
-        digests = sorted(_bytes_of(file) for file in files if file.is_file())
+        below = ((file, file.relative_to(path).parts) for file in path.rglob("*"))
+        shown = (file for file, parts in below if not any(part.startswith(".") for part in parts))
+        digests = sorted(_bytes_of(file) for file in shown if file.is_file())
         return hashlib.sha256(b"".join(digests)).digest()
     return _bytes_of(path) if path.is_file() else None
 

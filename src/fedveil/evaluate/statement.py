@@ -19,7 +19,6 @@ from fedveil.data.records import DataShape
 from fedveil.evaluate import numbers
 from fedveil.evaluate.request import Where
 from fedveil.guarantee import Adversary, Answer
-from fedveil.mechanism import Gaussian
 from fedveil.prepare.contributions import root_up
 from fedveil.prepare.statement import ERRORS, EVALUATED, Preparation
 from fedveil.tables import known

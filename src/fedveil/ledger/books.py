@@ -26,6 +26,8 @@ from fedveil.ledger.filter import check, question_of, settled
 from fedveil.ledger.head import Head, head_file, keep_head, read_head
 
 Fingerprint = Callable[[bytes], str]  # fingerprint of the data, under the books' own key
+
+
 def keyed_content(key: bytes, content: bytes) -> str:
     """Return the digest of a source's content under the books' own key, in which nobody can test guesses."""
     return hashlib.blake2b(content, key=key, digest_size=32, person=b"fedveil content").hexdigest()

@@ -199,7 +199,7 @@ def _points(plan: Chargeable, adversary: Adversary) -> list[tuple[float, float]]
     # What may go wrong with the plan's own small chance (too many records in a round, say) leaves nothing provable
     # below some delta: the curve ends at the last one above it.
     ends = sorted({min(_LAST * 10.0**power, own.delta) for power in range(12)})
-    far = next((found for delta in ends if (found := _reached(plan, adversary, delta)) is not None), own)
+    far = next((there for delta in ends if (there := _reached(plan, adversary, delta)) is not None), own)
     if not 0 < far.epsilon < _WIDEST:
         return [(own.epsilon, own.delta)]
     first, *epsilons = np.linspace(far.epsilon / _EPSILONS, far.epsilon, _EPSILONS).tolist()

@@ -58,8 +58,8 @@ def cost_section(certificate: SynthesisCertificate | Certificate, sees: Mapping[
     )
     heads = ["observer", "epsilon", "delta", "sees"]
     costs = table("What each observer learns at most", heads, rows, numbers=(1, 2))
-    told = None if total is None else paragraph(total.sentence(plan.target.adversary))
-    return section("cost", "What it cost", words, costs, told, paragraph(plan.trust.told))
+    whole = None if total is None else paragraph(total.sentence(plan.target.adversary))
+    return section("cost", "What it cost", words, costs, whole, paragraph(plan.trust.told))
 
 
 def _columns(generator: Generator) -> Markup:

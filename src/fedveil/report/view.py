@@ -172,7 +172,9 @@ def view_of(folder: Path) -> View:
         utility = _utility(metrics)
         counted = counted_of(metrics.get("evaluation"))
         whole = certificate.get("data_set", {"runs": 1, "guarantees": []})
-        totals = tuple((str(row["adversary"]), _number(row["epsilon"]), float(row["delta"])) for row in whole["guarantees"])
+        totals = tuple(
+            (str(row["adversary"]), _number(row["epsilon"]), float(row["delta"])) for row in whole["guarantees"]
+        )
         data_set = int(whole["runs"]), totals
         clients = tuple((int(row["client"]), _number(row["epsilon"])) for row in certificate.get("clients", ()))
     except BadValue:
