@@ -113,12 +113,12 @@ def open_books(
 
     ``fingerprint``: of the rows as they were read. ``own``, ``begun``: as for :func:`books_of`.
     """
-    place = settled_place(study, own, fingerprint, older, begun=begun, urandom=urandom) or own
+    path = _path(study)
+    content = None if path is None else content_of(path)
+    place = settled_place(study, own, fingerprint, older, content=content, begun=begun, urandom=urandom) or own
     require(place is not None, "[books] ledger", "be given for these data", None)
     assert place is not None  # noqa: S101  for the type checker
-    known, path = _identity(study, fingerprint), _path(study)
-    content = None if path is None else content_of(path)
-    return Ledger.open(place, known, older=older, content=content, urandom=urandom)
+    return Ledger.open(place, _identity(study, fingerprint), older=older, content=content, urandom=urandom)
 
 
 def settled_place(
@@ -127,10 +127,11 @@ def settled_place(
     fingerprint: Fingerprint,
     older: Fingerprint,
     *,
+    content: bytes | None = None,
     begun: bool = False,
     urandom: Callable[[int], bytes] = os.urandom,
 ) -> Path | None:
-    """Return the books of this study's rows; create them if necessary.
+    """Return the books of this study's rows; create them if necessary. ``content``: a digest of the source's bytes.
 
     They are the only books of these rows in the folder beside the source. Rows that have books there under another name
     keep them. A study that names other books is refused, since neither would know what was spent in the other.
@@ -143,8 +144,6 @@ def settled_place(
     except BadValue:  # the place beside the source is not writable, so the place that the study names is the only one
         return place
     fingerprint, older = cache(_identity(study, fingerprint)), cache(older)
-    path = _path(study)
-    content = None if path is None else content_of(path)
     with _alone(usual.parent):
         lost = usual.is_symlink() and not usual.exists()
         if lost and not (study.books.ledger is not None and place.exists()):
