@@ -8,6 +8,8 @@ from typing import get_args
 
 from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.grid import Grid, delta_on_grid, on_grid
+from fedveil.account.profile import composed
+from fedveil.account.sampling_alone import SeenByAll, seen_by_all
 from fedveil.account.selection import TrialCurve, selected_answer
 from fedveil.errors import CannotCertify
 from fedveil.evaluate.statement import Evaluation
@@ -72,6 +74,31 @@ def hidden_views(plan: Plan, adversary: Adversary) -> Sequence[Evaluator]:
     if plan.measured and beside is None:
         return [withdrawn("loss-distribution", _ALL_KNOWN)]
     return plan.hidden.views(adversary, plan.setup, beside)
+
+
+@lru_cache(maxsize=64)
+def every_model_seen(plan: Plan) -> SeenByAll | None:
+    """What a hidden plan would promise at its noise if every model were seen, by how its records are sampled.
+
+    It counts what the certificate counts: the preparation, the rounds on their grid, and the evaluation. None where
+    nothing is hidden, or where several trials run.
+    """
+    if not plan.hides or plan.selection is not None:
+        return None
+    seen: Adversary = "every-model"
+    beside, grid, counted = heard(plan, seen), grid_of(plan, seen), held_out(plan)
+
+    def judge(view: Evaluator, delta: float) -> float:
+        whole = view if beside is None else composed([view], beside)
+        try:
+            found = on_grid(grid, lambda inner: least_of([bound_of(whole, inner, None)], inner, None), delta).epsilon
+        except CannotCertify:
+            return math.inf
+        if counted is None:
+            return found
+        return max(found, counted.answer(seen, plan.data, plan.target, plan.trust, delta).epsilon)
+
+    return seen_by_all(plan.hidden.run, plan.target.delta, judge)
 
 
 @lru_cache(maxsize=64)

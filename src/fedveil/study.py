@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from fedveil.algorithms.request import AlgorithmRequest, NoisedAtClients, Task
+from fedveil.algorithms.request import AlgorithmRequest, Task
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.data.canaries import Canaries, check_count
@@ -275,7 +275,7 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         name=_name(parts["study"].get("name", name)),
         base=base,
         source=source,
-        split=_split(parts, request),
+        split=_split(parts, data_given),
         held_out=held_out,
         model=filled(ModelPlan, parts["model"], "model"),
         target=filled(Target, parts["privacy"], "privacy"),
@@ -295,19 +295,23 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
     )
 
 
-def _split(parts: Mapping[str, Mapping[str, Any]], request: AlgorithmRequest) -> Split:
-    """Who owns what: as [clients] says; else as the client column says; else one holder, or each record its own client.
+def _split(parts: Mapping[str, Mapping[str, Any]], data_given: bool) -> Split:
+    """Who owns what: as [clients] says; else as the client column says; else one holder owns all records.
 
-    Where every client noises its own updates, and trusts itself alone, records that nobody has divided are one
-    holder's: with as many clients as records, noise would drown everything.
+    What needs several clients has to be told who they are.
     """
     if parts["clients"]:
         return Split.parse(parts["clients"])
     if "client_column" in parts["data"]:
         return Split.parse({"kind": "column"})
-    records = parts["privacy"].get("unit", "record") == "record" and not parts["trust"]
-    alone = isinstance(request, NoisedAtClients) and records
-    return Split.parse({"kind": "equal", "count": 1} if alone else {"kind": "record"})
+    hint = (
+        'Records that nobody divides are one holder\'s. State [clients]: kind = "column" with data.client_column, '
+        '"file" for a folder, or "record" if every row is a client of its own.'
+    )
+    several = {"[trust]": bool(parts["trust"]), 'privacy.unit = "client"': parts["privacy"].get("unit") == "client"}
+    for name, asked in several.items():
+        require(data_given or not asked, name, "come with a study that says who the clients are", "no [clients]", hint)
+    return Split.parse({"kind": "equal", "count": 1})
 
 
 def _prepare(tables: Mapping[str, Any], data: Mapping[str, Any], data_given: bool) -> PrepareRequest | None:

@@ -55,7 +55,7 @@ noise_std = 60.0
 """
 METHODS = {
     "hidden": "",
-    "by parts": "[trust]\nserver = 'trusted'\ndropouts = 1\n",
+    "by parts": "[clients]\nkind = 'record'\n[trust]\nserver = 'trusted'\ndropouts = 1\n",
     "seeded": "[study]\nseed = 3\n",
 }
 FILES = {

@@ -302,10 +302,19 @@ class TestPostgres:
         self, tmp_path: Path, server: postgres.Server, command: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        said = command("profile", server.address(), "--query", QUERY, "--epsilon", 4, "--target", "ill")
+        asked = ("--query", QUERY, "--epsilon", 4, "--target", "ill")
+        homeless = command("profile", server.address(), *asked, "--out", "h")
+        assert homeless.code == 2
+        assert "[books] ledger" in homeless.err
+        assert server.password not in homeless.err
+        said = command("profile", server.address(), *asked, "--ledger", "books.sqlite")
         assert said.code == 0, said.err
         drawn = command("init", server.address(), "--query", QUERY, "--out", "s.toml")
-        fedveil.run_study(tables(server.address(), query=QUERY), tmp_path / "out")
+        books = {"books": {"ledger": "books.sqlite"}}
+        other = QUERY.replace("ward, ", "")  # another query of the same database
+        fedveil.run_study(tables(server.address(), query=other) | books, tmp_path / "out")
+        with Ledger.look(tmp_path / "books.sqlite") as both:
+            assert [entry.kind for entry in both.entries()].count("charge") == 2
         told = said.out + said.err + drawn.out + drawn.err
         wrong = command("profile", server.address("nowhere"), "--query", QUERY, "--epsilon", 4, "--out", "w", "--json")
         assert wrong.code == 2
@@ -326,10 +335,10 @@ class TestPostgres:
     def test_held_out_rows_come_from_the_same_database(
         self, tmp_path: Path, server: postgres.Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.chdir(tmp_path)  # the books of a database lie beside the study
+        monkeypatch.chdir(tmp_path)
         held = {"source": server.address(), "query": QUERY.replace("visits", "visits WHERE id < 50"), "public": True}
         given = tables(server.address(), query=QUERY.replace("visits", "visits WHERE id >= 50"), held_out=held)
-        found = fedveil.run_study(given, tmp_path / "out")
+        found = fedveil.run_study(given | {"books": {"ledger": "books.sqlite"}}, tmp_path / "out")
         assert found.metrics["test"]["records"] == 50
 
     def test_nothing_can_be_written(self, tmp_path: Path, server: postgres.Server) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fedveil.data.spec import Split
+from fedveil.errors import BadValue
 from fedveil.study import study_of
 
 DATA = {"source": "visits.csv", "target": "ill", "classes": 2, "feature_bound": 1.0}
@@ -22,13 +23,14 @@ def test_the_column_of_clients_is_taken(algorithm: str) -> None:
     assert split(algorithm, data={**DATA, "client_column": "ward"}) == Split.parse({"kind": "column"})
 
 
-def test_records_that_nobody_divided_are_one_holders_where_clients_noise_their_own_updates() -> None:
-    assert split("dpsgd") == Split.parse({"kind": "equal", "count": 1})
-    assert split("hidden") == split("auto") == Split.parse({"kind": "record"})
+@pytest.mark.parametrize("algorithm", ["dpsgd", "hidden", "auto", "simfl"])
+def test_records_that_nobody_divided_are_one_holders(algorithm: str) -> None:
+    assert split(algorithm) == Split.parse({"kind": "equal", "count": 1})
 
 
-def test_what_is_stated_stays() -> None:
+@pytest.mark.parametrize("more", [{"trust": {"server": "trusted"}}, {"privacy": {**PRIVACY, "unit": "client"}}])
+def test_what_needs_several_clients_is_told_who_they_are(more: dict[str, Any]) -> None:
     each = Split.parse({"kind": "record"})
-    assert split("dpsgd", clients={"kind": "record"}) == each
-    assert split("dpsgd", trust={"server": "trusted"}) == each
-    assert split("dpsgd", privacy={**PRIVACY, "unit": "client"}) == each
+    assert split("dpsgd", clients={"kind": "record"}) == split("dpsgd", clients={"kind": "record"}, **more) == each
+    with pytest.raises(BadValue, match=r"must come with a study that says who the clients are.*State \[clients\]"):
+        split("dpsgd", **more)

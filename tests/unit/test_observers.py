@@ -118,11 +118,16 @@ def test_what_is_left_of_the_noise() -> None:
 
 
 def test_one_client_alone_has_nobody_to_fear() -> None:
-    found = observe(RUN, "curious-client", Participation(clients=1, largest_client=50, every_round=True), delta=DELTA)
-    assert found.certified_by is None
-    assert found.epsilon == math.inf
-    assert found.bounds[0].status == "does-not-apply"
-    assert "no other client" in found.bounds[0].reason
+    """One holder deals the units and adds all of the noise, so others get its noised sums at most."""
+    alone = Participation(clients=1, largest_client=50, every_round=True)
+    for run in (RUN, SECRET):
+        seen = observe(run, "every-model", alone, delta=DELTA).epsilon
+        assert seen < math.inf
+        for who in ("curious-client", "server-with-secure-aggregation", "server"):
+            assert observe(run, who, alone, delta=DELTA).epsilon == seen  # type: ignore[arg-type]
+    assert "no other client" in observe(RUN, "curious-client", alone, delta=DELTA).bounds[0].reason
+    colluding = replace(alone, colluders=50)
+    assert observe(RUN, "server-with-secure-aggregation", colluding, delta=DELTA).epsilon == math.inf
 
 
 def test_clients_dealt_whole_do_not_couple_positions() -> None:

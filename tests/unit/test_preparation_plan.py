@@ -134,13 +134,15 @@ def test_what_each_observer_does_not_know() -> None:
     assert variance_left("server", SHAPE, target, shared) == pytest.approx(1 / 50)
     assert variance_left("curious-client", SHAPE, target, shared) == 1.0  # 54 others answer, and 50 are planned for
     one = replace(SHAPE, clients=1, largest_client=600, smallest_client=600)
-    assert variance_left("curious-client", one, target, CENTRAL) == 0.0
+    assert {variance_left(who, one, target, CENTRAL) for who in ADVERSARIES} == {1.0}  # all noise is the holder's
 
 
 def test_a_client_who_knows_all_the_noise_is_promised_nothing() -> None:
     plan = planned("dpsgd")
+    two = replace(plan, data=replace(SHAPE, clients=2, largest_client=600, smallest_client=1))
+    assert promise(two, "curious-client").epsilon == math.inf
     alone = replace(plan, data=replace(SHAPE, clients=1, largest_client=600, smallest_client=600))
-    assert promise(alone, "curious-client").epsilon == math.inf
+    assert promise(alone, "curious-client").epsilon == promise(alone, "every-model").epsilon < math.inf
 
 
 def test_a_plan_with_a_preparation_reads_back_and_has_another_name() -> None:

@@ -106,7 +106,7 @@ def test_other_observers_and_missing_records_are_refused() -> None:
         study(tune, privacy=seen).planned(shape, 10)
     one = {**TABLES["privacy"], "unit": "client"}
     with pytest.raises(BadValue, match=r"tune\.score must be public for clients"):
-        study({**tune, "score": "private"}, privacy=one).planned(shape, 10)
+        study({**tune, "score": "private"}, privacy=one, clients={"kind": "record"}).planned(shape, 10)
     dealt = {"data": {**TABLES["data"], "held_out": {"fraction": 0.2}}, "clients": {"kind": "equal", "count": 10}}
     with pytest.raises(BadValue, match=r"tune\.score must be public for clients that the data do not name"):
         study({**tune, "score": "private"}, privacy=one, **dealt).planned(shape, 10)

@@ -16,6 +16,7 @@ from fedveil.account.curious import curious_bounds
 from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
 from fedveil.account.last_iterate import evaluators
+from fedveil.account.participation import ONE_HOLDER, SERVERS
 from fedveil.account.participation import Participation as Participation
 from fedveil.account.sampled import least_epsilon
 from fedveil.account.sampled_observers import sampled_views
@@ -102,6 +103,8 @@ def views(run: LastIterate, adversary: Adversary, participation: Participation) 
     """Return every bound on what this observer learns."""
     if run.sampled:
         return sampled_views(run, adversary, participation)
+    if participation.alone and adversary in SERVERS:
+        return every_update(run, f"{ONE_HOLDER}, and it deals them")
     match adversary:
         case "final-model":
             return _final(run, participation)
@@ -123,6 +126,8 @@ def noise_left(run: LastIterate, adversary: Adversary, participation: Participat
     """
     _check(run, adversary, participation)
     batch = per_round(run.batch, run)
+    if participation.alone:
+        return np.ones(run.total)
     match adversary:
         case "final-model" | "every-model":
             return np.ones(run.total)

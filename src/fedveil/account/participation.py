@@ -1,11 +1,15 @@
 """Who takes part with how much, as far as an observer inside the run is concerned."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from fedveil.account.hidden import per_round
 from fedveil.checks import require
 from fedveil.mechanism import LastIterate
 from fedveil.values import whole
+
+SERVERS: Final = ("server-with-secure-aggregation", "server")
+ONE_HOLDER: Final = "one client holds all units and adds all of the noise: its update is the round's noised sum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,11 @@ class Participation:
             require(least <= value <= 10**18, f"Participation.{name}", f"be at least {least}", value)
             object.__setattr__(self, name, value)
         require(self.every_round in (True, False), "Participation.every_round", "be true or false", self.every_round)
+
+    @property
+    def alone(self) -> bool:
+        """True if one client holds all units, deals them and adds all of the noise: a server gets its noised sums."""
+        return self.clients == 1 and self.colluders == 0 and self.dropouts == 0
 
     @property
     def whole_clients(self) -> bool:

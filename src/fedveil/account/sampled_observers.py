@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedveil.account.curious import NOBODY
 from fedveil.account.evaluator import Evaluator, withdrawn
 from fedveil.account.hidden import per_round
 from fedveil.account.last_iterate import evaluators
-from fedveil.account.participation import Participation
+from fedveil.account.participation import ONE_HOLDER, SERVERS, Participation
 from fedveil.account.sampled import sampled_evaluators
 from fedveil.guarantee import Adversary
 from fedveil.limits import PASSES
@@ -23,6 +24,8 @@ from fedveil.values import Vector
 def sampled_views(run: LastIterate, adversary: Adversary, who: Participation) -> Sequence[Evaluator]:
     """Return every bound on what this observer learns."""
     batch = per_round(run.batch, run)
+    if who.alone and adversary in SERVERS:
+        return seen(run, f"{ONE_HOLDER}, whose draws are its secret")
     match adversary:
         case "final-model":
             return sampled_evaluators(run)
@@ -70,7 +73,7 @@ def _curious(run: LastIterate, who: Participation, left: Vector) -> Sequence[Eva
     The draws and the noise of the victim are independent of all that.
     """
     if who.clients == 1:
-        return [withdrawn("unhidden", "there is no other client who could be curious")]
+        return seen(run, NOBODY)
     return seen(_noisy(run, left), "every model counted as seen, its own noise taken off, the draws secret")
 
 

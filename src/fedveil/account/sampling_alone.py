@@ -6,11 +6,12 @@ the second. So what hiding buys is counted from the best of these.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedveil.account.evaluator import epsilon_of
+from fedveil.account.evaluator import Evaluator, epsilon_of
 from fedveil.account.hidden import per_round
 from fedveil.account.last_iterate import evaluators
 from fedveil.account.sampled_observers import known_draws
@@ -38,13 +39,22 @@ class SeenByAll:
         return min((e for e in (self.known, self.poisson, self.independent) if e is not None), default=None)
 
 
-def seen_by_all(run: LastIterate, delta: float) -> SeenByAll:
+Judge = Callable[[Evaluator, float], float]  # the epsilon of a bound at a delta, with whatever else a run releases
+
+
+def seen_by_all(run: LastIterate, delta: float, judge: Judge = epsilon_of) -> SeenByAll:
     """The same rounds with every model seen.
 
     Poisson: every record joins each round with the chance that the batch is of all records (the largest batch, if they
-    differ). Independent: it picks one round of each pass. Divisors, steps and noise stay as they are.
+    differ). Independent: it picks one round of each pass. Divisors, steps and noise stay as they are. ``judge``: by
+    default the training rounds alone count, with ideal noise; ``promises.every_model_seen`` counts all of a plan.
     """
-    known = _seen(known_draws(run) if run.sampled else run, delta)
+
+    def seen(run: LastIterate) -> float | None:
+        value = judge(next(e for e in evaluators(run) if e.name == "unhidden"), delta)
+        return value if value < math.inf else None
+
+    known = seen(known_draws(run) if run.sampled else run)
     if run.noise != "gaussian":
         return SeenByAll(known=known, poisson=None, independent=None)
     batches = per_round(run.batch, run)[: run.rounds]
@@ -52,15 +62,12 @@ def seen_by_all(run: LastIterate, delta: float) -> SeenByAll:
     plain = replace(run, place=None, rate=None, largest_batch=None, stopping="end", order="independent", records=None)
     share = run.rate if run.rate is not None else min(1.0, max(float(np.max(batches)) / records, 1e-12))
     apart = run.order != "poisson" or abs(share * run.rounds - 1) < 1e-6  # else there is no pass to pick a round of
-    poisson = _seen(replace(plain, order="poisson", rate=share), delta)
+    # The row of the run's own order is the run itself, as the certificate counts it.
+    poisson = seen(run if run.order == "poisson" else replace(plain, order="poisson", rate=share))
     # What coins cannot protect, picking one round a pass cannot either, and to find that out may take long.
     apart = apart and poisson is not None and poisson <= _NOT_PRIVATE
-    return SeenByAll(known=known, poisson=poisson, independent=_seen(plain, delta) if apart else None)
-
-
-def _seen(run: LastIterate, delta: float) -> float | None:
-    value = epsilon_of(next(e for e in evaluators(run) if e.name == "unhidden"), delta)
-    return value if value < math.inf else None
+    own = run if run.order == "independent" else plain
+    return SeenByAll(known=known, poisson=poisson, independent=seen(own) if apart or own is run else None)
 
 
 def bought(seen: SeenByAll, epsilon: float) -> float | None:

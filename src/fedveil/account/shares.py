@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedveil.account.curious import curious_bounds, secret_from_client
+from fedveil.account.curious import NOBODY, curious_bounds, secret_from_client
 from fedveil.account.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.account.hidden import per_round
 from fedveil.account.observers import Participation, every_update, views
@@ -101,7 +101,7 @@ def views_of_shares(run: LastIterate, adversary: Adversary, who: Participation, 
 def _curious(run: LastIterate, who: Participation, shares: Shares) -> Sequence[Evaluator]:
     """Return bounds for a client that knows its own share."""
     if who.clients == 1:
-        return [withdrawn("unhidden", "there is no other client who could be curious")]
+        return every_update(run, NOBODY)
     left = shares.beside(run)
     if shares.together > 1:  # it may have a client in every round, so all models and sums are counted as seen
         why = f"every model counted as seen, at the worst round; a site of {shares.together} clients knows their shares"

@@ -12,10 +12,11 @@ from typing import Any
 
 from fedveil.certificate.assumptions import Assumption
 from fedveil.certificate.certify import Guarantee, check_charge, guarantee_row, read_bytes
+from fedveil.certificate.data_set import DataSet, data_set_of
 from fedveil.checks import require
 from fedveil.files import read_file
 from fedveil.guarantee import Adversary
-from fedveil.ledger import Entry, read_export
+from fedveil.ledger import Entry, parse_export, read_export
 from fedveil.prepare.alone import AlonePlan
 from fedveil.promises import ADVERSARIES
 
@@ -26,7 +27,7 @@ Sees = dict[Adversary, str]
 class AloneCertificate:
     """All guarantees of one job; ``ledger``: the hash of its last entry in the books; ``found``: of what it released.
 
-    ``sees``: in words, what each observer sees.
+    ``sees``: in words, what each observer sees. ``data_set``: what all runs on the data cost together.
     """
 
     plan: AlonePlan
@@ -36,6 +37,7 @@ class AloneCertificate:
     guarantees: tuple[Guarantee, ...]
     found: str
     sees: Sees
+    data_set: DataSet | None = None
 
     def named(self) -> dict[str, str]:
         """Return what the certificate is about: the kind of job, and its name."""
@@ -58,6 +60,7 @@ class AloneCertificate:
             "guarantees": [
                 guarantee_row(self.plan.target, one, self.sees[one.adversary], voided=False) for one in self.guarantees
             ],
+            **({} if self.data_set is None else self.data_set.written()),
             "released": self.released(),
         }
 
@@ -104,6 +107,7 @@ def certified(
             Guarantee(adversary=who, answer=plan.promise(who), assumptions=assumed(who)) for who in ADVERSARIES
         ),
         "found": found,
+        "data_set": data_set_of(parse_export(read_bytes(folder / "ledger.jsonl"))),
     }
 
 

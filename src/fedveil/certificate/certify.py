@@ -13,13 +13,14 @@ from typing import Any, Protocol, TypeGuard
 
 from fedveil.account.grid import on_grid
 from fedveil.certificate.assumptions import Assumption, assumptions
+from fedveil.certificate.data_set import DataSet, data_set_of
 from fedveil.checks import require
 from fedveil.data.read_npz import model_arrays
 from fedveil.errors import BadValue, why
 from fedveil.evaluate.plan import EvaluationPlan
 from fedveil.files import read_file
 from fedveil.guarantee import Adversary, Answer, finite_or_none
-from fedveil.ledger import Cost, Entry, read_export
+from fedveil.ledger import Cost, Entry, parse_export, read_export
 from fedveil.ledger.budget import total
 from fedveil.ledger.costs import Chargeable, cost_of, covered, rounds_of
 from fedveil.model.torch import OWN
@@ -77,7 +78,8 @@ class Certificate:
 
     ``clients``: the epsilon of each client, if the method tells clients apart. ``ledger``: the hash of the run's last
     entry, and so of everything in the books before it; None without books. ``charged_more``: sentences that say where
-    the books charged more than the plan costs; they are not written to the file.
+    the books charged more than the plan costs; they are not written to the file. ``data_set``: what all runs on the
+    data cost together when this one ended; written where there are others.
     """
 
     plan: Plan
@@ -88,6 +90,7 @@ class Certificate:
     clients: tuple[tuple[int, float], ...] = ()
     ledger: str | None = None
     charged_more: tuple[str, ...] = ()
+    data_set: DataSet | None = None
 
     @property
     def private(self) -> bool:
@@ -114,6 +117,7 @@ def certify(folder: Path, version: str) -> Certificate:
     """Return the certificate that the records in ``folder`` support; refuse if a record is missing or was altered."""
     plan, entries = read_records(folder)
     charge, release = entries[0], entries[-1]
+    data_set = data_set_of(parse_export(read_bytes(folder / "ledger.jsonl")))
     require(charge.kind == "charge", "The ledger", "begin with a charge", charge.kind)
     named = charge.payload.get("plan")
     require(named == plan.hash, "plan.toml", f"be the plan that was charged, {named}", plan.hash)
@@ -133,6 +137,7 @@ def certify(folder: Path, version: str) -> Certificate:
         released=_released(plan, model, learned),
         clients=client_epsilons(plan),
         charged_more=more,
+        data_set=data_set,
     )
 
 
@@ -354,6 +359,7 @@ def _as_json(certificate: Certificate) -> dict[str, Any]:
             guarantee_row(plan.target, one, SEES[one.adversary], voided=plan.voided) for one in certificate.guarantees
         ],
         **({"clients": own} if own else {}),
+        **({} if certificate.data_set is None else certificate.data_set.written()),
         "released": list(certificate.released),
         **({} if plan.personal is None else {"personal": _PERSONAL}),
     }

@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from fedveil.checks import require
-from fedveil.cli.show import Json, out, plain_table, rounded_up, show
+from fedveil.cli.show import Json, out, plain_table, rounded_up, show, tell_total, total_json
 from fedveil.cli.waiting import waiting
 from fedveil.data.address import bare
 from fedveil.guarantee import Neighbours, Unit, finite_or_none
@@ -164,6 +164,7 @@ def _tell_questions(draft: Draft, command: str) -> None:
 def _profile_json(result: ProfileResult) -> dict[str, Any]:
     return {
         **result.certificate.as_json(),
+        **total_json(result.certificate.data_set),
         "folder": str(result.folder),
         "study": str(result.folder / STUDY),
         **_draft_json(result.draft, result.columns),
@@ -195,6 +196,7 @@ def _tell_profile(data: str, result: ProfileResult) -> None:
         "above are noisy",
         soft_wrap=True,
     )
+    tell_total(result.certificate.data_set, target.adversary)
     out().print(f"written: {result.folder} (open {result.folder / PAGE})", soft_wrap=True)
     _tell_questions(result.draft, f"fedveil profile {data}")
     if result.draft.complete:

@@ -9,7 +9,7 @@ from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.bundle.model import load_model
 from fedveil.checks import require
 from fedveil.cli.quality import tell_evaluation, tell_quality
-from fedveil.cli.show import Json, Module, out, rounded_up, show
+from fedveil.cli.show import Json, Module, out, rounded_up, show, tell_total, total_json
 from fedveil.cli.waiting import waiting
 from fedveil.guarantee import Neighbours, Unit
 from fedveil.jobs.evaluation import Evaluated, evaluate_model, evaluate_publicly
@@ -75,7 +75,8 @@ def evaluate(
 def _plain(found: Evaluated) -> dict[str, Any]:
     if found.certificate is None:
         return {"test": found.found}
-    return {"folder": str(found.folder), "evaluation": found.found, "certificate": found.certificate.as_json()}
+    told = {"folder": str(found.folder), "evaluation": found.found, "certificate": found.certificate.as_json()}
+    return told | total_json(found.certificate.data_set)
 
 
 def _tell(found: Evaluated) -> None:
@@ -87,6 +88,7 @@ def _tell(found: Evaluated) -> None:
     final = next(one.answer for one in found.certificate.guarantees if one.adversary == target.adversary)
     told = f"charged: epsilon {rounded_up(final.epsilon)} at delta {target.delta:g} for one {target.unit}"
     out().print(f"{told} ({target.neighbours}), in the ledger of these records", soft_wrap=True)
+    tell_total(found.certificate.data_set, target.adversary)
     out().print(f"written: {found.folder}", soft_wrap=True)
 
 

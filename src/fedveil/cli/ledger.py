@@ -10,9 +10,16 @@ from fedveil.checks import require
 from fedveil.cli.show import Json, digits, out, rounded_up, show
 from fedveil.guarantee import finite_or_none
 from fedveil.ledger import Cost, Ledger
-from fedveil.ledger.composition import charged
+from fedveil.ledger.composition import Rule, charged
 from fedveil.ledger.odometer import Left, ObserverRow, RunRow, observers, runs_of
 from fedveil.ledger.place import find
+
+_RULES: dict[Rule, tuple[str, str]] = {
+    "curves": ("composition", "the certified curves of all runs, composed exactly"),
+    "worst-case": ("stated costs", "composed; of some runs only epsilon and delta are known, and count at their worst"),
+    "sum": ("plain sum", "epsilons and deltas added up, which is no more than composition gives here"),
+    "none": ("no proof", "nothing finite is proved at this delta"),
+}
 
 
 def ledger(
@@ -49,17 +56,19 @@ def _text(path: Path, runs: list[RunRow], rows: list[ObserverRow]) -> None:
     out().print(table)
     for kind in dict.fromkeys(row.question[1:] for row in rows):
         out().print(f"one {kind[0]}, {kind[1]}: epsilon (delta) of all runs together")
-        table = _columns("who", "added up", "composed exactly")
+        table = _columns("who", "added up", "fixed in advance", "by")
         for row in rows:
             if row.question[1:] == kind:
                 composed = f"{rounded_up(row.composed)} ({digits(row.delta, 3)})"
-                table.add_row(row.question[0], _pair(row.added), composed)
+                table.add_row(row.question[0], _pair(row.added), composed, _RULES[row.rule][0])
         out().print(table)
     for row in rows:
         if row.left is not None:
             out().print(_cap_text(row.left), soft_wrap=True)
     out().print("Added up, and spent under a cap: valid however later runs were chosen.")
-    out().print("Composed exactly: valid if all runs were fixed before the first result was seen.")
+    out().print("Fixed in advance: valid if all runs were fixed before the first result was seen.")
+    for rule in dict.fromkeys(row.rule for row in rows):
+        out().print(f"By {_RULES[rule][0]}: {_RULES[rule][1]}.", soft_wrap=True)
 
 
 def _pair(cost: Cost) -> str:
@@ -110,7 +119,7 @@ def _observer_json(row: ObserverRow) -> dict[str, Any]:
         "unit": unit,
         "neighbours": neighbours,
         "added_up": {"epsilon": finite_or_none(row.added.epsilon), "delta": row.added.delta},
-        "fixed_in_advance": {"epsilon": finite_or_none(row.composed), "delta": row.delta},
+        "fixed_in_advance": {"epsilon": finite_or_none(row.composed), "delta": row.delta, "rule": row.rule},
         "cap": None if row.left is None else _left_json(row.left),
     }
 

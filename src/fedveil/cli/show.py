@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedveil.certificate.certify import Guarantee
+    from fedveil.certificate.data_set import DataSet
     from fedveil.guarantee import Adversary
 
 
@@ -89,6 +90,17 @@ def show(result: dict[str, Any], as_json: bool, otherwise: Callable[[], None]) -
         _printed.append(True)
     else:
         otherwise()
+
+
+def tell_total(found: "DataSet | None", adversary: "Adversary") -> None:
+    """Print what all runs on the data set cost together, where the ledger recorded it."""
+    if found is not None:
+        out().print(found.sentence(adversary), soft_wrap=True)
+
+
+def total_json(found: "DataSet | None") -> dict[str, Any]:
+    """Return the same as plain values, also of a run that is the only one."""
+    return {} if found is None else {"data_set": found.as_json()}
 
 
 def promised_rows(guarantees: "Sequence[Guarantee]", sees: "Mapping[Adversary, str]") -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedveil.account.sampling_alone import seen_by_all
 from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.alone import AloneCertificate
 from fedveil.certificate.certify import SEES, Certificate, certify_written, differences, read_bytes
+from fedveil.certificate.data_set import DataSet
 from fedveil.certificate.evaluation import certify_evaluation, holds_evaluation
 from fedveil.certificate.profile import certify_profile, holds_profile
 from fedveil.certificate.synthesis import certify_synthesis, holds_generator
@@ -22,7 +22,18 @@ from fedveil.checks import require
 from fedveil.cli.card import regulators_answers, tell_answers
 from fedveil.cli.progress import progress
 from fedveil.cli.quality import tell_evaluation, tell_quality
-from fedveil.cli.show import Json, Module, Out, out, plain_table, promised_rows, rounded_up, show
+from fedveil.cli.show import (
+    Json,
+    Module,
+    Out,
+    out,
+    plain_table,
+    promised_rows,
+    rounded_up,
+    show,
+    tell_total,
+    total_json,
+)
 from fedveil.design import Planned
 from fedveil.errors import CannotCertify
 from fedveil.evaluate.words import fact_rows as evaluation_facts
@@ -32,7 +43,7 @@ from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
 from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.prepare.words import fact_rows as preparation_facts
-from fedveil.promises import ADVERSARIES, promise
+from fedveil.promises import ADVERSARIES, every_model_seen, promise
 from fedveil.run.system import System
 from fedveil.signature import FILE as SIGNATURE
 from fedveil.signature import Signature, check_signature
@@ -91,7 +102,7 @@ def plan(study: StudyFile, module: Module = None, as_json: Json = False) -> None
         _guarantee_table(planned.plan, [(who, promise(planned.plan, who)) for who in ADVERSARIES])
         if (alone := result["every_model_seen"]) is not None:
             found = ", ".join(f"{name} {value:.4g}" for name, value in alone.items() if value is not None)
-            out().print(f"at this noise, every model seen (ideal noise): {found or 'nothing can be promised'}")
+            out().print(f"at this noise, every model seen: {found or 'nothing can be promised'}")
         if planned.draft.designed is not None:
             out().print(
                 "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
@@ -169,7 +180,8 @@ def certify_run(
             tell_answers(more)
 
     told = {"matches": not changes, "differences": changes, "charged_more": list(found.charged_more)}
-    result = {**told, **json.loads(found.text()), "signature": signed, **(more or {})}
+    total = total_json(found.data_set)
+    result = {**told, **json.loads(found.text()), **total, "signature": signed, **(more or {})}
     show(result, as_json, text)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
@@ -190,10 +202,12 @@ def _certify_alone(folder: Path, as_json: bool) -> None:
         target = found.plan.target
         out().print(f"certificate of {what}: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
         plain_table(promised_rows(found.guarantees, found.sees))
+        tell_total(found.data_set, target.adversary)
         told = "The certificate matches the records."
         out().print(f"It does NOT match: {'; '.join(changes)}." if changes else told)
 
-    show({"matches": not changes, "differences": changes, **found.as_json()}, as_json, text)
+    told = {"matches": not changes, "differences": changes}
+    show({**told, **found.as_json(), **total_json(found.data_set)}, as_json, text)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the records: {'; '.join(changes)}.")
 
@@ -272,6 +286,7 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
     signer = None if result.signature is None else result.signature.signer.fingerprint
     summary = {
         **json.loads(certificate.text()),
+        **total_json(certificate.data_set),
         "warnings": [*certificate.plan.warnings, *([] if useless is None else [useless])],
         "metrics": result.metrics,
         "folder": str(result.folder),
@@ -311,10 +326,12 @@ def _plan_text(plan: Plan) -> None:
 
 
 def _certificate_table(certificate: Certificate) -> None:
-    _guarantee_table(certificate.plan, [(g.adversary, g.answer) for g in certificate.guarantees])
+    found = certificate.data_set
+    _guarantee_table(certificate.plan, [(g.adversary, g.answer) for g in certificate.guarantees], found)
+    tell_total(found, certificate.plan.target.adversary)
 
 
-def _guarantee_table(plan: Plan, rows: Sequence[tuple[Adversary, Answer]]) -> None:
+def _guarantee_table(plan: Plan, rows: Sequence[tuple[Adversary, Answer]], all_runs: DataSet | None = None) -> None:
     target = plan.target
     if plan.exposed_by is not None:
         out().print(f"NOT PRIVATE: {plan.exposed_by}.")
@@ -323,11 +340,15 @@ def _guarantee_table(plan: Plan, rows: Sequence[tuple[Adversary, Answer]]) -> No
     table = Table(box=None, pad_edge=False)
     table.add_column("who", no_wrap=True)
     table.add_column("epsilon", justify="right")
+    others = all_runs is not None and all_runs.runs > 1
+    if others:
+        table.add_column("all runs", justify="right")
     table.add_column("by", no_wrap=True)
     table.add_column("sees")
     for adversary, answer in rows:
         epsilon = "none" if plan.voided else rounded_up(answer.epsilon)
-        table.add_row(adversary, epsilon, answer.certified_by or "-", SEES[adversary])
+        total = [rounded_up(all_runs.cost(adversary).epsilon)] if others and all_runs is not None else []
+        table.add_row(adversary, epsilon, *total, answer.certified_by or "-", SEES[adversary])
     out().print(f"certificate: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
     out().print(table)
 
@@ -362,9 +383,9 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
 
 def _every_model_seen(plan: Plan) -> dict[str, float | None] | None:
     """Return epsilon at a hidden run's noise if every model were seen, by how the records are sampled."""
-    if not plan.hides:
+    found = every_model_seen(plan)
+    if found is None:
         return None
-    found = seen_by_all(plan.hidden.run, plan.target.delta)
     return {"as dealt": found.known, "Poisson draws": found.poisson, "independent draws": found.independent}
 
 

@@ -10,7 +10,7 @@ from fedveil.certificate.certify import SEES as TRAINED
 from fedveil.certificate.synthesis import ROWS, SEES
 from fedveil.checks import require
 from fedveil.cli.progress import progress
-from fedveil.cli.show import Json, Module, out, plain_table, promised_rows, show
+from fedveil.cli.show import Json, Module, out, plain_table, promised_rows, show, tell_total, total_json
 from fedveil.cli.studies import Quiet, told
 from fedveil.cli.waiting import waiting
 from fedveil.guarantee import finite_or_none
@@ -83,6 +83,7 @@ def _as_json(result: SynthesisResult) -> dict[str, Any]:
         **more,
         "epsilon": promised,
         "delta": result.certificate.plan.target.delta,
+        **total_json(result.certificate.data_set),
     }
 
 
@@ -92,6 +93,7 @@ def _tell(result: SynthesisResult) -> None:
     out().print(f"certificate of a generator: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
     sees = TRAINED if isinstance(found, DeepGenerator) else SEES
     plain_table(promised_rows(result.certificate.guarantees, sees))
+    tell_total(result.certificate.data_set, target.adversary)
     if isinstance(found, DeepGenerator):
         plan = found.bundle.plan
         rounds = "one round" if plan.method.total == 1 else f"{plan.method.total} rounds"

@@ -1,8 +1,8 @@
-"""Addresses of databases: which ones are known, and passwords that are taken out of them before anybody sees them."""
+"""Addresses of databases: which ones are known, which database each means, and passwords, which nobody gets to see."""
 
 import re
 from typing import Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from fedveil.checks import require
 
@@ -11,6 +11,9 @@ DUCKDB: Final = "duckdb:"  # a Parquet file, or a folder of them, read through D
 SQLITE: Final = "sqlite:///"  # and then a path, to the last character: nothing in it is a parameter or an escape
 _DIALECTS: Final = ("postgresql", "sqlite")
 _DRIVERS: Final = {"postgresql": "postgresql+psycopg"}
+_HERE: Final = "localhost"
+_LOOPS: Final = ("", "localhost", "127.0.0.1", "::1")
+_PORT: Final = 5432
 _USER: Final = re.compile(r"^(?P<head>[a-z]+(?:\+[a-z0-9]+)?://[^/@:]*)(?::(?P<secret>.*))?@(?P<rest>[^@]*)$")
 
 
@@ -63,3 +66,31 @@ def driven(source: str) -> str:
     """Return the same with the driver that this library uses."""
     kind, mark, rest = bare(source).partition("://")
     return f"{_DRIVERS.get(kind, kind)}{mark}{rest}"
+
+
+def sqlite_file(source: str) -> str | None:
+    """Return the path of an SQLite database, as its address states it; None for another source.
+
+    >>> sqlite_file("sqlite:///ward/clinic.db"), sqlite_file("sqlite:////srv/clinic.db"), sqlite_file("visits.csv")
+    ('ward/clinic.db', '/srv/clinic.db', None)
+    """
+    kind, mark, rest = source.partition("://")
+    if not mark or kind.partition("+")[0] != "sqlite":
+        return None
+    return rest.partition("?")[0].removeprefix("/")
+
+
+def server_of(source: str) -> str:
+    """Return the database that an address of a server means: kind, host, port and name, whoever asks and however.
+
+    >>> server_of("postgresql://ann@DB.example/clinic?sslmode=require")
+    'postgresql db.example 5432 clinic'
+    """
+    found = urlsplit(bare(source))
+    more = dict(parse_qsl(found.query))  # the driver takes these first
+    host = more.get("host", found.hostname or "")
+    host = _HERE if host.startswith("/") or host in _LOOPS else host.lower().rstrip(".")
+    port = more.get("port", found.port or _PORT)
+    user = more.get("user", unquote(found.username or ""))
+    name = more.get("dbname", unquote(found.path.removeprefix("/")) or user)
+    return f"{found.scheme.partition('+')[0]} {_HERE if host in _LOOPS else host} {port} {name}"

@@ -16,6 +16,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -51,6 +52,24 @@ class RawRows:
             total += int.from_bytes(keyed, "little")
         content = f"{len(found) // _SIZE} {total % _WRAP}".encode()
         return blake(content, key=key, digest_size=_SIZE, person=b"fedveil rows").hexdigest()
+
+
+def content_of(path: Path) -> bytes | None:
+    """Return a digest of the bytes of a file, or of all files in a folder, whatever they are called.
+
+    It is not keyed, so it stays in memory. None where there is nothing that can be read twice, such as a pipe.
+    """
+    if path.is_dir():
+        below = ((file, file.relative_to(path).parts) for file in path.rglob("*"))
+        shown = (file for file, parts in below if not any(part.startswith(".") for part in parts))
+        digests = sorted(_bytes_of(file) for file in shown if file.is_file())
+        return hashlib.sha256(b"".join(digests)).digest()
+    return _bytes_of(path) if path.is_file() else None
+
+
+def _bytes_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def rows_of(columns: Mapping[str, Cells]) -> RawRows:

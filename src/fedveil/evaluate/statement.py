@@ -19,7 +19,6 @@ from fedveil.data.records import DataShape
 from fedveil.evaluate import numbers
 from fedveil.evaluate.request import Where
 from fedveil.guarantee import Adversary, Answer
-from fedveil.mechanism import Gaussian
 from fedveil.prepare.contributions import root_up
 from fedveil.prepare.statement import ERRORS, EVALUATED, Preparation
 from fedveil.tables import known
@@ -137,12 +136,7 @@ class Evaluation:
 
     def alone(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> Evaluator:
         """Return what this observer learns of held-out records: the noisy counts, and nothing else."""
-        counted = self.shape(data)
-        if adversary == "curious-client" and counted.clients == 1 and data.clients > 1:
-            # The curious clients train the model: they take no part in these counts, and know none of the noise.
-            heard: Gaussian | None = self.sums.mechanism(target.neighbours)
-        else:
-            heard = self.sums.heard(adversary, counted, target, trust)
+        heard = self.sums.heard(adversary, self.shape(data), target, trust)
         if heard is None:
             return withdrawn("gaussian", "it knows all of the evaluation's noise, or there is no other client")
         mu = heard.mu

@@ -162,7 +162,7 @@ def profile_data(
     )
     draft = replace(with_profile(draft, found), remarks=remarks, source=_path_from(out, wish.data))
     charged = Path((out / "private" / POINTER).read_text(encoding="utf-8").strip())
-    if ledger is not None or (is_database(wish.data) and not wish.data.startswith(DUCKDB)):
+    if ledger is not None:
         draft = replace(draft, ledger=_path_from(out, str(charged)))  # a run must be charged in the same books
     _write(out / STUDY, draft)
     from fedveil.report.profile_page import profile_page  # imported here because drawing is slow to import

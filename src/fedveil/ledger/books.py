@@ -5,6 +5,7 @@ crash at any point leaves a charge without an output, never an output without a 
 run's export, so they may hold nothing that was computed from records, except what the charge covers.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,13 @@ from fedveil.ledger.filter import check, question_of, settled
 from fedveil.ledger.head import Head, head_file, keep_head, read_head
 
 Fingerprint = Callable[[bytes], str]  # fingerprint of the data, under the books' own key
+
+
+def keyed_content(key: bytes, content: bytes) -> str:
+    """Return the digest of a source's content under the books' own key, in which nobody can test guesses."""
+    return hashlib.blake2b(content, key=key, digest_size=32, person=b"fedveil content").hexdigest()
+
+
 Reason = Literal["stopped", "error"]  # a closed list, because the text of an error could contain values of records
 
 
@@ -32,7 +40,15 @@ Reason = Literal["stopped", "error"]  # a closed list, because the text of an er
 class Ledger:
     """The open books of one data set; any number of processes can share them, each with its own ``Ledger.open``."""
 
-    def __init__(self, path: Path, fingerprints: Sequence[Fingerprint], patience: float, *, accept: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fingerprints: Sequence[Fingerprint],
+        patience: float,
+        *,
+        accept: bool,
+        content: bytes | None = None,
+    ) -> None:
         """Open existing books; use :meth:`open` or :meth:`look`."""
         self.path = path
         self._process = os.getpid()
@@ -45,12 +61,17 @@ class Ledger:
             rule = f"have a format from {store.FIRST} to {store.FORMAT}"
             require(store.FIRST <= form <= store.FORMAT, f"The ledger {path}", rule, form)
             usable = fingerprints if form == store.FIRST else fingerprints[:1]
-            if usable and not any(fingerprint(key) == known for fingerprint in usable):
+            keyed = None if content is None else keyed_content(key, content)
+            same = keyed is not None and store.knows_content(self._connection, keyed)
+            if usable and not same and not any(fingerprint(key) == known for fingerprint in usable):
                 raise BadValue(
                     f"The ledger {path} must belong to these data, and it was opened for others. Give the rows it was "
                     "opened with, all of them, or name another place for the books of other rows: [books] ledger."
                 )
             self._check_head(kept, known=form > store.FIRST and not accept)
+            if keyed is not None and not same:
+                with self._writing():
+                    store.remember_content(self._connection, keyed)
         except BaseException:
             self._connection.close()
             raise
@@ -62,13 +83,15 @@ class Ledger:
         fingerprint: Fingerprint,
         *,
         older: Fingerprint | None = None,
+        content: bytes | None = None,
         urandom: Callable[[int], bytes] = os.urandom,
         patience: float = 60.0,
     ) -> Self:
         """Open the books of the data that ``fingerprint`` (keyed) describes; make them if there are none.
 
-        ``older``: how the same data were described in books of the first format. ``patience``: seconds to wait for
-        another process that is writing.
+        ``older``: how the same data were described in books of the first format. ``content``: a digest of the source's
+        bytes; books that met it before belong to these data, however their rows are read now. ``patience``: seconds to
+        wait for another process that is writing.
         """
         path = Path(path)
         with store.plainly(path):
@@ -79,7 +102,8 @@ class Ledger:
             raise LedgerBroken(0, why)
         if new:
             store.create(path, fingerprint, urandom)
-        return cls(path, [fingerprint] if older is None else [fingerprint, older], patience, accept=False)
+        prints = [fingerprint] if older is None else [fingerprint, older]
+        return cls(path, prints, patience, accept=False, content=content)
 
     @classmethod
     def look(cls, path: Path, *, accept_head: bool = False, patience: float = 60.0) -> Self:
@@ -210,8 +234,13 @@ class Ledger:
         One charge pays for one output: recording the same model again has no effect, another model is refused.
         """
         require(isinstance(model, str) and HASH.fullmatch(model), "model", "be a SHA-256 in hexadecimal", model)
+        payload: dict[str, Any] = {"model": model, "also": list(also)}
         with self._writing():
-            return self._once(run, self._rounds(run) + 1, "release", {"model": model, "also": list(also)}, at)
+            last = self._rounds(run) + 1
+            old = store.at_round(self._connection, run, last)
+            if old is not None and old.kind == "release" and {key: old.payload[key] for key in payload} == payload:
+                return old  # the total stays what it was: others may have been charged since
+            return self._once(run, last, "release", payload | _total(store.everything(self._connection), run), at)
 
     def failed(self, run: str, reason: Reason, *, at: str | None = None) -> Entry:
         """Record that a run ended without a release; its cost stays."""
@@ -334,6 +363,16 @@ def _charged(story: Sequence[Entry], plan: str) -> Entry:
     require(known == plan, f"The plan of run {first.run}", f"be the one that was charged, {known}", plan, hint)
     require(last.kind != "failed", f"Run {first.run}", "be open", "a run that ended without a release", hint)
     return first
+
+
+def _total(entries: Sequence[Entry], run: str) -> dict[str, Any]:
+    """Return what all charges so far cost together, by the questions of this run; nothing if it is the only one."""
+    charges = {entry.run: Charged.read(entry.payload) for entry in entries if entry.kind == "charge"}
+    if len(charges) < 2:
+        return {}
+    every = [one.costs for one in charges.values()]
+    costs = [total(every, own.adversary, own.unit, own.neighbours) for own in charges[run].costs]
+    return {"total": {"runs": len(charges), "costs": [cost.written() for cost in costs]}}
 
 
 def _caps(entries: Sequence[Entry]) -> dict[Adversary, Cap]:

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from fedveil.account.loss_distribution import LossDistributionAccountant
 from fedveil.errors import CannotCertify, FedveilError
-from fedveil.guarantee import Adversary, Neighbours, Unit
+from fedveil.guarantee import Adversary, Answer, Neighbours, Unit
 from fedveil.ledger.budget import Cost, total
 from fedveil.ledger.costs import Chargeable, covered, promised, read_charged
 from fedveil.ledger.entry import Entry
@@ -33,6 +33,9 @@ from fedveil.theory.numerics import SMALLEST_DELTA
 
 Uses = list[tuple[LossLaw, int]]
 Question = tuple[Adversary, Unit, Neighbours]
+# What gave an epsilon of several runs: exact composition of their certified curves; the same with the worst mechanism
+# of a stated epsilon and delta where a curve is not known; epsilons and deltas added up; nothing is proved.
+Rule = Literal["curves", "worst-case", "sum", "none"]
 
 _SMALL = tuple(10.0**-power for power in np.arange(2.0, 13.01, 1 / 3).tolist())
 _DELTAS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.025, 0.015, *_SMALL)
@@ -70,16 +73,16 @@ class Charged:
         cost = self.stated(question)
         if not math.isfinite(cost.epsilon):
             return None
-        found: Uses = []
-        for text, times in self.plans:
-            law = _law(text, question)
-            if law is None:
-                break
-            found.append((law, times))
-        else:
-            if found:
-                return found
-        return _worst(cost)
+        return self._curves(question) or _worst(cost)
+
+    def has_curve(self, question: Question) -> bool:
+        """Return whether the whole certified curve of every plan is known, and not only an epsilon and a delta."""
+        return self._curves(question) is not None
+
+    def _curves(self, question: Question) -> Uses | None:
+        found = [(_law(text, question), times) for text, times in self.plans]
+        known = [(law, times) for law, times in found if law is not None]
+        return known if found and len(known) == len(found) else None
 
 
 def _plans_of(payload: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
@@ -113,28 +116,38 @@ def charged(entries: Iterable[Entry]) -> list[Charged]:
 
 
 def together(runs: Sequence[Charged], question: Question, delta: float) -> float:
-    """Return the epsilon of all runs together at ``delta``, if they were fixed in advance.
-
-    Infinite if nothing is proved.
+    """Return the epsilon of all runs together at ``delta``, if they were fixed in advance; infinite if none is proved.
 
     Adding epsilons and deltas is one way to prove it, so the result is never more than their sum if the deltas fit.
     """
+    return composed(runs, question, delta)[0]
+
+
+def composed(runs: Sequence[Charged], question: Question, delta: float) -> tuple[float, Rule]:
+    """Return the same with the rule that gave it."""
     if not runs:
-        return 0.0
+        return 0.0, "sum"
     added = total([run.costs for run in runs], *question)
     found = added.epsilon if added.delta <= delta else math.inf
     uses: Uses = []
     for run in runs:
         more = run.uses(question)
         if more is None:
-            return math.inf
+            return math.inf, "none"
         uses += more
+    exact = _upper(uses, delta)
+    if exact < found * (1 - 1e-9):
+        return exact, "curves" if all(run.has_curve(question) for run in runs) else "worst-case"
+    return min(exact, found), "sum" if found < math.inf else "none"
+
+
+def _upper(uses: Uses, delta: float) -> float:
     if not SMALLEST_DELTA <= delta < 1:
-        return found
+        return math.inf
     try:
-        return min(found, worst_upper([uses], delta))
+        return worst_upper([uses], delta)
     except CannotCertify:
-        return found
+        return math.inf
 
 
 def _hash(text: str) -> str:
@@ -180,10 +193,13 @@ def _points(plan: Chargeable, adversary: Adversary) -> list[tuple[float, float]]
     For hidden runs delta at an epsilon is several times cheaper to compute than the inverse.
     """
     own = promised(plan, adversary)
-    if not isinstance(plan, Plan) or not plan.hides:
+    if not isinstance(plan, Plan) or not plan.hides or plan.selection is not None:
         deltas = sorted({*_DELTAS, own.delta}, reverse=True)
-        return [(promised(plan, adversary, delta).epsilon, delta) for delta in deltas]
-    far = promise(plan, adversary, min(_LAST, own.delta))
+        return [(_epsilon(plan, adversary, delta), delta) for delta in deltas]
+    # What may go wrong with the plan's own small chance (too many records in a round, say) leaves nothing provable
+    # below some delta: the curve ends at the last one above it.
+    ends = sorted({min(_LAST * 10.0**power, own.delta) for power in range(12)})
+    far = next((there for delta in ends if (there := _reached(plan, adversary, delta)) is not None), own)
     if not 0 < far.epsilon < _WIDEST:
         return [(own.epsilon, own.delta)]
     first, *epsilons = np.linspace(far.epsilon / _EPSILONS, far.epsilon, _EPSILONS).tolist()
@@ -192,6 +208,19 @@ def _points(plan: Chargeable, adversary: Adversary) -> list[tuple[float, float]]
     names = {answer.certified_by for answer in (near, own, far) if answer.certified_by is not None}
     found = [(epsilon, promise_at(plan, adversary, epsilon, names).delta) for epsilon in epsilons]
     return sorted([(first, near.delta), (own.epsilon, own.delta), *found])
+
+
+def _epsilon(plan: Chargeable, adversary: Adversary, delta: float) -> float:
+    """Return the certified epsilon at a delta; infinite where nothing is proved."""
+    try:
+        return promised(plan, adversary, delta).epsilon
+    except CannotCertify:
+        return math.inf
+
+
+def _reached(plan: Plan, adversary: Adversary, delta: float) -> Answer | None:
+    """Return what is proved at a delta; None if nothing is."""
+    return promise(plan, adversary, delta) if _epsilon(plan, adversary, delta) < _WIDEST else None
 
 
 def _worst(cost: Cost) -> Uses | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedveil.errors import FedveilError
 from fedveil.ledger.budget import Cap, Cost, total
-from fedveil.ledger.composition import Charged, Question, together
+from fedveil.ledger.composition import Charged, Question, Rule, composed
 from fedveil.ledger.costs import read_charged
 from fedveil.ledger.entry import Entry
 from fedveil.ledger.filter import budget_of, epsilon_of, question_of, spent_by, total_spent
@@ -43,12 +43,13 @@ class ObserverRow:
     """All runs together against one observer, for one unit and relation.
 
     ``added``: epsilons and deltas added up, valid however runs were chosen; ``composed``: the epsilon at ``delta`` by
-    exact composition, valid if the runs were fixed in advance.
+    ``rule``, valid if the runs were fixed in advance.
     """
 
     question: Question
     added: Cost
     composed: float
+    rule: Rule
     delta: float
     left: Left | None
 
@@ -74,7 +75,7 @@ def runs_of(entries: Sequence[Entry]) -> list[RunRow]:
 def observers(runs: Sequence[Charged], caps: Sequence[Cap], delta: float | None = None) -> list[ObserverRow]:
     """Return one row for each observer, and for each unit and relation of a charge or of its cap.
 
-    ``delta``: where exact composition is evaluated; by default the cap's delta, or the sum of the runs' deltas.
+    ``delta``: where the composition is evaluated; by default the cap's delta, or the sum of the runs' deltas.
     """
     known = {cap.adversary: cap for cap in caps}
     asked = {(cost.unit, cost.neighbours) for run in runs for cost in run.costs}
@@ -87,11 +88,13 @@ def observers(runs: Sequence[Charged], caps: Sequence[Cap], delta: float | None 
             added = total([run.costs for run in runs], *question)
             here = cap if cap is not None and question_of(cap) == question else None
             at = delta if delta is not None else added.delta if here is None else here.delta
+            epsilon, rule = composed(runs, question, at)
             rows.append(
                 ObserverRow(
                     question=question,
                     added=added,
-                    composed=together(runs, question, at),
+                    composed=epsilon,
+                    rule=rule,
                     delta=at,
                     left=None if here is None else left_under(here, runs),
                 )

@@ -1,10 +1,13 @@
 """Where the books of a data set lie: where the study says, otherwise in one place beside the source.
 
-A source that is a file or a folder has its books in ``.fedveil/NAME.sqlite`` beside it, whatever study runs on it and
-wherever its results go, so every run on the source is charged in the same books. If a study names another place, that
-file is a link to it, so a study that names none is charged there too. Rows that already have books in that folder under
-another name (the source was renamed or copied) keep them. Built-in data and arrays have no place: unless a study names
-one, each run has its books in its private folder.
+A source that is a file, a folder or an SQLite database has its books in ``.fedveil/NAME.sqlite`` beside it, whatever
+study runs on it, however it reads it and wherever its results go, so every run on the source is charged in the same
+books. If a study names another place, that file is a link to it, so a study that names none is charged there too. Rows,
+or bytes, that already have books in that folder under another name (the source was renamed or copied) keep them.
+
+A database has one set of books, whichever tables and rows a query selects: nobody can tell from its text whether two
+queries are about the same people. A server's database lies in no folder, so a study on it names its books. Built-in
+data and arrays have no place: unless a study names one, each run has its books in its private folder.
 """
 
 import fcntl
@@ -12,17 +15,18 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
-from hashlib import sha256
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
 from fedveil.checks import require
-from fedveil.data.address import DUCKDB, bare
+from fedveil.data.address import DUCKDB, server_of, sqlite_file
+from fedveil.data.fingerprint import content_of
 from fedveil.data.spec import Source
 from fedveil.errors import BadValue
-from fedveil.ledger.books import Fingerprint, Ledger
+from fedveil.ledger.books import Fingerprint, Ledger, keyed_content
 from fedveil.ledger.head import head_file
-from fedveil.ledger.store import FIRST, connect, identity, plainly
+from fedveil.ledger.store import APPLICATION, FIRST, connect, identity, knows_content, plainly
 from fedveil.study import Books
 
 FOLDER = ".fedveil"
@@ -47,20 +51,30 @@ def beside(source: Path) -> Path:
 
 
 def default_place(study: Sited) -> Path | None:
-    """Return the place beside the study's source; None for data without a place.
+    """Return the place beside the study's source; None for data without a place."""
+    path = _path(study)
+    return None if path is None else beside(path)
 
-    A database is no place for a file: its books lie beside the study, under a name that follows from its address and
-    the query.
-    """
+
+def _path(study: Sited) -> Path | None:
+    """Return the file or folder that holds the study's data; None where there is none on this machine."""
     source = study.source
     if source is None or source.shipped is not None or source.frame is not None:
         return None
-    if source.source.startswith(DUCKDB):
-        return beside(study.base / source.source.removeprefix(DUCKDB))
-    if source.database:
-        name = sha256(f"{bare(source.source)} {source.query}".encode()).hexdigest()[:16]
-        return study.base.resolve() / FOLDER / f"query-{name}.sqlite"
-    return beside(study.base / source.source)
+    inside = sqlite_file(source.source)
+    if inside is None and source.database and not source.source.startswith(DUCKDB):
+        return None
+    return study.base / (source.source.removeprefix(DUCKDB) if inside is None else inside)
+
+
+def _identity(study: Sited, rows: Fingerprint) -> Fingerprint:
+    """Return the fingerprint by which books know a source: its rows, or the name of the database that they are in."""
+    source = study.source
+    if source is None or not source.database or source.source.startswith(DUCKDB):
+        return rows
+    inside = sqlite_file(source.source)
+    name = server_of(source.source) if inside is None else f"sqlite {(study.base / inside).resolve().name}"
+    return lambda key: blake2b(name.encode(), key=key, digest_size=32, person=b"fedveil db").hexdigest()
 
 
 def books_of(study: Sited, own: Path | None, *, begun: bool = False) -> Path | None:
@@ -73,6 +87,11 @@ def books_of(study: Sited, own: Path | None, *, begun: bool = False) -> Path | N
     if begun and own is not None and own.exists():
         return own
     place = default_place(study)
+    if place is None and study.source is not None and study.source.database:
+        raise BadValue(
+            f"The ledger of {study.source.source} must be named, since a server's database lies in no folder beside "
+            'which all studies would find it: [books] ledger = "PATH" in every study on it, or --ledger.'
+        )
     if place is None:
         hint = "These data lie nowhere that several runs could share, and a cap would bind each run alone."
         require(not study.books.caps, "books.ledger", "be given with a cap", None, hint)
@@ -81,7 +100,7 @@ def books_of(study: Sited, own: Path | None, *, begun: bool = False) -> Path | N
     return place
 
 
-def settled_place(
+def open_books(
     study: Sited,
     own: Path | None,
     fingerprint: Fingerprint,
@@ -89,8 +108,30 @@ def settled_place(
     *,
     begun: bool = False,
     urandom: Callable[[int], bytes] = os.urandom,
+) -> Ledger:
+    """Open the books in which this study is charged; create them if necessary.
+
+    ``fingerprint``: of the rows as they were read. ``own``, ``begun``: as for :func:`books_of`.
+    """
+    path = _path(study)
+    content = None if path is None else content_of(path)
+    place = settled_place(study, own, fingerprint, older, content=content, begun=begun, urandom=urandom) or own
+    require(place is not None, "[books] ledger", "be given for these data", None)
+    assert place is not None  # noqa: S101  for the type checker
+    return Ledger.open(place, _identity(study, fingerprint), older=older, content=content, urandom=urandom)
+
+
+def settled_place(
+    study: Sited,
+    own: Path | None,
+    fingerprint: Fingerprint,
+    older: Fingerprint,
+    *,
+    content: bytes | None = None,
+    begun: bool = False,
+    urandom: Callable[[int], bytes] = os.urandom,
 ) -> Path | None:
-    """Return the books of this study's rows; create them if necessary.
+    """Return the books of this study's rows; create them if necessary. ``content``: a digest of the source's bytes.
 
     They are the only books of these rows in the folder beside the source. Rows that have books there under another name
     keep them. A study that names other books is refused, since neither would know what was spent in the other.
@@ -102,7 +143,7 @@ def settled_place(
         _make_room(usual)
     except BadValue:  # the place beside the source is not writable, so the place that the study names is the only one
         return place
-    fingerprint, older = cache(fingerprint), cache(older)
+    fingerprint, older = cache(_identity(study, fingerprint)), cache(older)
     with _alone(usual.parent):
         lost = usual.is_symlink() and not usual.exists()
         if lost and not (study.books.ledger is not None and place.exists()):
@@ -110,7 +151,7 @@ def settled_place(
                 f"The books of these rows must be where they were, {usual.readlink()}, and they are gone. Bring them "
                 f'back, or say where they are now: [books] ledger = "PATH".'
             )
-        known = None if lost else _known(usual, fingerprint, older)
+        known = None if lost else _known(usual, fingerprint, older, content)
         if study.books.ledger is None:
             place = usual if usual.exists() or known is None else known
         elif known is not None and known != place.resolve():
@@ -119,14 +160,14 @@ def settled_place(
                 "what was spent in the other. Name that one, or none, in [books] ledger; if new books are meant, move "
                 "that one away first."
             )
-        Ledger.open(place, fingerprint, older=older, urandom=urandom).close()
+        Ledger.open(place, fingerprint, older=older, content=content, urandom=urandom).close()
         if lost or not usual.exists():
             _link(usual, place.resolve())
     return place
 
 
-def _known(usual: Path, fingerprint: Fingerprint, older: Fingerprint) -> Path | None:
-    """Return the books in this folder that were opened with these rows, preferring the usual name; links are followed.
+def _known(usual: Path, fingerprint: Fingerprint, older: Fingerprint, content: bytes | None) -> Path | None:
+    """Return the books in this folder that met these rows or bytes, preferring the usual name; links are followed.
 
     Books that cannot be read might be these, so they raise an error.
     """
@@ -135,7 +176,8 @@ def _known(usual: Path, fingerprint: Fingerprint, older: Fingerprint) -> Path | 
         if path.is_file():
             with plainly(path), closing(connect(path, patience=60.0)) as connection:
                 form, key, stated = identity(connection)
-            if (older if form == FIRST else fingerprint)(key) == stated:
+                same = content is not None and knows_content(connection, keyed_content(key, content))
+            if same or (older if form == FIRST else fingerprint)(key) == stated:
                 return path.resolve()
     return None
 
@@ -180,7 +222,7 @@ def find(given: Path) -> Path:
     The path may be a ledger, the folder of a run or a site, or a data set with books beside it.
     """
     require(given.exists(), "The ledger", "be a ledger, the folder of a run, or a data set", str(given))
-    if given.is_file() and _database(given):
+    if given.is_file() and _database(given) and not (beside(given).is_file() and not _ours(given)):
         return given
     if given.is_dir():
         pointer = given / "private" / POINTER
@@ -204,3 +246,9 @@ def _database(path: Path) -> bool:
         if file.read(16) == b"SQLite format 3\0":
             return True
     return head_file(path).exists()
+
+
+def _ours(path: Path) -> bool:
+    """Return whether an SQLite file bears the mark of a ledger; a database of somebody's data does not."""
+    with path.open("rb") as file:
+        return file.read(72)[68:] == APPLICATION.to_bytes(4, "big")

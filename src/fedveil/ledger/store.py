@@ -157,6 +157,19 @@ def identity(connection: sqlite3.Connection) -> tuple[int, bytes, str]:
     return form, key, fingerprint
 
 
+def knows_content(connection: sqlite3.Connection, keyed: str) -> bool:
+    """Return whether a source with this content, as a keyed digest, was charged in these books."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'contents'").fetchone() is None:
+        return False
+    return connection.execute("SELECT 1 FROM contents WHERE keyed = ?", (keyed,)).fetchone() is not None
+
+
+def remember_content(connection: sqlite3.Connection, keyed: str) -> None:
+    """Remember a source's content, by which the books are found again however its rows are read."""
+    connection.execute("CREATE TABLE IF NOT EXISTS contents (keyed TEXT PRIMARY KEY) STRICT")
+    connection.execute("INSERT OR IGNORE INTO contents VALUES (?)", (keyed,))
+
+
 def hash_at(connection: sqlite3.Connection, sequence: int) -> str | None:
     """Return the hash of the entry at this place; None if there is none."""
     found = connection.execute("SELECT hash FROM entries WHERE sequence = ?", (sequence,)).fetchone()

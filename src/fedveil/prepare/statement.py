@@ -165,16 +165,16 @@ def variance_left(adversary: Adversary, data: DataShape, target: Target, trust: 
 
     All clients take part in every sum. With central noise, observers inside the federation are charged as in training:
     as if each unit had added an equal part of the noise. With shares the planned noise is what the surely honest
-    clients that answer make up.
+    clients that answer make up. One client that holds all records adds all of the noise, and nobody else knows any.
     """
+    if data.clients == 1:
+        return 1.0
     units = data.clients if target.unit == "client" else data.records
     held = 1 if target.unit == "client" else data.largest_client
     shares, known = trust.charged(data.clients, units, held)
     match adversary:
         case "server":
             return 1 / shares
-        case "curious-client" if data.clients == 1:
-            return 0.0  # as in training: there is no other client who could be curious, and nothing is promised
         case "curious-client":
             return min(1.0, (shares - known) / shares)
         case _:

@@ -25,16 +25,20 @@ _KNOWN = "In this run the order is public, so the certificate is that of the wor
 def observers(view: View) -> Markup:
     """Return the section with one promise for each observer."""
     rows, drawn = [], []
+    totals = {adversary: epsilon for adversary, epsilon, _ in view.data_set[1]}
     for seen in view.observers:
         name, rate = words.OBSERVERS.get(seen.adversary, seen.adversary), words.right_guesses(seen.epsilon, seen.delta)
         guess = words.percent(rate) if seen.epsilon is not None else "100%"
         by = words.BOUNDS.get(seen.certified_by or "", seen.certified_by or "–")
         label = joined([name, " ", code(seen.adversary)])
         delta = words.plain(seen.delta, 12)
-        rows.append((label, seen.sees, words.epsilon_text(seen.epsilon), delta, guess, by))
+        own = words.epsilon_text(seen.epsilon)
+        more = [words.epsilon_text(totals.get(seen.adversary))] if totals else []
+        rows.append((label, seen.sees, own, *more, delta, guess, by))
         kind: Kind = "best" if seen is view.target else "other"
         drawn.append(Row(name, seen.epsilon, words.epsilon_text(seen.epsilon), kind))
-    heads = ("Who", "sees", "epsilon", "delta", "right guesses, at most", "proved by")
+    more = ["all runs"] if totals else []
+    heads = ("Who", "sees", "epsilon", *more, "delta", "right guesses, at most", "proved by")
     caption = "The promise against each observer (a guess from even odds; a coin gets 50%)"
     known = [seen.epsilon for seen in view.observers if seen.epsilon is not None]
     picture = None
@@ -53,7 +57,12 @@ def observers(view: View) -> Markup:
         "listed so that nobody mistakes it for theirs."
     )
     return section(
-        "observers", "Who is looking", paragraph(intro), picture, table(caption, heads, rows, numbers=(2, 3, 4))
+        "observers",
+        "Who is looking",
+        paragraph(intro),
+        picture,
+        table(caption, heads, rows, numbers=(2, 3, 4, 5) if totals else (2, 3, 4)),
+        paragraph(view.total),
     )
 
 

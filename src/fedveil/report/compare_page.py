@@ -39,7 +39,8 @@ def compare_page(result: Mapping[str, Any]) -> str:
 def _heading(result: Mapping[str, Any]) -> list[Markup]:
     target = result["target"]
     facts = (
-        f"{result['records']:,} records of {result['clients']:,} clients. Every row meets the same target: "
+        f"{result['records']:,} records of {result['clients']:,} client{'s' * (result['clients'] > 1)}. "
+        "Every row meets the same target: "
         f"epsilon {target['epsilon']:g}, delta {target['delta']:g} for one {target['unit']} ({target['neighbours']})"
     )
     facts += f", against {target['adversary']}." if result["view"] == "algorithms" else ", against the observer named."

@@ -31,7 +31,7 @@ def deep_page(
         f"({plan.target.neighbours}). Rows drawn from it cost nothing more."
     )
     heading = [tag("p", "Synthetic data", class_="kicker"), tag("h1", name), tag("p", facts)]
-    parts: list[Markup | None] = [cost_section(certificate.guarantees, SEES, plan.trust.told), _pictures(albums)]
+    parts: list[Markup | None] = [cost_section(certificate, SEES), _pictures(albums)]
     if quality is None:
         words = "No public records were held out, so nothing here compares rows with records: that would be a release."
         parts.append(section("quality", "How good the rows are", note(words)))

@@ -159,7 +159,9 @@ def _cost(certificate: ProfileCertificate) -> Markup:
     )
     heads = ["observer", "epsilon", "delta", "sees"]
     costs = table("What each observer learns at most", heads, rows, numbers=(1, 2))
-    return section("cost", "What it cost", words, costs)
+    total = certificate.data_set
+    whole = None if total is None else paragraph(total.sentence(certificate.plan.target.adversary))
+    return section("cost", "What it cost", words, costs, whole)
 
 
 def _next(questions: Sequence[str]) -> Markup:

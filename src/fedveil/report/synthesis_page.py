@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.certificate.certify import Guarantee
+from fedveil.certificate.certify import Certificate
 from fedveil.certificate.synthesis import SEES, SynthesisCertificate
 from fedveil.guarantee import Adversary, finite_or_none
 from fedveil.prepare.synthesis.cells import NumberCells
@@ -39,13 +39,13 @@ def synthesis_page(
 
 
 def _cost(certificate: SynthesisCertificate) -> Markup:
-    return cost_section(certificate.guarantees, SEES, certificate.plan.trust.told)
+    return cost_section(certificate, SEES)
 
 
-def cost_section(guarantees: Sequence[Guarantee], sees: Mapping[Adversary, str], trust: str) -> Markup:
-    """Return what each observer learns at most, and whom the clients trust."""
-    rows = []
-    for one in guarantees:
+def cost_section(certificate: SynthesisCertificate | Certificate, sees: Mapping[Adversary, str]) -> Markup:
+    """Return what each observer learns at most, from this and from all runs on the data, and whom the clients trust."""
+    rows, total, plan = [], certificate.data_set, certificate.plan
+    for one in certificate.guarantees:
         epsilon = finite_or_none(one.answer.epsilon)
         told = "nothing is promised" if epsilon is None else f"{epsilon:.6g}"
         rows.append([one.adversary, told, f"{one.answer.delta:.3g}", sees[one.adversary]])
@@ -58,7 +58,8 @@ def cost_section(guarantees: Sequence[Guarantee], sees: Mapping[Adversary, str],
     )
     heads = ["observer", "epsilon", "delta", "sees"]
     costs = table("What each observer learns at most", heads, rows, numbers=(1, 2))
-    return section("cost", "What it cost", words, costs, paragraph(trust))
+    whole = None if total is None else paragraph(total.sentence(plan.target.adversary))
+    return section("cost", "What it cost", words, costs, whole, paragraph(plan.trust.told))
 
 
 def _columns(generator: Generator) -> Markup:

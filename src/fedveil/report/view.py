@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from fedveil.account.hidden import per_round
-from fedveil.account.sampling_alone import SeenByAll, seen_by_all
+from fedveil.account.sampling_alone import SeenByAll
 from fedveil.audit.record import FILE as AUDIT
 from fedveil.audit.record import read_audit
 from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.assumptions import Assumption
+from fedveil.certificate.data_set import sentence
 from fedveil.checks import require
 from fedveil.errors import BadValue, why
 from fedveil.files import read_file
 from fedveil.guarantee import Adversary, Bound
 from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
-from fedveil.promises import ADVERSARIES
+from fedveil.promises import ADVERSARIES, every_model_seen
 from fedveil.report.audit_view import AuditView, audit_view
 from fedveil.report.counted import Counted, counted_of
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
@@ -107,7 +108,9 @@ class View:
     ``places`` and ``schedule`` are for hidden runs only; ``clients``: each client's own epsilon (None: no guarantee),
     if the method gives clients different ones; ``audit``: what attacks found, if the run was attacked; ``signer``: the
     fingerprint of the key in the certificate's signature; ``fits``: whether the signature is valid; ``alone``: what
-    secret sampling gives at the noise of a hidden run when every model is seen; ``counted``: a private evaluation.
+    secret sampling gives at the noise of a hidden run when every model is seen; ``counted``: a private evaluation;
+    ``data_set``: how many runs the ledger of the data had when this one ended, and their total (observer, epsilon,
+    delta), where there are others.
     """
 
     plan: Plan
@@ -127,6 +130,7 @@ class View:
     fits: bool = False
     alone: SeenByAll | None = None
     counted: Counted | None = None
+    data_set: tuple[int, tuple[tuple[str, float | None, float], ...]] = (1, ())
 
     @property
     def hidden(self) -> bool:
@@ -136,6 +140,14 @@ class View:
     def observer(self, adversary: str) -> Observer | None:
         """Return what is promised against this observer, if the certificate names it."""
         return next((found for found in self.observers if found.adversary == adversary), None)
+
+    @property
+    def total(self) -> str:
+        """What all runs on the data set cost together, in words."""
+        runs, totals = self.data_set
+        who = self.plan.target.adversary
+        epsilon, delta = next(((e, d) for adversary, e, d in totals if adversary == who), (None, 0.0))
+        return sentence(runs, epsilon, delta, who)
 
     @property
     def target(self) -> Observer:
@@ -160,6 +172,11 @@ def view_of(folder: Path) -> View:
         named = {key: str(certificate[key]) for key in ("run", "version")}
         utility = _utility(metrics)
         counted = counted_of(metrics.get("evaluation"))
+        whole = certificate.get("data_set", {"runs": 1, "guarantees": []})
+        totals = tuple(
+            (str(row["adversary"]), _number(row["epsilon"]), float(row["delta"])) for row in whole["guarantees"]
+        )
+        data_set = int(whole["runs"]), totals
         clients = tuple((int(row["client"]), _number(row["epsilon"])) for row in certificate.get("clients", ()))
     except BadValue:
         raise
@@ -182,13 +199,14 @@ def view_of(folder: Path) -> View:
         ),
         places=places_of(plan) if hidden and final and not plan.measured else None,
         counted=counted,
+        data_set=data_set,
         utility=utility,
         schedule=_schedule(plan) if hidden else None,
         clients=clients,
         audit=_audit(folder / AUDIT, stated, named["run"]),
         signer=None if signature is None else signature.signer.fingerprint,
         fits=signature is not None and signature.fits((folder / "certificate.json").read_bytes()),
-        alone=seen_by_all(plan.hidden.run, plan.target.delta) if hidden and final else None,
+        alone=every_model_seen(plan) if hidden and final else None,
         **named,
     )
 

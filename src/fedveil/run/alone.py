@@ -13,8 +13,7 @@ from fedveil.checks import require
 from fedveil.data.spec import Source
 from fedveil.errors import BadValue, FedveilError, why
 from fedveil.files import public_folder
-from fedveil.ledger import Ledger
-from fedveil.ledger.place import POINTER, settled_place
+from fedveil.ledger.place import POINTER, open_books
 from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.prepare.alone import AlonePlan
@@ -95,10 +94,9 @@ def _charged(job: Job, name: str, folder: Path, resume: bool, system: System) ->
     own, prints = folder / "private" / "ledger.sqlite", (job.fingerprint, job.fingerprint)
     with ExitStack() as stack:
         try:
-            books = settled_place(job, own, *prints, begun=resume, urandom=system.random) or own
-            write_atomically(folder / "private" / POINTER, f"{books.absolute()}\n".encode())
-            opened = Ledger.open(books, job.fingerprint, older=job.fingerprint, urandom=system.random)
-            transaction = Transaction(stack.enter_context(opened), name, moment(job.plan, system.now()))
+            opened = stack.enter_context(open_books(job, own, *prints, begun=resume, urandom=system.random))
+            write_atomically(folder / "private" / POINTER, f"{opened.path.absolute()}\n".encode())
+            transaction = Transaction(opened, name, moment(job.plan, system.now()))
             transaction.charge(job.plan, caps=caps_of(job.books, job.plan.target))
         except FedveilError:
             for made in () if resume else ("plan.toml", "private/key", f"private/{POINTER}"):

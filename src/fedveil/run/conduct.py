@@ -20,9 +20,8 @@ from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records, may_share_clients
 from fedveil.errors import BadValue, FedveilError, Interrupted, why
 from fedveil.files import public_folder
-from fedveil.ledger import Ledger
 from fedveil.ledger.costs import cost_of
-from fedveil.ledger.place import POINTER, settled_place
+from fedveil.ledger.place import POINTER, open_books
 from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan, write_plan
@@ -199,10 +198,9 @@ def _charged(
     with ExitStack() as stack:
         try:
             fingerprint, older = prints
-            books = settled_place(study, own, fingerprint, older, begun=resume, urandom=system.random) or own
-            write_atomically(run.private / POINTER, f"{books.absolute()}\n".encode())
-            opened = Ledger.open(books, fingerprint, older=older, urandom=system.random)
+            opened = open_books(study, own, fingerprint, older, begun=resume, urandom=system.random)
             ledger = stack.enter_context(opened)
+            write_atomically(run.private / POINTER, f"{ledger.path.absolute()}\n".encode())
             transaction = Transaction(ledger, run.name, moment(run.plan, system.now()))
             extra = None if kept is None else {coins.CHARGED: kept.commitment}
             entry = transaction.charge(run.plan, caps=caps_of(study.books, study.target), extra=extra)

@@ -30,8 +30,9 @@ def answer_view(answer: Answer, state: str) -> Markup:
 
 def _lead(answer: Answer, state: str) -> str:
     data, target = answer["data"], answer["target"]
-    told = f" {answer['title']}, {answer['rounds']:,} rounds; {data['records']:,} records of {data['clients']:,} "
-    told += f"clients; epsilon {target['epsilon']:.4g}, delta {target['delta']:.3g}."
+    holders = "one client" if data["clients"] == 1 else f"{data['clients']:,} clients"
+    told = f" {answer['title']}, {answer['rounds']:,} rounds; {data['records']:,} records of {holders}; "
+    told += f"epsilon {target['epsilon']:.4g}, delta {target['delta']:.3g}."
     return told if state == "exact" else told + " Let go of the slider for the exact numbers."
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.account.sampling_alone import bought, seen_by_all
+from fedveil.account.sampling_alone import bought
 from fedveil.algorithms.registry import title_of
 from fedveil.algorithms.request import Task
 from fedveil.algorithms.yardstick import yardstick_of
@@ -22,7 +22,7 @@ from fedveil.guarantee import finite_or_none
 from fedveil.jobs.local import open_any_study
 from fedveil.plan import Plan
 from fedveil.prepare.loading import Unprepared
-from fedveil.promises import ADVERSARIES, promise
+from fedveil.promises import ADVERSARIES, every_model_seen, promise
 from fedveil.run.preparing import planned_columns
 from fedveil.studio.places import Folder, Stamps, check_paths, stamps
 from fedveil.study import Study, study_of
@@ -145,9 +145,9 @@ def _learnable(found: Plan, study: Study) -> float | None:
 
 def _alone(found: Plan, epsilon: float) -> Mapping[str, float | None] | None:
     """Return what epsilon would be if every model were seen, by how records are sampled, and what hiding buys."""
-    if not found.hides or found.selection is not None:
+    seen = every_model_seen(found)
+    if seen is None:
         return None
-    seen = seen_by_all(found.hidden.run, found.target.delta)
     return {
         "known": seen.known,
         "poisson": seen.poisson,

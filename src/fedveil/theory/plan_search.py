@@ -72,8 +72,7 @@ class PoissonCost:
         mass = np.roll(mass, _CELLS // 4)  # a quarter of the grid is for losses below zero
         step = self._step
         above = np.cumsum(mass[::-1])[::-1] - math.expm1(log_finite)
-        decayed = np.cumsum((mass * np.exp(-step * np.arange(_CELLS)))[::-1])[::-1]
-        deltas = above - np.exp(step * np.arange(_CELLS)) * decayed
+        deltas = above - _decayed(mass, step)
         good = np.flatnonzero(deltas[_CELLS // 4 :] <= self.delta)
         if good.size == 0:
             return 2 * self.widest + float(deltas[-1])
@@ -108,6 +107,8 @@ class PoissonCost:
             loss = np.log(np.maximum(ahead, 1e-300) / np.maximum(_densities(-means, weights, x), 1e-300))
         else:
             loss = np.log(np.maximum(ahead, 1e-300)) + x * x / 2
+        if not ahead.sum() > 0:  # all of it lies farther out than the nodes reach: nothing is private
+            return np.ones(_CELLS // 2 + 1, dtype=np.complex128), 0.999
         mass = ahead / ahead.sum()
         place = loss / self._step
         beyond = place > 0.74 * _CELLS
@@ -117,6 +118,19 @@ class PoissonCost:
         low = np.bincount(lower[kept] % _CELLS, weights=(mass * (1 - share))[kept], minlength=_CELLS)
         high = np.bincount((lower[kept] + 1) % _CELLS, weights=(mass * share)[kept], minlength=_CELLS)
         return np.fft.rfft(low + high), float(mass[beyond].sum())
+
+
+def _decayed(mass: Vector, step: float) -> Vector:
+    r"""Return $\sum_{j \ge i} e^{-(j - i) step} mass_j$ for every $i$.
+
+    Twice as many terms join in each turn. No factor exceeds 1, where sums of $e^{-j step}$ that are multiplied by
+    $e^{i step}$ afterwards would underflow, and then overflow.
+    """
+    found, reach = mass.copy(), 1
+    while reach < found.size:
+        found[:-reach] += math.exp(-step * reach) * found[reach:]
+        reach *= 2
+    return found
 
 
 def _densities(means: Vector, weights: Vector, x: Vector) -> Vector:

@@ -44,7 +44,7 @@ class AtOnce:
             law=method.run.noise,
         )
         grid = replace(grid, total_variation=min(1.0, grid.total_variation + crowded(method.run)))
-        if adversary in ("final-model", "every-model"):
+        if adversary in ("final-model", "every-model") or method.participation(setup).alone:
             return grid
         # The others know part of a round's noise; some unit's share is left, or no guarantee is given at all.
         left = 1 / float(per_round(method.run.batch, method.run).max())

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from fedveil.algorithms.hidden.method import Hidden
 
 _SERVER: Row = ("the server is trusted", "declared", "declared: it sees more than this observer")
+_ALONE: Row = (
+    "one client holds all records",
+    "it deals them and adds all of the noise",
+    "so in this process: anybody else gets its noised sums at most",
+)
 _SENT: Row = ("it is sent a model only when it takes part", "declared", "declared: so in this process")
 
 
@@ -36,6 +41,8 @@ def assumption_rows(method: Hidden, adversary: Adversary, setup: Setup) -> Seque
     trust, said = setup.trust, words_of(setup.trust)
     company = company_rows(setup.model.kind, method.run.sampled)
     rows = [*_units(method), *company, *_noise(method, said)]
+    if setup.data.clients == 1 and not trust.shared and adversary not in ("final-model", "every-model"):
+        return [*rows, *_order(method, said), _ALONE, *said.closing(adversary, method.cohorts(setup), _SENT)]
     if adversary == "final-model" or (adversary == "curious-client" and not method.run.sampled):
         rows += [*_steps(method), *_hiding(method, said)]
     elif adversary in ("every-model", "curious-client") or (method.run.sampled and trust.all_send):

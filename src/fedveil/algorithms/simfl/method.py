@@ -89,7 +89,8 @@ class SimFL(Tabled, EveryModelSeen):
         data, unit = setup.data, setup.target.unit
         hint = 'Set privacy.unit = "record", or use fedavg, which protects clients.'
         require(unit == "record", "privacy.unit", "be record for simfl", unit, hint)
-        require(data.clients >= 2, "clients", "be at least two for simfl, which has no server", data.clients)
+        hint = "Say in [clients] who they are."
+        require(data.clients >= 2, "clients", "be at least two for simfl, which has no server", data.clients, hint)
         least = setup.model.constants(data.bound).lipschitz
         require(self.clip >= least, "simfl.clip", f"be at least the gradient bound, {least}", self.clip)
 

@@ -7,7 +7,7 @@ from fedveil.data.load import Loaded
 from fedveil.errors import BadValue
 from fedveil.jobs.compare.result import Comparison
 from fedveil.ledger import Ledger
-from fedveil.ledger.place import settled_place
+from fedveil.ledger.place import books_of, open_books
 from fedveil.ledger.transaction import Transaction, caps_of
 from fedveil.plan import Plan
 from fedveil.study import Study
@@ -33,7 +33,6 @@ def record(comparison: Comparison, loaded: Loaded, name: str) -> None:
 
 
 def _books(study: Study, loaded: Loaded) -> Ledger:
-    place = settled_place(study, None, loaded.fingerprint, loaded.train.fingerprint)
-    if place is None:
+    if books_of(study, None) is None:
         raise BadValue("The study must name a ledger to be charged.")
-    return Ledger.open(place, loaded.fingerprint, older=loaded.train.fingerprint)
+    return open_books(study, None, loaded.fingerprint, loaded.train.fingerprint)

@@ -70,7 +70,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> "PrivateLogisticRegression":
-        """Train on rows ``X`` with labels ``y``; ``clients`` names who owns each row (None: each its own client)."""
+        """Train on rows ``X`` with labels ``y``; ``clients`` names who owns each row (None: one holder all)."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         labels, targets = self._labelled(y)

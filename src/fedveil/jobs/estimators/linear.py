@@ -40,12 +40,12 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         """Fit checked rows; set the attributes that all estimators have."""
         stated = RowRule.of(self.feature_bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
         asked = request_of(self.prepare)
-        owner, names = _owners(clients, targets.size)
+        owner, names = _owners(clients, targets.size, apart=self.unit == "client")
         records = Records(
             features=stated.rows(X) if asked is None else np.ones((targets.size, 1)),  # the rows are made later
             targets=targets,
             owner=owner,
-            clients=len(names) or targets.size,
+            clients=len(names) or int(owner[-1]) + 1,
             bound=stated.total if asked is None else 1.0,
             classes=classes,
             names=names,
@@ -133,10 +133,13 @@ def _table(name: str, given: Any) -> Mapping[str, Any]:
     return given
 
 
-def _owners(clients: Any, rows: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the owner of each row and their names; without names each record is its own client."""
+def _owners(clients: Any, rows: int, *, apart: bool) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the owner of each row and their names; without names one holder owns all.
+
+    ``apart``: clients are protected, and each row is one of them.
+    """
     if clients is None:
-        return np.arange(rows, dtype=np.int64), ()
+        return np.arange(rows, dtype=np.int64) * int(apart), ()
     labels = np.asarray(clients)
     fine = labels.shape == (rows,) and labels.dtype.kind in "biuUO"
     require(fine, "clients", f"name the client of each of the {rows} rows", (labels.shape, str(labels.dtype)))

@@ -63,7 +63,7 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> "PrivateHuberRegressor":
-        """Train on rows ``X`` with numbers ``y``; ``clients`` names who owns each row (None: each its own client)."""
+        """Train on rows ``X`` with numbers ``y``; ``clients`` names who owns each row (None: one holder all)."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         low, high = _span(self.target_range)
         model = ModelPlan(kind="huber", threshold=self.threshold, l2=self.l2, clip=self.clip, radius=self.radius)

@@ -42,8 +42,8 @@ class ProfileRequest:
 
     @property
     def split(self) -> Split:
-        """Who holds which record: as a column says, or each record by itself."""
-        return Split(kind="column" if self.source.client_column is not None else "record")
+        """Who holds which record: as a column says, or one holder all of them."""
+        return Split(kind="column") if self.source.client_column is not None else Split(kind="equal", count=1)
 
     @property
     def places(self) -> Places | None:
@@ -76,7 +76,7 @@ def open_data(request: ProfileRequest) -> ProfileData:
     rows = ~without_client(table, source) if source.client_column is not None else np.ones(len(table), dtype=np.bool_)
     columns, numbers = _columns(table, source, request)
     columns = columns.rows(np.flatnonzero(rows).astype(np.int64))
-    owner, clients = np.arange(int(rows.sum()), dtype=np.int64), int(rows.sum())
+    owner, clients = np.zeros(int(rows.sum()), dtype=np.int64), 1
     named = client_of(table, source, request.split, request.base)
     if named is not None:
         owner, names = natural_owners(named[rows])

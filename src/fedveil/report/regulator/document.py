@@ -94,7 +94,7 @@ def _privacy(view: View, found: Gain) -> Part:
         (words.OBSERVERS[s.adversary], s.sees, words.epsilon_text(s.epsilon), words.plain(s.delta, 12))
         for s in view.observers
     )
-    said = [unit_text(view.plan.target)]
+    said = [unit_text(view.plan.target), view.total]
     if view.plan.exposed_by is not None:
         said.insert(0, f"NOT PRIVATE: {view.plan.exposed_by}.")
     if found.mu is not None:

@@ -101,7 +101,7 @@ def _observers(view: View) -> str:
 
 
 def _actors(view: View) -> str:
-    rows = [f"- Data holders ({view.plan.data.clients:,} clients) keep their records. {view.plan.trust.told}"]
+    rows = [f"- Data holders ({view.plan.data.holders}) keep their records. {view.plan.trust.told}"]
     for seen in view.observers:
         promised = "nothing" if seen.epsilon is None else f"epsilon {words.up(seen.epsilon)}"
         rows.append(f"- {_ACTORS[seen.adversary].capitalize()} ({seen.sees}): promised against them, {promised}.")
