@@ -15,7 +15,7 @@ import typer
 
 from fedveil.cli import show
 from fedveil.cli.parsing import App, usage_of
-from fedveil.errors import FedveilError, Interrupted, why
+from fedveil.errors import AlreadyFinished, FedveilError, Interrupted, why
 from fedveil.version import __version__
 
 _INTERRUPTED = 130  # exit code of typer for Ctrl-C
@@ -82,6 +82,8 @@ def main() -> None:
         code = _completed() if os.environ.get(_COMPLETING) else None
         if code is None:
             code = application(sys.argv[1:])(standalone_mode=False, prog_name="fedveil")
+    except AlreadyFinished as error:
+        code = _tell_finished(error)
     except Interrupted as error:
         _fail(1, str(error))
     except (FedveilError, ValueError) as error:
@@ -109,6 +111,15 @@ def _completed() -> int | None:
     from fedveil.cli.completion import answered
 
     return answered(typer.main.get_command(application()))
+
+
+def _tell_finished(error: AlreadyFinished) -> int:
+    """Say that a job to be resumed has finished: a result, not a mistake."""
+    if "--json" in sys.argv:
+        sys.stdout.write(json.dumps({"finished": True, "folder": error.folder, "told": str(error)}) + "\n")
+    elif "--quiet" not in sys.argv:
+        sys.stdout.write(f"{error}\n")
+    return 0
 
 
 def _fail_usage(message: str, command: str) -> NoReturn:

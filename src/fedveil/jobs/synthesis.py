@@ -17,13 +17,15 @@ from fedveil.errors import BadValue, why
 from fedveil.files import public_folder
 from fedveil.jobs.deep_released import holds_deep, released_generator
 from fedveil.jobs.deep_synthesis import is_deep, trained_generator
+from fedveil.jobs.local import ENDS as MODEL_ENDS
 from fedveil.jobs.local import ReadTables
 from fedveil.prepare.loading import Unprepared, open_columns
 from fedveil.prepare.request import PrepareRequest
 from fedveil.prepare.synthesis.generator import FILE, Generator
 from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.prepare.synthesis.rows import check_rows, csv_parts
-from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.run.ending import check_unfinished
+from fedveil.run.files import PUBLIC, sole_use, write_atomically
 from fedveil.run.synthesising import conduct_synthesis
 from fedveil.run.synthetic_quality import quality_of
 from fedveil.run.system import Progress, System
@@ -34,6 +36,7 @@ from fedveil.version import __version__
 Described = str | Path | Mapping[str, Any]  # a study file, or its tables
 PAGE = "synthetic.html"
 QUALITY = "quality.json"
+ENDS = ("certificate.json", ROWS, PAGE)  # what follows the release of a generator, in this order
 TABLES = ("study", "data", "clients", "privacy", "trust", "books", "prepare", "generator")
 
 
@@ -102,7 +105,10 @@ def synthesise(
     check_rows(rows)
     out, system = Path(out), system or System()
     read = read_given(given)
-    if is_deep(read.tables):
+    deep = is_deep(read.tables)
+    if resume:
+        check_unfinished(out, (*(MODEL_ENDS if deep else ()), *ENDS))
+    if deep:
         return _deep(read, out, rows, seed, resume, system, module, watch)
     hint = 'State kind = "torch" in [generator] to have it trained.'
     require(module is None, "module", "be left out of a generator by marginals", module, hint)
@@ -125,11 +131,12 @@ def certified_generator(
 
     ``found``: the records, where this process has them, whose public part the rows are compared with.
     """
-    certificate = certify_synthesis(out, __version__)
-    write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
-    system.tell("drawing rows")
-    _write_rows(generator, rows, out / ROWS, seed, system)
-    _write_page(generator, certificate, found, out, training_public)
+    with sole_use(out / "private"):
+        certificate = certify_synthesis(out, __version__)
+        write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
+        system.tell("drawing rows")
+        _write_rows(generator, rows, out / ROWS, seed, system)
+        _write_page(generator, certificate, found, out, training_public)
     return SynthesisResult(folder=out, generator=generator, certificate=certificate, rows=rows)
 
 
@@ -147,9 +154,10 @@ def _deep(
     from fedveil.jobs.deep_page import write_deep_page  # imported here because drawing is slow to import
 
     trained = trained_generator(read, out, module=module, resume=resume, watch=watch, system=system)
-    system.tell("drawing rows")
-    _write_rows(trained.generator, rows, out / ROWS, seed, system)
-    write_deep_page(trained, out / PAGE, out / QUALITY)
+    with sole_use(out / "private"):
+        system.tell("drawing rows")
+        _write_rows(trained.generator, rows, out / ROWS, seed, system)
+        write_deep_page(trained, out / PAGE, out / QUALITY)
     return SynthesisResult(folder=out, generator=trained.generator, certificate=trained.certificate, rows=rows)
 
 

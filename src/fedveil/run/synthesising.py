@@ -19,7 +19,6 @@ from fedveil.prepare.synthesis.table import Table, table_of
 from fedveil.run import answers
 from fedveil.run.alone import Job, conduct_alone
 from fedveil.run.answers import Answers
-from fedveil.run.ending import destroy_secrets, has_released
 from fedveil.run.sums import summing_of_preparation
 from fedveil.run.system import System
 from fedveil.study import Study
@@ -84,9 +83,6 @@ def conduct_synthesis(
     if source is None:
         raise BadValue("[data] must name a source for a generator.")
     check_secret(study)
-    if resume and has_released(folder):  # what was interrupted after its release needs no record any more
-        destroy_secrets(folder)
-        return Generator.read((folder / FILE).read_bytes())
     plan = planned_synthesis(study, request, found)
     summing_of_preparation(plan, Entropy.from_system())  # refuses, before the charge, what cannot be added up here
 
