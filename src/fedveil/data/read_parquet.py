@@ -25,6 +25,8 @@ def read_parquet(source: Source, path: Path) -> Table:
         check_columns(path.name, file.metadata.num_columns)
         names = tuple(str(name) for name in file.schema_arrow.names)
         choice = choose(source, names, path.name)
+        # of the schema: whether the cells read happen to be whole numbers would tell of single records
+        whole = tuple(str(field.name) for field in file.schema_arrow if arrow.types.is_integer(field.type))
         wanted = [name for name in names if name in {*choice.features, choice.target, choice.client}]
         rows = file.metadata.num_rows
         check_cells(path.name, rows, len(wanted))
@@ -33,7 +35,7 @@ def read_parquet(source: Source, path: Path) -> Table:
         columns = {name: arrow_array(arrow, table.column(name), name, path.name) for name in wanted}
         raw = None if len(wanted) == len(names) else rows_read([_hashed(arrow, part) for part in file.iter_batches()])
     unread = np.zeros(table.num_rows, dtype=np.int8)  # for columns that the study ignores
-    return from_columns(source, path.name, {name: columns.get(name, unread) for name in names}, raw)
+    return from_columns(source, path.name, {name: columns.get(name, unread) for name in names}, raw, whole)
 
 
 def _hashed(arrow: Any, batch: Any) -> bytes:

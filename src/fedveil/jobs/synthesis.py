@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ PAGE = "synthetic.html"
 QUALITY = "quality.json"
 ENDS = ("certificate.json", ROWS, PAGE)  # what follows the release of a generator, in this order
 TABLES = ("study", "data", "clients", "privacy", "trust", "books", "prepare", "generator")
+LABELS = ("target", "classes", "label_above", "target_scale", "labels", "event", "intervals")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,8 @@ class SynthesisResult:
 def read_synthesis(given: Described, *, data_given: bool = False) -> tuple[Study, GeneratorRequest]:
     """Return the study and its [generator] table; ``data_given``: the records are at sites, and [data] is too.
 
-    A generator has no model and needs no bound on rows, so a study need not state either.
+    A generator has no model and needs no bound on rows, so a study need not state either. Nor need a table have
+    something to predict: without a target every column is measured alike.
     """
     read = read_given(given)
     base, name, tables = read.base, read.name, read.tables
@@ -63,9 +65,25 @@ def read_synthesis(given: Described, *, data_given: bool = False) -> tuple[Study
     request = GeneratorRequest.read(tables.get("generator", {}))
     rest = {key: value for key, value in tables.items() if key != "generator"}
     data = {key: value for key, value in table(rest.get("data", {}), "data").items() if key != "feature_bound"}
+    unlabelled = bool(data) and not any(key in data for key in LABELS)
+    if unlabelled:
+        data["target_scale"] = [-1.0, 1.0]  # of the zeros that stand for targets
     if data or not data_given:
         rest["data"] = data
-    return study_of({**rest, "model": {"kind": "logistic"}}, base=base, name=name, data_given=data_given), request
+    study = study_of({**rest, "model": {"kind": "logistic"}}, base=base, name=name, data_given=data_given)
+    return (_without_target(study) if unlabelled else study), request
+
+
+def _without_target(study: Study) -> Study:
+    """Return the study with sources in which nothing is predicted."""
+    own, held = study.source, study.held_out
+    if own is None or own.shipped is not None:  # built-in data have their labels apart
+        raise BadValue("[data] must name a file, a folder or a database where there is no data.target.")
+    labels = study.split.kind == "dirichlet"
+    require(not labels, "clients.kind", "not be dirichlet without data.target: it splits by labels", study.split.kind)
+    if held is not None and held.source is not None:
+        held = replace(held, source=replace(held.source, unlabelled=True))
+    return replace(study, source=replace(own, unlabelled=True), held_out=held)
 
 
 def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepared]:

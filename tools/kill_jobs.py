@@ -1,9 +1,9 @@
 """Kill every kind of job at every step that it takes on the disk, resume it, and look at what is left.
 
-``python tools/kills.py --kills 300 --seed 1``: so many kills, each of a fresh ``fedveil`` executable, at random steps
-of all jobs and of their resumes. Every job is then brought to its end by the same command with ``--resume`` and looked
-through: one charge, one release, no key left, the certificate matches, and the released bytes are those that the key
-gives without a kill. It prints how many kills hit which job and where. ``--jobs run,profile`` takes some jobs alone.
+``python tools/kill_jobs.py --kills 300 --seed 1``: so many kills, each of a fresh ``fedveil`` executable, at random
+steps of all jobs and of their resumes. Every job is then brought to its end by the same command with ``--resume`` and
+looked through: one charge, one release, no key left, the certificate matches, and the released bytes are those that the
+key gives without a kill. It prints how many kills hit which job and where. ``--jobs run,profile`` takes some jobs alone.
 
 A step is a file that is opened for writing, synced, renamed, linked, removed or given a mode, a folder that is made or
 removed, or a statement that changes the ledger. The process sends itself SIGKILL before the chosen one. Python's audit
@@ -137,8 +137,8 @@ def executables() -> Iterator[Start]:
     program = shutil.which("fedveil", path=str(Path(sys.executable).parent)) or "fedveil"
     with tempfile.TemporaryDirectory() as hooks:
         here = str(Path(__file__).parent)
-        text = f"import sys\nsys.path.insert(0, {here!r})\nimport kills\nsys.path.remove({here!r})\n"
-        text += "kills.install_asked()\n"
+        text = f"import sys\nsys.path.insert(0, {here!r})\nimport kill_jobs\nsys.path.remove({here!r})\n"
+        text += "kill_jobs.install_asked()\n"
         (Path(hooks) / "sitecustomize.py").write_text(text, encoding="utf-8")
 
         def start(words: Sequence[object], where: Path, **wish: Any) -> Done:
