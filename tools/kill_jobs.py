@@ -3,7 +3,7 @@
 ``python tools/kill_jobs.py --kills 300 --seed 1``: so many kills, each of a fresh ``fedveil`` executable, at random
 steps of all jobs and of their resumes. Every job is then brought to its end by the same command with ``--resume`` and
 looked through: one charge, one release, no key left, the certificate matches, and the released bytes are those that the
-key gives without a kill. It prints how many kills hit which job and where. ``--jobs run,profile`` takes some jobs alone.
+key gives without a kill. It prints how many kills hit which job. ``--jobs run,profile`` takes some jobs alone.
 
 A step is a file that is opened for writing, synced, renamed, linked, removed or given a mode, a folder that is made or
 removed, or a statement that changes the ledger. The process sends itself SIGKILL before the chosen one. Python's audit
@@ -499,6 +499,7 @@ def campaign(kills: int, seed: int, names: Sequence[str]) -> dict[str, Any]:
                 found = trials.killed(job, points)
             except Wrong as error:
                 wrong.append(str(error))
+                sys.stderr.write(f"WRONG: {error}\n")
                 found = ["which went wrong"]
             counts[job] += len(found)
             places.update("a resume" if place == "in a resume" else "a job" for place in found)

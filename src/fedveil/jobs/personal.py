@@ -120,6 +120,7 @@ def personal_models(folder: Path, loaded: Loaded) -> None:
         )
         chosen = personal(own, asked, name)
         home = private_folder(homes / f"{client + 1}")
+        clear_parts(home)  # of a run that was killed here
         write_atomically(home / BUNDLE, bundle.made_personal(chosen).write())
         told = {key: value for key, value in chosen.as_json().items() if key not in ("parameters", "format")}
         rows[name] = {"folder": home.name, **told, **_compared(own, chosen, loaded.test, name)}
