@@ -7,6 +7,7 @@
     ├── CannotCertify                     no safe number can be given for this question
     ├── TooFewSurvivors                   a round lost more clients than the plan tolerates; its charge stays
     ├── Interrupted                       the run was stopped and can be resumed
+    ├── AlreadyFinished                   a finished job was to be resumed: nothing is wrong, and nothing is left to do
     └── NotAvailable                      a part that this installation lacks; the message says how to get it
 """
 
@@ -54,6 +55,14 @@ class TooFewSurvivors(FedveilError):
 
 class Interrupted(FedveilError):
     """The run was stopped and can be resumed."""
+
+
+class AlreadyFinished(FedveilError):
+    """A job that has finished was to be resumed. Nothing is wrong and nothing was done; the command exits with 0."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"{folder} holds a job that has finished; nothing is left to resume.")
+        self.folder = folder
 
 
 class NotAvailable(FedveilError):

@@ -7,22 +7,18 @@ database, or a round of training; Python's audit events and a subclass of SQLite
 product has no hooks.
 ``--steps FILE`` writes the names of all steps.
 
-``python kills.py --campaign KILLS --seed N``: so many kills, before the release, during it, and during resumes; each
-run is then brought to its end and looked through. It prints how many kills were of which kind.
-Nothing waits for seconds: every kill is at a step.
+Nothing waits for seconds: every kill is at a step. Kills of every kind of job at all of its steps: tools/kill_jobs.py.
 """
 
 import argparse
 import json
 import os
-import random
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from hashlib import sha256
@@ -53,11 +49,6 @@ rounds = 3
 step_size = 0.05
 noise_std = 60.0
 """
-METHODS = {
-    "hidden": "",
-    "by parts": "[clients]\nkind = 'record'\n[trust]\nserver = 'trusted'\ndropouts = 1\n",
-    "seeded": "[study]\nseed = 3\n",
-}
 FILES = {
     "bundle.zip",
     "certificate.json",
@@ -70,7 +61,6 @@ FILES = {
 }
 BOOKS = {"data.npz.sqlite" + end for end in ("", ".head", "-wal", "-shm")}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-RELEASE = "before INSERT INTO entr"  # the second of these is the release's, the first the charge's
 
 
 class Steps:
@@ -185,13 +175,6 @@ def check_end(out: Path) -> None:
     assert [line["kind"] for line in lines if "kind" in line] == ["charge", "release"]  # other runs show digests
 
 
-def steps_of(study: Path, log: Path, *more: str) -> list[str]:
-    """All steps of an undisturbed run."""
-    done = started("run", study, "--out", log.with_suffix(".out"), "--quiet", *more, log=log)
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(log.read_text(encoding="utf-8")))
-
-
 def killed_and_resumed(study: Path, out: Path, points: Sequence[str | int]) -> list[str]:
     """Kill a run, then its resumes, at these steps; end it; the steps that were reached."""
     found, resume = list[str](), list[str]()
@@ -210,43 +193,14 @@ def killed_and_resumed(study: Path, out: Path, points: Sequence[str | int]) -> l
     return found
 
 
-def campaign(kills: int, seed: int) -> dict[str, Any]:
-    """Three kills to a folder: before the release, during it, and while a resume goes on."""
-    dice, counts = random.Random(seed), Counter[str]()
-    with tempfile.TemporaryDirectory() as name:
-        studies, steps, cut = dict[str, Path](), dict[str, list[str]](), dict[str, int]()
-        for method, more in METHODS.items():
-            folder = Path(name) / method.replace(" ", "-")
-            folder.mkdir()
-            studies[method] = write_study(folder, more)
-            steps[method] = steps_of(studies[method], folder / "steps")
-            cut[method] = [n for n, step in enumerate(steps[method]) if step == RELEASE][-1]
-        while sum(counts.values()) < kills:
-            method = dice.choice(sorted(METHODS))
-            out = studies[method].parent / f"out{sum(counts.values())}"
-            if dice.random() < 0.5:  # a resume has fewer steps; where a run is asked to die after its last, it ends
-                points, words = [dice.randrange(cut[method])], ["before the release", "resume"]
-            else:
-                points, words = [dice.randrange(cut[method], len(steps[method]))], ["release", "resume", "resume"]
-            points += [dice.randrange(60 // place) for place in range(1, len(words))]
-            counts.update(words[: len(killed_and_resumed(studies[method], out, points))])
-            shutil.rmtree(out)
-    return {"kills": sum(counts.values()), **counts}
-
-
 def main() -> None:
-    """One of the two uses above."""
+    """The use above."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--at")
     parser.add_argument("--signal", default="KILL")
     parser.add_argument("--steps", type=Path)
-    parser.add_argument("--campaign", type=int)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("words", nargs="*")
     asked = parser.parse_args()
-    if asked.campaign is not None:
-        print(json.dumps(campaign(asked.campaign, asked.seed)))
-        return
     from fedveil.cli import main as fedveil
 
     folder = Path(asked.words[asked.words.index("--out") + 1]).parent  # the data and their books lie there, too

@@ -30,7 +30,6 @@ LOCAL: dict[str, tuple[str, list[str], str]] = {
     "no such method": (STUDY + TRUST + '[algorithm]\nkind = "foo"\n', [], "algorithm.kind must be one of"),
     "no sites": (STUDY + TRUST, ["--sites", "0"], "--sites must lie between 1 and 100, got 0"),
     "more sites than clients": (STUDY + TRUST, ["--sites", "4"], "--sites must not exceed the study's 3 clients"),
-    "nothing to resume": (STUDY + TRUST, ["--resume"], "--resume must name a folder with a run in it"),
 }
 
 

@@ -1,6 +1,6 @@
 """Fresh processes killed at named steps of a run, of its release and of a resume: nothing lost, nothing left over.
 
-A sample of what ``python tests/end_to_end/kills.py --campaign 300`` does at random steps.
+Of every kind of job, a sample of what ``python tools/kill_jobs.py --kills 300`` does at random steps.
 """
 
 import os
@@ -8,12 +8,17 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import kills
 import pytest
 
 from fedveil import run_study
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+import kill_jobs
 
 STEPS = {
     "before there are books": ["os.link data.npz.sqlite"],
@@ -31,6 +36,26 @@ STEPS = {
 def test_killed_there_and_resumed(tmp_path: Path, when: str) -> None:
     study = kills.write_study(tmp_path)
     assert kills.killed_and_resumed(study, tmp_path / "out", STEPS[when]) == STEPS[when]
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kill_jobs.Trials]:
+    with kill_jobs.warm() as start:
+        yield kill_jobs.Trials(start, start, tmp_path_factory.mktemp("killed"))
+
+
+@pytest.mark.parametrize("name", [name for name in kill_jobs.JOBS if name != "torch"])
+def test_every_kind_of_job_is_finished_by_a_resume(trials: kill_jobs.Trials, name: str) -> None:
+    """One charge, one release, the same noise, no key left, and the certificate there: after a kill at each turn."""
+    trials.begin([name])
+    steps, job = trials.steps[name], kill_jobs.JOBS[name]
+    points = {0, len(steps) // 2, len(steps) - 1}
+    for last in ("before INSERT", "os.rename ledger.jsonl", "os.remove key", "os.rename certificate.json"):
+        points |= {place for place, step in enumerate(steps) if step == last}
+    points |= {steps.index(f"os.rename {Path(end).name}") for end in job.ends[-2:]}
+    for point in sorted(points):
+        assert trials.killed(name, [point]) == [steps[point]]
+    trials.killed(name, [len(steps) // 2, len(steps) // 3, len(steps) // 4])
 
 
 DPSGD = """

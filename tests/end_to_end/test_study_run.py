@@ -188,7 +188,6 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path, refused: Callable[...
 def test_one_run_to_a_folder(finished: Path, refused: Callable[..., str]) -> None:
     study = finished.parent / "study.toml"
     assert "--resume" in refused("run", study, "--out", finished)
-    assert "finished" in refused("run", study, "--out", finished, "--resume")
 
 
 BOOKS = '[books]\nledger = "books.sqlite"\ncap = {final-model = [2.2, 1e-3]}'

@@ -12,7 +12,7 @@ from fedveil.account.compare import account_for
 from fedveil.certificate.certify import differences
 from fedveil.certificate.profile import certify_profile
 from fedveil.data.records import DataShape
-from fedveil.errors import FedveilError
+from fedveil.errors import FedveilError, Interrupted
 from fedveil.jobs.entry import ProfileResult, Wish, profile_data
 from fedveil.ledger.composition import Charged, together
 from fedveil.ledger.costs import cost_of, read_charged
@@ -214,7 +214,7 @@ class TestRecords:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(acting, "profile_of", stopped)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Interrupted, match="--resume"):
             profile_data(wish, 0.5, tmp_path / "out")
         monkeypatch.setattr(acting, "profile_of", whole)
         assert profile_data(wish, 0.5, tmp_path / "out", resume=True).profile == seen[0]

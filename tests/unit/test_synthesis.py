@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import random
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,105 @@ def test_what_was_interrupted_is_finished_with_the_same_charge(here: Path, tmp_p
     assert len(read_rows(out / "synthetic.csv")) == 10
     with pytest.raises(ValueError, match=r"--out must name a folder without results in it"):
         synthesise(given, out, rows=10)
+
+
+BARE = """
+[data]
+source = "stays.csv"
+[data.scale]
+days = [0, 3000]
+cost = [0, 10]
+[data.categories]
+ward = ["A", "B"]
+[privacy]
+epsilon = 8.0
+delta = 1e-5
+[generator]
+whole = ["days"]
+dates = {admitted = ["2020-01-01", "2022-12-31"]}
+sums = {both = ["days"]}
+"""
+
+
+def write_stays(folder: Path) -> Path:
+    """A table that has nothing to predict: a date, whole numbers, a word, a number, and a sum, in this order."""
+    draw = np.random.default_rng(4)
+    days, wards = draw.integers(0, 3000, 400), draw.choice(["A", "B"], 400)
+    dates = [
+        date.fromordinal(date(2020, 1, 1).toordinal() + int(day)).isoformat() for day in draw.integers(0, 900, 400)
+    ]
+    lines = [
+        f"{when},{long},{ward},{price:.2f},{long}"
+        for when, long, ward, price in zip(dates, days, wards, draw.uniform(0, 10, 400), strict=True)
+    ]
+    (folder / "stays.csv").write_text("\n".join(["admitted,days,ward,cost,both", *lines]) + "\n")
+    (folder / "study.toml").write_text(BARE)
+    return folder / "study.toml"
+
+
+def test_a_table_without_a_target_keeps_its_columns_their_order_and_their_types(tmp_path: Path) -> None:
+    found = synthesise(write_stays(tmp_path), tmp_path / "out", rows=300)
+    assert isinstance(found.generator, Generator)
+    assert found.generator.target is None
+    rows = read_rows(tmp_path / "out" / "synthetic.csv")
+    assert list(rows[0]) == ["admitted", "days", "ward", "cost", "both"]
+    for row in rows:
+        assert date(2020, 1, 1) <= date.fromisoformat(row["admitted"]) <= date(2022, 12, 31)
+        assert row["days"].isdecimal()
+        assert row["both"] == row["days"]
+    assert found.generator.fractions == ("cost",)
+    middle = sorted(row["admitted"] for row in rows)[150]
+    assert "2020-12" < middle < "2021-07"  # drawn from 2020-01-01 to 2022-06-18
+    again = Generator.read((tmp_path / "out" / "generator.json").read_bytes())
+    assert again.text() == found.generator.text()
+
+
+def test_a_column_of_dates_that_holds_something_else_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
+    study = write_stays(tmp_path)
+    path = tmp_path / "stays.csv"
+    path.write_text(path.read_text().replace("\n2020", "\n1 Jan 2020", 1))
+    with pytest.raises(BadValue, match=r"The column 'admitted' must hold dates such as 2024-12-31, got '1 Jan 2020"):
+        synthesise(study, tmp_path / "out", rows=10)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("dates", "told"),
+    [
+        ('{admitted = ["2020-01-01"]}', "be two dates"),
+        ('{admitted = ["2022-01-01", "2020-01-01"]}', "begin before they end"),
+        ('{admitted = ["1.1.2020", "2022-01-01"]}', "be written as 2024-12-31"),
+        ('{nobody = ["2020-01-01", "2022-01-01"]}', "name columns of dates"),
+        ('{days = ["2020-01-01", "2022-01-01"]}', "name columns of dates"),
+    ],
+)
+def test_bad_dates_are_refused(tmp_path: Path, dates: str, told: str) -> None:
+    study = write_stays(tmp_path)
+    study.write_text(BARE.replace('{admitted = ["2020-01-01", "2022-12-31"]}', dates))
+    with pytest.raises(BadValue, match=told):
+        synthesise(study, tmp_path / "out", rows=10)
+
+
+@pytest.mark.parametrize(("stated", "fractions"), [("", ("cost",)), ("whole = true", ()), ("whole = false", None)])
+def test_the_schema_of_a_parquet_file_says_which_numbers_are_whole(
+    tmp_path: Path, stated: str, fractions: tuple[str, ...] | None
+) -> None:
+    """A gap in a column of integers changes nothing: the schema counts, and no cell."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    draw = np.random.default_rng(4)
+    days = [None, *draw.integers(0, 30, 399).tolist()]
+    columns = {"ward": draw.choice(["A", "B"], 400).tolist(), "days": days, "cost": draw.uniform(0, 10, 400).round()}
+    parquet.write_table(arrow.table(columns), tmp_path / "stays.parquet")
+    text = BARE.replace("stays.csv", "stays.parquet").replace("[0, 3000]", "[0, 30]").partition("[generator]")[0]
+    (tmp_path / "study.toml").write_text(f"{text}[generator]\n{stated}\n")
+    found = synthesise(tmp_path / "study.toml", tmp_path / "out", rows=50)
+    assert isinstance(found.generator, Generator)
+    assert found.generator.fractions == (("days", "cost") if fractions is None else fractions)
+    assert found.generator.order == ("ward", "days", "cost")
+
+
+def test_labels_that_a_format_keeps_apart_are_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "rows.libsvm").write_text("1 1:0.5 2:1\n-1 1:0.25\n")
+    data = {"source": str(tmp_path / "rows.libsvm"), "features": 2}
+    with pytest.raises(BadValue, match="keeps apart"):
+        synthesise({"data": data, "privacy": {"epsilon": 1.0, "delta": 1e-5}, "generator": {}}, tmp_path, rows=10)

@@ -14,7 +14,7 @@ import typer
 
 from fedveil.cli import show
 from fedveil.cli.parsing import App, lazy_app, usage_of
-from fedveil.errors import FedveilError, Interrupted, why
+from fedveil.errors import AlreadyFinished, FedveilError, Interrupted, why
 from fedveil.version import __version__
 
 _INTERRUPTED = 130  # exit code of typer for Ctrl-C
@@ -137,6 +137,8 @@ def main() -> None:
     show.begin()
     try:
         code = application()(standalone_mode=False, prog_name="fedveil")
+    except AlreadyFinished as error:
+        code = _tell_finished(error)
     except Interrupted as error:
         _fail(1, str(error))
     except (FedveilError, ValueError) as error:
@@ -157,6 +159,15 @@ def main() -> None:
     if code == _INTERRUPTED:
         _fail(1, "stopped")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell_finished(error: AlreadyFinished) -> int:
+    """Say that a job to be resumed has finished: a result, not a mistake."""
+    if "--json" in sys.argv:
+        sys.stdout.write(json.dumps({"finished": True, "folder": error.folder, "told": str(error)}) + "\n")
+    elif "--quiet" not in sys.argv:
+        sys.stdout.write(f"{error}\n")
+    return 0
 
 
 def _fail_usage(message: str, command: str) -> NoReturn:

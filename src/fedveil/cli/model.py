@@ -95,13 +95,14 @@ def personalise_model(
         float | None, typer.Option("--margin", help="A gain that is not larger changes nothing; 0.01.")
     ] = None,
     module: Module = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish a model that was interrupted.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a party's own model from the shared one and its own records; nothing leaves the party."""
     given: Any = {"ways": None if way is None else tuple(way), "margin": margin}
     given = {key: value for key, value in given.items() if value is not None}
     asked = PersonalRequest(**given) if given else None  # as the study says, unless something is said here
-    found = personalise(model, client, data, folder, client_column=column, request=asked)
+    found = personalise(model, client, data, folder, client_column=column, request=asked, resume=resume)
     one = found.chosen
 
     def text() -> None:

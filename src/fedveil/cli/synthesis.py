@@ -75,8 +75,8 @@ def _as_json(result: SynthesisResult) -> dict[str, Any]:
         more: dict[str, Any] = {"columns": list(found.header), "parameters": found.bundle.plan.model.parameters}
     else:
         pairs = [[found.names[a], found.names[b]] for a, b in found.pairs]
-        more = {"columns": list(found.names), "pairs": pairs, "limited": found.limited}
-        more["wordless"] = list(found.wordless)
+        more = {"columns": list(found.order), "pairs": pairs, "limited": found.limited}
+        more |= {"wordless": list(found.wordless), "fractions": list(found.fractions)}
     return {
         "written": str(result.folder),
         "rows": result.rows,
@@ -105,7 +105,11 @@ def _tell(result: SynthesisResult) -> None:
             out().print(f"{told}(generator.model_cells).", soft_wrap=True)
         for name in found.wordless:
             told = f"The column {name!r} shows none of its words: no word is frequent enough for the noise. Leave it"
-            out().print(f"{told} out (data.ignore), or state its words (data.categories).", soft_wrap=True)
+            told = f"{told} out (data.ignore), or state its words (data.categories) or its dates (generator.dates)."
+            out().print(told, soft_wrap=True)
+        if found.fractions:
+            told = f"These numbers are drawn with fractions: {', '.join(found.fractions)}. Name those that are whole"
+            out().print(f"{told} numbers alone under generator.whole.", soft_wrap=True)
     out().print(f"written: {result.folder / ROWS} ({result.rows:,} rows)", soft_wrap=True)
     out().print(f"page: {result.folder / PAGE}", soft_wrap=True)
     out().print(f"next: fedveil sample {result.folder} --rows N (free)", soft_wrap=True)

@@ -1,6 +1,7 @@
 """Make a table from named arrays of numbers or texts."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ from fedveil.data.spec import Source
 from fedveil.data.table import Array, Table, choose, whole_file
 
 
-def from_columns(source: Source, file: str, columns: Mapping[str, Array], raw: RawRows | None = None) -> Table:
+def from_columns(
+    source: Source, file: str, columns: Mapping[str, Array], raw: RawRows | None = None, whole: tuple[str, ...] = ()
+) -> Table:
     """Return the features, target and client that the study names.
 
-    ``raw``: the rows with everything the file holds, if ``columns`` leaves some of it out.
+    ``raw``: the rows with everything the file holds, if ``columns`` leaves some of it out. ``whole``: the columns that
+    the file's schema declares integers.
     """
-    choice = choose(source, tuple(columns), file)
+    choice = replace(choose(source, tuple(columns), file), whole=whole)
     lengths = {name: len(values) for name, values in columns.items()}
     same = len(set(lengths.values())) == 1
     require(same, f"The columns of {file}", "have the same length", dict(list(lengths.items())[:10]))
@@ -28,12 +32,15 @@ def from_columns(source: Source, file: str, columns: Mapping[str, Array], raw: R
         return _numbers(columns[name], missing, name, file)
 
     numbers = _numeric(columns, choice.numbers, rows, number)
-    target = str(choice.target)
+    target = choice.target
+    labels = np.zeros(rows)  # where nothing is predicted
+    if target is not None:
+        labels = _plain(columns[target], target, file) if choice.target_is_text else number(target)
     return Table(
         choice=choice,
         numbers=numbers,
         texts={name: _plain(columns[name], name, file) for name in choice.texts},
-        target=_plain(columns[target], target, file) if choice.target_is_text else number(target),
+        target=labels,
         client=None if choice.client is None else _plain(columns[choice.client], choice.client, file),
         raw=rows_of(columns) if raw is None else raw,
         **whole_file(file, rows),

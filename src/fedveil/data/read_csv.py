@@ -123,7 +123,9 @@ def _chunk(
     numbers = np.empty((len(rows), len(choice.numbers)))
     for index, name in enumerate(choice.numbers):
         numbers[:, index] = number(name)
-    label = str(choice.target)
-    target = text(label) if choice.target_is_text else number(label)
+    label = choice.target
+    target = np.zeros(len(rows))  # where nothing is predicted
+    if label is not None:
+        target = text(label) if choice.target_is_text else number(label)
     client = text(choice.client) if choice.client is not None else lines
     return lines, numbers, {name: text(name) for name in choice.texts}, target, client, raw

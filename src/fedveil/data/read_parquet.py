@@ -65,6 +65,8 @@ def read_parquet(source: Source, path: Path) -> Table:
         opened = open_parquet(stream, path)
         names = opened.names
         choice = choose(source, names, path.name)
+        # of the schema: whether the cells read happen to be whole numbers would tell of single records
+        whole = tuple(str(field.name) for field in opened.file.schema_arrow if arrow.types.is_integer(field.type))
         wanted = [name for name in names if name in {*choice.features, choice.target, choice.client}]
         check_cells(path.name, opened.rows, len(wanted))
         check_unpacked(path.name, opened.size, 8 * opened.rows * len(wanted))
@@ -75,7 +77,7 @@ def read_parquet(source: Source, path: Path) -> Table:
             parts = opened.file.iter_batches(batch_size=_BATCH, columns=list(names))
             raw = rows_read([_hashed(arrow, part) for part in parts])
     unread = np.zeros(table.num_rows, dtype=np.int8)  # for columns that the study ignores
-    return from_columns(source, path.name, {name: columns.get(name, unread) for name in names}, raw)
+    return from_columns(source, path.name, {name: columns.get(name, unread) for name in names}, raw, whole)
 
 
 def _hashed(arrow: Any, batch: Any) -> bytes:

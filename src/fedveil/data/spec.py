@@ -34,7 +34,7 @@ Learned = Literal["nothing", "unstated", "all"]
 SHIPPED = ("breast_cancer", "digits", "wine", "diabetes")  # with scikit-learn
 MISSING = ("", "?", "NA", "nan", "NaN")
 OTHER = "(other)"  # a category of this name stands for every word that data.categories does not list
-APART = ("learned", "secret", "frame")  # fields that no study states as keys
+APART = ("learned", "secret", "frame", "unlabelled")  # fields that no study states as keys
 # keys that studies of the first version did not have
 LATER = ("bend", "decimal", "event", "feature_map", "intervals", "query", "thousands", "unlisted")
 PLACES: dict[str, Places] = {"column": "client column", "file": "file names", "dirichlet": "labels"}
@@ -56,7 +56,8 @@ class Source:
     ``feature_map``: a public function that every scaled row goes through before it is cut. ``public`` declares that
     these records are known to everybody: the one place where a study says so. ``learned``: what of the rule is left
     to a private preparation, which is no key of [data] (the [prepare] table decides it): nothing, what the study and
-    published descriptions leave open, or all that the study itself leaves open.
+    published descriptions leave open, or all that the study itself leaves open. ``unlabelled``: no column is to be
+    predicted, and every column is a feature; no key either, since only a generator can do without a target.
     """
 
     source: str
@@ -92,6 +93,7 @@ class Source:
     event: str | None = field(default=None, repr=False)
     intervals: tuple[float, ...] = field(default=(), repr=False)
     feature_map: str | None = field(default=None, repr=False)
+    unlabelled: bool = field(default=False, repr=False)
     secret: str | None = field(default=None, repr=False, compare=False)
     frame: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 

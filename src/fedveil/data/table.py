@@ -1,7 +1,7 @@
 """The content of a file before any rule: numbers (NaN if missing), texts, a target, and the place of each row."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ class Choice:
     target: str | None
     target_is_text: bool
     client: str | None
+    names: tuple[str, ...] = field(default=(), compare=False)  # all columns of the file, in its order
+    whole: tuple[str, ...] = field(default=(), compare=False)  # those that the file's own schema declares integers
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -81,7 +83,10 @@ def choose(source: Source, names: tuple[str, ...], file: str, *, own_target: boo
     """
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     require(twice is None, f"The columns of {file}", "have different names", twice)
-    target = _target(source, names, file, own_target)
+    hint = "Leave nothing out: state data.classes or data.target_scale."
+    fits = not (own_target and source.unlabelled)
+    require(fits, "[data]", f"say what the labels are that {file} keeps apart", "nothing", hint)
+    target = _target(source, names, file, own_target or source.unlabelled)
     _present(source, names, file)
     client = source.client_column
     apart = {name for name in (target, client) if name is not None}
@@ -102,7 +107,7 @@ def choose(source: Source, names: tuple[str, ...], file: str, *, own_target: boo
     texts = set(source.categories) if source.learned == "nothing" else set(features) - _surely_numbers(source)
     numbers = tuple(name for name in features if name not in texts)
     is_text = source.classes is not None
-    return Choice(features=features, numbers=numbers, target=target, target_is_text=is_text, client=client)
+    return Choice(features=features, numbers=numbers, target=target, target_is_text=is_text, client=client, names=names)
 
 
 def _surely_numbers(source: Source) -> set[str]:

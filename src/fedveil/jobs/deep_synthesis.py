@@ -28,8 +28,7 @@ from fedveil.prepare.loading import Unprepared
 from fedveil.prepare.synthesis.deep_request import KIND, MOMENTS, PAIR, VAE, DeepRequest
 from fedveil.run.conduct import conduct
 from fedveil.run.deep_quality import deep_quality
-from fedveil.run.ending import written_metrics
-from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.run.files import PUBLIC, sole_use, write_atomically
 from fedveil.run.system import Progress, System
 from fedveil.study import Study, study_of
 from fedveil.tables import known, table
@@ -144,13 +143,11 @@ def trained_generator(
     study, request, loaded = open_deep(read, module)
     study.model.settled(loaded.train.shape.classes, loaded.train.shape.features)  # refuses a module before the charge
     _check_samples(study, loaded)
-    if resume and (folder / "certificate.json").exists():  # only rows and page may be missing
-        metrics = written_metrics(folder)
-    else:
-        metrics = conduct(study, loaded, folder, resume=resume, watch=watch, system=system)
+    metrics = conduct(study, loaded, folder, resume=resume, watch=watch, system=system)
     drawing = drawing_of(request, loaded)
-    write_atomically(folder / FILE, drawing.text().encode(), mode=PUBLIC)
-    certificate = concluded(folder, metrics, None, loaded.preparation).certificate
+    with sole_use(folder / "private"):
+        write_atomically(folder / FILE, drawing.text().encode(), mode=PUBLIC)
+        certificate = concluded(folder, metrics, None, loaded.preparation).certificate
     generator = DeepGenerator(Bundle.read(folder), drawing)
     quality = deep_quality(generator, loaded, np.random.default_rng(0), training_public=study.training_public)
     public = loaded.test.present() if loaded.test is not None and loaded.test_public else None

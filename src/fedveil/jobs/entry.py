@@ -17,7 +17,8 @@ from fedveil.jobs.draft.study import Draft, usual_delta
 from fedveil.ledger.place import POINTER
 from fedveil.prepare.profile.found import Profile
 from fedveil.prepare.profile.request import ProfileRequest, open_data
-from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.run.ending import check_unfinished
+from fedveil.run.files import PUBLIC, sole_use, write_atomically
 from fedveil.run.profiling import conduct_profile
 from fedveil.run.system import System
 from fedveil.study import Books
@@ -27,6 +28,7 @@ from fedveil.version import __version__
 
 STUDY = "study.toml"
 PAGE = "profile.html"
+ENDS = ("certificate.json", STUDY, PAGE)  # what follows the release of a profile, in this order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,8 @@ def profile_data(
     ``epsilon``: of the profile itself; that of the drafted study is in ``wish``. ``ledger``: the books of the data, if
     they are not beside them. ``tell`` is told what is being done.
     """
+    if resume:
+        check_unfinished(out, ENDS)
     draft, columns = draft_study(wish)
     hint = f"Leave them out ({' '.join(f'--ignore {name}' for name in draft.mixed)}), or clean them."
     require(not draft.mixed, "Columns of numbers", "hold no texts but those of missing values", draft.mixed, hint)
@@ -153,6 +157,15 @@ def profile_data(
         tell("measuring with noise")
     books = Books(ledger=ledger)
     found = conduct_profile(request, data, out, books=books, resume=resume, system=system or System())
+    with sole_use(out / "private"):
+        certificate, draft = _certified_profile(wish, target, draft, found, out, ledger)
+    return ProfileResult(folder=out, profile=found, certificate=certificate, draft=draft, columns=columns)
+
+
+def _certified_profile(
+    wish: Wish, target: Target, draft: Draft, found: Profile, out: Path, ledger: Path | None
+) -> tuple[ProfileCertificate, Draft]:
+    """Write what follows the release of a profile: its certificate, the study drafted from it, and its page."""
     certificate = certify_profile(out, __version__)
     write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
     spent = f"epsilon {target.epsilon:g} at delta {target.delta:g}"
@@ -168,7 +181,7 @@ def profile_data(
     from fedveil.report.profile_page import profile_page  # imported here because drawing is slow to import
 
     write_atomically(out / PAGE, profile_page(found, certificate, draft.questions_left).encode(), mode=PUBLIC)
-    return ProfileResult(folder=out, profile=found, certificate=certificate, draft=draft, columns=columns)
+    return certificate, draft
 
 
 def _path_from(folder: Path, data: str) -> str:

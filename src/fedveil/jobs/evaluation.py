@@ -25,14 +25,17 @@ from fedveil.jobs.own_model.labelled import Labelled, labelled_records
 from fedveil.noise.entropy import Entropy
 from fedveil.prepare.measure import Measurer
 from fedveil.run.alone import Job, conduct_alone
+from fedveil.run.ending import check_unfinished
 from fedveil.run.evaluating import ModelEvaluator
-from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.run.files import PUBLIC, sole_use, write_atomically
 from fedveil.run.measure import measured_exactly, plain
 from fedveil.run.system import System
 from fedveil.study import Books
 from fedveil.tables import filled
 from fedveil.target import Target
 from fedveil.version import __version__
+
+ENDS = ("certificate.json",)  # what follows the release of an evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,8 @@ def evaluate_model(
     The whole epsilon is spent on the counts, and charged in the books beside the data, or in ``ledger``. ``delta``:
     if left out, a power of ten below one over the records. ``unit``: with "client", ``client_column`` names them.
     """
+    if resume:
+        check_unfinished(Path(out), ENDS)
     loaded = _loaded(model)
     _check_private(loaded, unit, client_column)
     labelled = labelled_records(loaded, str(data), client_column, query)
@@ -85,8 +90,9 @@ def evaluate_model(
     )
     folder = Path(out)
     content = conduct_alone(job, folder, _counting(loaded, plan, labelled), resume=resume, system=system or System())
-    certificate = certify_evaluation(folder, __version__)
-    write_atomically(folder / "certificate.json", certificate.text().encode(), mode=PUBLIC)
+    with sole_use(folder / "private"):
+        certificate = certify_evaluation(folder, __version__)
+        write_atomically(folder / "certificate.json", certificate.text().encode(), mode=PUBLIC)
     return Evaluated(found=json.loads(content), certificate=certificate, folder=folder)
 
 

@@ -17,6 +17,7 @@ from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.bundle.bundle import Bundle
 from fedveil.bundle.given import columns_given
 from fedveil.bundle.model import ReleasedModel
+from fedveil.bundle.personal import FILE as PERSONAL
 from fedveil.certificate.certify import Certificate, certify
 from fedveil.checks import require
 from fedveil.data.load import Loaded, load
@@ -29,11 +30,14 @@ from fedveil.importing import Allowed, allowed_now, give
 from fedveil.jobs.datasets import LABEL, dataset_columns, is_dataset
 from fedveil.jobs.generated import with_drawn_rows
 from fedveil.jobs.personal import personal_models
+from fedveil.plan import read_plan
 from fedveil.prepare.learned import LearnedPreparation
 from fedveil.prepare.loading import Unprepared, open_columns
 from fedveil.prepare.statement import FILE as LEARNED
 from fedveil.run.conduct import conduct
-from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.run.ending import check_unfinished
+from fedveil.run.files import PUBLIC, sole_use, write_atomically
+from fedveil.run.job import PLAN
 from fedveil.run.preparing import planned_columns
 from fedveil.run.system import Progress, System
 from fedveil.signature import FILE as SIGNATURE
@@ -55,6 +59,7 @@ class ReadTables:
 
 Wanted = Study | str | Path | Mapping[str, Any] | ReadTables
 Sign = SigningKey | str | Path | None
+ENDS = ("certificate.json", BUNDLE, "report.html")  # what follows the release of a model, in this order
 FRAME = "frame"  # what the rows of a frame are called in messages
 Function = Callable[..., Any] | None
 Given = Records | tuple[Records, Records] | Any  # Any: a frame of pandas or polars, a table of Arrow, named columns
@@ -228,6 +233,8 @@ def run_study(
 ) -> Result:
     """Train, certify and report into the folder ``out``; ``resume`` continues a run that was interrupted there.
 
+    Resuming begins a run that never began, and raises ``AlreadyFinished`` if nothing is left to do.
+
     ``study``: the path of a study file, or its tables as a dictionary. ``data``: a frame of pandas or polars (the
     study's [data] then names no source), records made from arrays, or a pair of training and test records (the test
     records then count as not public), or data sets of PyTorch likewise. ``sign``: a key, or the path of its file, that
@@ -278,16 +285,26 @@ def _carried_out(
 ) -> Result:
     """Do the whole job for a study that ``check`` accepts: read, train, certify and report."""
     key = signing_key(sign)  # first: a key that cannot be used is found before anything is charged
+    if resume:
+        check_unfinished(folder, ends_of(folder))
     system.tell("reading the data")
     found, loaded = open_any_study(study, data)
     check(found)
     metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system)
     system.tell("certifying, and writing the report")
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
-    result = concluded(folder, metrics, key, rule)
-    if found.personal is not None:
-        personal_models(folder, _records_of(folder, loaded))
+    with sole_use(folder / "private"):
+        result = concluded(folder, metrics, key, rule)
+        if found.personal is not None:
+            personal_models(folder, _records_of(folder, loaded))
     return result
+
+
+def ends_of(folder: Path) -> tuple[str, ...]:
+    """Return the files that a run writes after its release, its parties' own models among them."""
+    path = folder / PLAN
+    personal = path.exists() and read_plan(path.read_text(encoding="utf-8")).personal is not None
+    return (*ENDS, f"private/{PERSONAL}") if personal else ENDS
 
 
 def _records_of(folder: Path, loaded: Loaded | Unprepared) -> Loaded:

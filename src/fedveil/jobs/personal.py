@@ -14,13 +14,13 @@ from fedveil.bundle.personal import FILE, Personal, decided
 from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.errors import BadValue, why
+from fedveil.errors import AlreadyFinished, BadValue, why
 from fedveil.federation.site.data import read_site_data
 from fedveil.files import owners_folder
 from fedveil.jobs.own_model.choose import Own, personal
 from fedveil.jobs.own_model.records import Rows, own_records
 from fedveil.model.personal_request import PersonalRequest
-from fedveil.run.files import private_folder, write_atomically
+from fedveil.run.files import clear_parts, private_folder, write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,12 +49,20 @@ def personalise(
     *,
     client_column: str | None = None,
     request: PersonalRequest | None = None,
+    resume: bool = False,
 ) -> Personalised:
     """Make the model of ``client`` from a run's folder or bundle and its own records; write it into ``out``.
 
     ``data``: labelled records in any format that the model can predict (``client_column``: those that name the client),
-    or a site's data file (TOML). Only the owner can read what is written.
+    or a site's data file (TOML). Only the owner can read what is written. ``resume``: finish a folder in which this was
+    interrupted; the same records give the same model.
     """
+    folder = Path(out)
+    written, told = folder / BUNDLE, folder / FILE
+    if resume and written.exists() and told.exists():
+        raise AlreadyFinished(str(folder))
+    hint = "Name another folder, or go on with --resume."
+    require(resume or not written.exists(), "--out", "name a folder without a model in it", str(folder), hint)
     bundle = Bundle.read(Path(path))
     require(bundle.personal is None, "The model", "be the shared one", "a party's own model")
     model, loss = ReleasedModel(bundle), bundle.plan.model.loss
@@ -64,16 +72,14 @@ def personalise(
     require(stated is None, "The shared model", "have no decision threshold of its own", stated, hint)
     features, targets = _rows(model, str(data), client, client_column)
     own = Own(loss=loss, shared=bundle.parameters, features=features, targets=targets, bound=bundle.plan.data.bound)
-    folder = Path(out)
-    written = folder / BUNDLE
-    require(not written.exists(), "--out", "name a folder without a model in it", str(folder))
     chosen = personal(own, request or bundle.plan.personal or PersonalRequest(), client)
     try:
         owners_folder(folder)
     except OSError as error:
         raise BadValue(f"--out must name a folder that can be made: {why(error)}.") from error
+    clear_parts(folder)
     write_atomically(written, bundle.made_personal(chosen).write())
-    write_atomically(folder / FILE, (json.dumps(chosen.as_json(), indent=1, allow_nan=False) + "\n").encode())
+    write_atomically(told, (json.dumps(chosen.as_json(), indent=1, allow_nan=False) + "\n").encode())
     return Personalised(folder=folder, chosen=chosen)
 
 
@@ -114,6 +120,7 @@ def personal_models(folder: Path, loaded: Loaded) -> None:
         )
         chosen = personal(own, asked, name)
         home = private_folder(homes / f"{client + 1}")
+        clear_parts(home)  # of a run that was killed here
         write_atomically(home / BUNDLE, bundle.made_personal(chosen).write())
         told = {key: value for key, value in chosen.as_json().items() if key not in ("parameters", "format")}
         rows[name] = {"folder": home.name, **told, **_compared(own, chosen, loaded.test, name)}

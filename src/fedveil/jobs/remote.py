@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from fedveil.data.load import Loaded
 from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.conversation import Conversation, begin, check_folder
+from fedveil.federation.aggregator.conversation import SECRETS, Conversation, begin, check_folder
 from fedveil.federation.aggregator.evaluating import check_evaluated
 from fedveil.federation.aggregator.federate import Federation, check_carried
 from fedveil.federation.aggregator.held import Held, kept_rule
@@ -24,11 +24,11 @@ from fedveil.federation.flower.network import Link, submit, write_app, write_con
 from fedveil.federation.site.data import same_clients
 from fedveil.files import owners_folder, public_folder
 from fedveil.importing import allowed_now
-from fedveil.jobs.local import Result, Sign, Wanted, concluded, open_any_study, signing_key
+from fedveil.jobs.local import ENDS, Result, Sign, Wanted, concluded, open_any_study, signing_key
 from fedveil.prepare.loading import Unprepared
 from fedveil.run.conduct import planned_rows
-from fedveil.run.ending import has_released
-from fedveil.run.files import private_folder
+from fedveil.run.ending import check_unfinished, has_released
+from fedveil.run.files import private_folder, sole_use
 from fedveil.run.preparing import planned_columns
 from fedveil.run.system import Progress, System
 from fedveil.signing_keys import SigningKey
@@ -36,6 +36,7 @@ from fedveil.study import Study, read_study_without_data
 
 Watch = Callable[[Progress], None] | None
 Tell = Callable[[str, str], None]
+_GONE = "gone"  # in the private folder: a trial's deployment that is being removed
 
 
 def silent(site: str, state: str) -> None:
@@ -88,7 +89,8 @@ def federated(
     """
     talk = conversation(folder, deployment, carrier, resume, watch, tell, system or System())
     metrics = Federation(study=study, talk=talk, held=held).conduct()
-    return concluded(folder, metrics, key, preparation or kept_rule(folder))
+    with sole_use(folder / "private"):
+        return concluded(folder, metrics, key, preparation or kept_rule(folder))
 
 
 def run_on(
@@ -106,7 +108,8 @@ def run_on(
     ``sign``: as in :func:`fedveil.run_study`.
     """
     key = signing_key(sign)
-    wanted, deployment, folder = read_study_without_data(Path(study)), read_deployment(Path(on)), Path(out)
+    check_open(folder := Path(out), resume, ENDS)
+    wanted, deployment = read_study_without_data(Path(study)), read_deployment(Path(on))
     check_folder(folder, resume)
     public_folder(folder)
     with deployed(deployment, folder) as carrier:
@@ -153,8 +156,9 @@ def run_local(
     system: System | None = None,
 ) -> Result:
     """Run the study on real processes of this machine; the records of its sites are left in ``out``/sites."""
+    check_open(folder := Path(out), resume, ENDS)
     found, loaded = open_any_study(study)
-    found, folder, system = replace(found, baselines=False), Path(out), system or System()
+    found, system = replace(found, baselines=False), system or System()
     public = loaded.test_public if loaded.test is not None else True
     theirs = _held_at_sites(found, loaded)
     rule = None if isinstance(loaded, Unprepared) else loaded.preparation
@@ -208,4 +212,13 @@ def trial(
     with local_network(given, sites, files, records, system.now(), options, holder, held) as network:
         yield network
     if has_released(folder) and not (folder / "private" / "released").exists():
-        shutil.rmtree(files)
+        gone = files.with_name(_GONE)
+        files.rename(gone)  # at once: half of a deployment could not be started again
+        shutil.rmtree(gone)
+
+
+def check_open(folder: Path, resume: bool, ends: Sequence[str]) -> None:
+    """Raise ``AlreadyFinished`` if a run to be resumed has nothing left to do, neither here nor at a site."""
+    if resume:
+        shutil.rmtree(folder / "private" / _GONE, ignore_errors=True)
+        check_unfinished(folder, ends, left=("deployment", "released", *SECRETS))

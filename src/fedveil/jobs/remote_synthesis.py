@@ -9,8 +9,8 @@ from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.deploy.files import Deployment, read_deployment
 from fedveil.federation.flower.local import deal_clients, site_names
 from fedveil.files import public_folder
-from fedveil.jobs.remote import Tell, Watch, conversation, deployed, silent, trial
-from fedveil.jobs.synthesis import Described, SynthesisResult, certified_generator, open_synthesis, read_synthesis
+from fedveil.jobs.remote import Tell, Watch, check_open, conversation, deployed, silent, trial
+from fedveil.jobs.synthesis import ENDS, Described, SynthesisResult, certified_generator, open_synthesis, read_synthesis
 from fedveil.prepare.loading import Unprepared
 from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.prepare.synthesis.rows import check_rows
@@ -36,6 +36,7 @@ def synthesise_on(
     """Measure a generator on a deployment, with this process as the aggregator; ``on`` is the aggregator's folder."""
     check_rows(rows)
     how, folder = how or How(), Path(out)
+    check_open(folder, how.resume, ENDS)
     wanted, request = read_synthesis(study, data_given=True)
     check_secret(wanted)
     deployment = read_deployment(Path(on))
@@ -51,6 +52,7 @@ def synthesise_local(
     """Measure a generator with real processes of this machine; the records of its sites are left in ``out``/sites."""
     check_rows(rows)
     how, folder = how or How(), Path(out)
+    check_open(folder, how.resume, ENDS)
     wanted, request, found = open_synthesis(study)
     # Refuse what can be refused before any process starts, so that nothing is left behind.
     check_secret(wanted)

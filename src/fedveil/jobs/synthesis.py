@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ from fedveil.errors import BadValue, why
 from fedveil.files import public_folder, read_file
 from fedveil.jobs.deep_released import holds_deep, released_generator
 from fedveil.jobs.deep_synthesis import is_deep, trained_generator
+from fedveil.jobs.local import ENDS as MODEL_ENDS
 from fedveil.jobs.local import ReadTables
 from fedveil.prepare.loading import Unprepared, open_columns
 from fedveil.prepare.request import PrepareRequest
 from fedveil.prepare.synthesis.generator import FILE, Generator
 from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.prepare.synthesis.rows import check_rows, csv_parts
-from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.run.ending import check_unfinished
+from fedveil.run.files import PUBLIC, sole_use, write_atomically
 from fedveil.run.synthesising import conduct_synthesis
 from fedveil.run.synthetic_quality import quality_of
 from fedveil.run.system import Progress, System
@@ -34,7 +36,9 @@ from fedveil.version import __version__
 Described = str | Path | Mapping[str, Any]  # a study file, or its tables
 PAGE = "synthetic.html"
 QUALITY = "quality.json"
+ENDS = ("certificate.json", ROWS, PAGE)  # what follows the release of a generator, in this order
 TABLES = ("study", "data", "clients", "privacy", "trust", "books", "prepare", "generator")
+LABELS = ("target", "classes", "label_above", "target_scale", "labels", "event", "intervals")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,8 @@ class SynthesisResult:
 def read_synthesis(given: Described, *, data_given: bool = False) -> tuple[Study, GeneratorRequest]:
     """Return the study and its [generator] table; ``data_given``: the records are at sites, and [data] is too.
 
-    A generator has no model and needs no bound on rows, so a study need not state either.
+    A generator has no model and needs no bound on rows, so a study need not state either. Nor need a table have
+    something to predict: without a target every column is measured alike.
     """
     read = read_given(given)
     base, name, tables = read.base, read.name, read.tables
@@ -60,9 +65,25 @@ def read_synthesis(given: Described, *, data_given: bool = False) -> tuple[Study
     request = GeneratorRequest.read(tables.get("generator", {}))
     rest = {key: value for key, value in tables.items() if key != "generator"}
     data = {key: value for key, value in table(rest.get("data", {}), "data").items() if key != "feature_bound"}
+    unlabelled = bool(data) and not any(key in data for key in LABELS)
+    if unlabelled:
+        data["target_scale"] = [-1.0, 1.0]  # of the zeros that stand for targets
     if data or not data_given:
         rest["data"] = data
-    return study_of({**rest, "model": {"kind": "logistic"}}, base=base, name=name, data_given=data_given), request
+    study = study_of({**rest, "model": {"kind": "logistic"}}, base=base, name=name, data_given=data_given)
+    return (_without_target(study) if unlabelled else study), request
+
+
+def _without_target(study: Study) -> Study:
+    """Return the study with sources in which nothing is predicted."""
+    own, held = study.source, study.held_out
+    if own is None or own.shipped is not None:  # built-in data have their labels apart
+        raise BadValue("[data] must name a file, a folder or a database where there is no data.target.")
+    labels = study.split.kind == "dirichlet"
+    require(not labels, "clients.kind", "not be dirichlet without data.target: it splits by labels", study.split.kind)
+    if held is not None and held.source is not None:
+        held = replace(held, source=replace(held.source, unlabelled=True))
+    return replace(study, source=replace(own, unlabelled=True), held_out=held)
 
 
 def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepared]:
@@ -102,7 +123,10 @@ def synthesise(
     check_rows(rows)
     out, system = Path(out), system or System()
     read = read_given(given)
-    if is_deep(read.tables):
+    deep = is_deep(read.tables)
+    if resume:
+        check_unfinished(out, (*(MODEL_ENDS if deep else ()), *ENDS))
+    if deep:
         return _deep(read, out, rows, seed, resume, system, module, watch)
     hint = 'State kind = "torch" in [generator] to have it trained.'
     require(module is None, "module", "be left out of a generator by marginals", module, hint)
@@ -125,11 +149,12 @@ def certified_generator(
 
     ``found``: the records, where this process has them, whose public part the rows are compared with.
     """
-    certificate = certify_synthesis(out, __version__)
-    write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
-    system.tell("drawing rows")
-    _write_rows(generator, rows, out / ROWS, seed, system)
-    _write_page(generator, certificate, found, out, training_public)
+    with sole_use(out / "private"):
+        certificate = certify_synthesis(out, __version__)
+        write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
+        system.tell("drawing rows")
+        _write_rows(generator, rows, out / ROWS, seed, system)
+        _write_page(generator, certificate, found, out, training_public)
     return SynthesisResult(folder=out, generator=generator, certificate=certificate, rows=rows)
 
 
@@ -147,9 +172,10 @@ def _deep(
     from fedveil.jobs.deep_page import write_deep_page  # imported here because drawing is slow to import
 
     trained = trained_generator(read, out, module=module, resume=resume, watch=watch, system=system)
-    system.tell("drawing rows")
-    _write_rows(trained.generator, rows, out / ROWS, seed, system)
-    write_deep_page(trained, out / PAGE, out / QUALITY)
+    with sole_use(out / "private"):
+        system.tell("drawing rows")
+        _write_rows(trained.generator, rows, out / ROWS, seed, system)
+        write_deep_page(trained, out / PAGE, out / QUALITY)
     return SynthesisResult(folder=out, generator=trained.generator, certificate=trained.certificate, rows=rows)
 
 

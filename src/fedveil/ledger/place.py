@@ -184,9 +184,11 @@ def _known(usual: Path, fingerprint: Fingerprint, older: Fingerprint, content: b
 
 def _link(usual: Path, place: Path) -> None:
     """Make the usual place a link to the books; without support for links, each study has to name them."""
+    part = usual.with_name(f".{usual.name}.link")
     with suppress(OSError):
-        usual.unlink(missing_ok=True)
-        usual.symlink_to(place)
+        part.unlink(missing_ok=True)
+        part.symlink_to(place)
+        part.replace(usual)  # at once: without a link, another study would begin books of its own
 
 
 @contextmanager

@@ -21,7 +21,8 @@ class Outline:
 
     ``slots``: places kept for categories that are to be learned, of all columns of texts together. Each such column has
     one more, for all that is rare. ``components``: how many principal components rows are projected onto, if any;
-    ``whiten``: whether each direction is divided by its spread.
+    ``whiten``: whether each direction is divided by its spread. ``order``: all columns as the source has them;
+    ``whole``: those that its schema declares integers. Neither changes a row.
     """
 
     numbers: tuple[str, ...]
@@ -34,6 +35,8 @@ class Outline:
     intercept: float = 1.0
     components: int | None = None
     whiten: bool = False
+    order: tuple[str, ...] = field(default=(), compare=False)
+    whole: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def turned(self) -> bool:

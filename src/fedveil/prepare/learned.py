@@ -160,16 +160,24 @@ class LearnedPreparation:
 def outline_table(outline: Outline) -> dict[str, Any]:
     """Return plain values that :func:`read_outline` takes."""
     found = asdict(outline)
+    for name in ("order", "whole"):  # of the source, and no part of the rule
+        del found[name]
     for name in ("bend", "whiten"):  # written only where there is one, so that older files keep their bytes
         if not found[name]:
             del found[name]
     return found
 
 
+def described_outline(outline: Outline) -> dict[str, Any]:
+    """Return the same with the order of the columns and their schema, which a generator keeps."""
+    return {**outline_table(outline), "order": list(outline.order), "whole": list(outline.whole)}
+
+
 def read_outline(given: Any) -> Outline:
     """Return the outline that a table describes, as ``asdict`` wrote it."""
     values = dict(given)
-    values["numbers"], values["texts"] = tuple(values["numbers"]), tuple(values["texts"])
+    for key in ("numbers", "texts", *({"order", "whole"} & set(values))):
+        values[key] = tuple(values[key])
     values["scale"] = {name: tuple(span) for name, span in values["scale"].items()}
     values["categories"] = {name: tuple(words) for name, words in values["categories"].items()}
     return Outline(**values)

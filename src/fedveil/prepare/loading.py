@@ -212,6 +212,8 @@ def _columns(
         intercept=source.intercept,
         components=request.components,
         whiten=request.whiten,
+        order=table.choice.names,
+        whole=table.choice.whole,
     )
     block: Matrix = np.column_stack(numbers) if numbers else np.zeros((len(table), 0))
     return Columns(numbers=block, texts=texts), outline

@@ -8,7 +8,7 @@ import numpy as np
 from fedveil.certificate.certify import Certificate
 from fedveil.certificate.synthesis import SEES, SynthesisCertificate
 from fedveil.guarantee import Adversary, finite_or_none
-from fedveil.prepare.synthesis.cells import NumberCells
+from fedveil.prepare.synthesis.cells import DateCells, NumberCells
 from fedveil.prepare.synthesis.generator import Generator
 from fedveil.prepare.synthesis.merging import added
 from fedveil.report.blocks import code, column_page, figure, legend, note, paragraph, section, table
@@ -69,6 +69,8 @@ def _columns(generator: Generator) -> Markup:
         held = added(generator.shares[place], generator.groups[place])
         if isinstance(cells, NumberCells):
             what = " to ".join(f"{end:g}" for end in cells.range.ends)
+        elif isinstance(cells, DateCells):
+            what = f"{cells.first} to {cells.last}"
         else:
             listed = [f"{cells.words[c]} {s:.0%}" for c, s in _strongest(generator.shares[place][: len(cells.words)])]
             what = ", ".join(listed)

@@ -1,13 +1,11 @@
-"""Carry out a study in a folder: charge, train, record, release. A crash at any moment loses no charge.
+"""Carry out a study in a folder, in the order of every job (job.py): charge, train, record, release.
 
-Order: the key and the plan are written, the ledger is charged, rounds run (with private checkpoints), the release is
-recorded, and only then does the model appear. Everything that must stay hidden is in ``private``; the rest may be
-published.
+Rounds run between the charge and the release, with private checkpoints.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,11 +16,10 @@ from fedveil.algorithms.registry import acts_of
 from fedveil.data.canaries import Canaries
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records, may_share_clients
-from fedveil.errors import BadValue, FedveilError, Interrupted, why
-from fedveil.files import public_folder
+from fedveil.errors import FedveilError, Interrupted
+from fedveil.ledger import Entry
 from fedveil.ledger.costs import cost_of
-from fedveil.ledger.place import POINTER, open_books
-from fedveil.ledger.transaction import Transaction, caps_of, moment
+from fedveil.ledger.transaction import Transaction
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan, write_plan
 from fedveil.prepare.learned import LearnedPreparation
@@ -32,14 +29,14 @@ from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.run import answers, coins
 from fedveil.run.answers import Answers
 from fedveil.run.coins import Kept, check_commitment
-from fedveil.run.ending import LAST, destroy_secrets, ended, has_released
+from fedveil.run.ending import end_release, has_released, written_metrics
 from fedveil.run.evaluating import evaluated
-from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
+from fedveil.run.job import PLAN, Fingerprint, begun_before, charged, release, work_in
 from fedveil.run.keeper import Keeper
 from fedveil.run.measure import measure, plain, published
 from fedveil.run.model_file import model_file
 from fedveil.run.preparing import learned_from, notes_of, planned_columns, write_notes
-from fedveil.run.settling import settle_canaries, settle_key, settle_plan
+from fedveil.run.settling import check_same, settle_canaries, settle_plan, settle_run
 from fedveil.run.sums import summing_of, summing_of_evaluation, summing_of_preparation
 from fedveil.run.system import Progress, System
 from fedveil.run.train import train
@@ -80,26 +77,25 @@ def conduct(
     system: System,
 ) -> dict[str, Any]:
     """Run the study in ``folder`` and return the metrics that were written."""
-    try:
-        public_folder(folder)
-    except OSError as error:
-        raise BadValue(f"--out must name a folder that can be made: {why(error)}.") from error
-    with sole_use(private_folder(folder / "private")), _stopped_clearly(folder):
-        if resume and has_released(folder):
-            return ended(folder)
+    with work_in(folder):
+        begun = begun_before(folder, resume)
+        if has_released(folder):
+            check_same(study, folder)
+            end_release(folder)
+            return written_metrics(folder)
         system.tell("planning: looking for the schedule of least risk")
         if isinstance(loaded, Unprepared):
-            return _conduct_prepared(study, loaded, folder, resume, watch, system)
+            return _conduct_prepared(study, loaded, folder, begun, watch, system)
         slots = study.slots
         blank = loaded.train if slots is None else slots.blank(loaded.train)
-        plan = settle_plan(study, loaded, blank.shape, folder, resume, lambda: planned_rows(study, loaded, blank.shape))
+        plan = settle_plan(study, loaded, blank.shape, folder, begun, lambda: planned_rows(study, loaded, blank.shape))
         kept = None if slots is None else settle_canaries(study, slots, folder, system)
         train = loaded.train if slots is None or kept is None else slots.placed(loaded.train, kept.coins)
-        name, entropy = settle_key(study, plan, train.fingerprint, folder, system)
+        name, entropy = settle_run(study, plan, train.fingerprint, folder, system)
         prints = loaded.fingerprint, loaded.train.fingerprint
         run = _Run(plan=plan, name=name, entropy=entropy, folder=folder, system=system, watch=watch)
-        with _charged(run, study, kept, prints, resume) as books:
-            for text in [] if resume else notes_for_rows(loaded.train, loaded.preparation):
+        with _charged(run, study, kept, prints, begun) as books:
+            for text in [] if begun else notes_for_rows(loaded.train, loaded.preparation):
                 system.note(text)
             if plan.selection is not None:
                 return _tuned(run, lambda *_: (loaded, None), train.fingerprint, books)
@@ -108,34 +104,22 @@ def conduct(
             return _release(run, measured, trained, books, told=_evaluate(run, measured, trained))
 
 
-@contextmanager
-def _stopped_clearly(folder: Path) -> Iterator[None]:
-    """Say whether a run that is stopped can go on: only one whose plan is on the disk has begun."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        begun = (folder / "plan.toml").exists()
-        went = "Stopped; go on with the same command and --resume."
-        never = "Stopped before anything was charged; begin again with the same command."
-        raise Interrupted(went if begun else never) from error
-
-
 def _conduct_prepared(
     study: Study,
     found: Unprepared,
     folder: Path,
-    resume: bool,
+    begun: bool,
     watch: Callable[[Progress], None] | None,
     system: System,
 ) -> dict[str, Any]:
     """The same for a study whose preparation is learned: after the charge, and before training."""
     planned = planned_columns(study, found).plan  # from public numbers alone; a run to be resumed has the same
     shape = planned.data
-    plan = settle_plan(study, found, shape, folder, resume, lambda: planned)
-    name, entropy = settle_key(study, plan, found.cells_fingerprint, folder, system)
+    plan = settle_plan(study, found, shape, folder, begun, lambda: planned)
+    name, entropy = settle_run(study, plan, found.cells_fingerprint, folder, system)
     prints = found.fingerprint, found.cells_fingerprint
     run = _Run(plan=plan, name=name, entropy=entropy, folder=folder, system=system, watch=watch)
-    with _charged(run, study, None, prints, resume) as books:
+    with _charged(run, study, None, prints, begun) as books:
         if plan.selection is not None:
 
             def prepare(one: Plan, own: Entropy) -> tuple[Loaded, LearnedPreparation]:
@@ -184,33 +168,30 @@ def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
     return replace(loaded, train=slots.widened(loaded.train), test=test)
 
 
-@contextmanager
 def _charged(
-    run: _Run,
-    study: Study,
-    kept: Kept | None,
-    prints: tuple[Callable[[bytes], str], Callable[[bytes], str]],
-    resume: bool,
-) -> Iterator[Transaction]:
-    """Open the ledger and charge the cost of the whole run; a new run that is refused leaves nothing behind."""
-    own, system = run.private / "ledger.sqlite", run.system
-    system.tell("charging the ledger")
-    with ExitStack() as stack:
-        try:
-            fingerprint, older = prints
-            opened = open_books(study, own, fingerprint, older, begun=resume, urandom=system.random)
-            ledger = stack.enter_context(opened)
-            write_atomically(run.private / POINTER, f"{ledger.path.absolute()}\n".encode())
-            transaction = Transaction(ledger, run.name, moment(run.plan, system.now()))
-            extra = None if kept is None else {coins.CHARGED: kept.commitment}
-            entry = transaction.charge(run.plan, caps=caps_of(study.books, study.target), extra=extra)
-            if kept is not None:  # a resumed run must have the coins it was charged with
-                check_commitment(kept, entry.payload["extra"].get(coins.CHARGED))
-        except FedveilError:
-            for made in [] if resume else ["plan.toml", "private/key", f"private/{coins.NAME}", f"private/{POINTER}"]:
-                (run.folder / made).unlink(missing_ok=True)
-            raise
-        yield transaction
+    run: _Run, study: Study, kept: Kept | None, prints: tuple[Fingerprint, Fingerprint], begun: bool
+) -> AbstractContextManager[Transaction]:
+    """Charge the cost of the whole run; ``kept``: the coins of its canaries, which the charge commits to."""
+    run.system.tell("charging the ledger")
+    if kept is None:
+        return charged(study, run.plan, run.name, run.folder, prints, run.system, begun=begun)
+
+    def check(entry: Entry) -> None:  # a resumed run must have the coins it was charged with
+        check_commitment(kept, entry.payload["extra"].get(coins.CHARGED))
+
+    extra = {coins.CHARGED: kept.commitment}
+    return charged(
+        study,
+        run.plan,
+        run.name,
+        run.folder,
+        prints,
+        run.system,
+        begun=begun,
+        extra=extra,
+        check=check,
+        made=[coins.NAME],
+    )
 
 
 def _train(run: _Run, records: Records, loaded: Loaded) -> Vector:
@@ -265,7 +246,6 @@ def _tuned(run: _Run, prepare: Prepare, fingerprint: Callable[[bytes], str], boo
         best = train_best(run.plan, prepare, fingerprint, run.name, run.entropy, run.private, after)
     except KeyboardInterrupt as error:
         raise Interrupted("Stopped; go on with the same command and --resume.") from error
-    write_atomically(run.folder / "plan.toml", write_plan(best.plan).encode(), mode=PUBLIC)
     chosen, untimed = replace(run, plan=best.plan), replace(books, at=None)
     return _release(chosen, best.loaded, best.model, untimed, best.learned, tuning=best.told)
 
@@ -280,11 +260,11 @@ def _release(
     told: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Record the release, then publish the model; afterwards destroy the key and the hidden state.
+    """Release the model with all that may be said of it.
 
     ``told``: what noisy counts say of the model. ``tuning``: what may be said of the trials.
     """
-    plan, folder = run.plan, run.folder
+    plan = run.plan
     metrics = published(plan, measure(plan, loaded, model, run.entropy), run.private)
     if told is not None:
         metrics["evaluation"] = plain(told)
@@ -292,14 +272,11 @@ def _release(
         metrics = {**metrics, "tuning": tuning}
     data = model_file(plan, model, learned)
     also = ["metrics.json"] if metrics["test"] or told is not None or tuning is not None else []
+    files = {"model.npz": data, "metrics.json": (json.dumps(metrics, indent=1, allow_nan=False) + "\n").encode()}
     if learned is not None:
         also.append(PREPARATION)
-    books.release(data, also=also)
-    if learned is not None:
-        write_atomically(folder / PREPARATION, learned.text().encode(), mode=PUBLIC)
-    write_atomically(folder / "model.npz", data, mode=PUBLIC)
-    text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
-    write_atomically(folder / "metrics.json", text.encode(), mode=PUBLIC)
-    write_atomically(folder / LAST, books.export(), mode=PUBLIC)
-    destroy_secrets(folder)
+        files = {PREPARATION: learned.text().encode(), **files}
+    if tuning is not None:  # the plan now names the candidate that was chosen, which is a part of the release
+        files = {PLAN: write_plan(plan).encode(), **files}
+    release(books, run.folder, data, files, also=also)
     return metrics

@@ -1,15 +1,15 @@
-"""The end of a run: however often it was interrupted, no secret is left after the release.
+"""The end of a job: however often it was interrupted, no secret is left after the release.
 
-A release is a sequence of files, each complete or absent, with the run's record last. Then the secrets are removed, and
-then the certificate, which says that they are gone, is written. A run that stopped in between is finished by doing
+A release is a sequence of files, each complete or absent, with the job's record last. Then the secrets are removed, and
+then the certificate, which says that they are gone, is written. A job that stopped in between is finished by doing
 the steps that are left.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from fedveil.checks import require
-from fedveil.errors import BadValue, why
+from fedveil.errors import AlreadyFinished, BadValue, why
 from fedveil.files import read_file, sync_folder
 from fedveil.ledger.store import settle
 from fedveil.run import answers, trials
@@ -34,16 +34,23 @@ def has_released(folder: Path) -> bool:
     return (folder / LAST).exists()
 
 
-def ended(folder: Path) -> dict[str, Any]:
-    """Finish a release that was interrupted and return the metrics it wrote; refuse a run that is already finished."""
-    left = destroy_secrets(folder)
-    certified = (folder / "certificate.json").exists() and (folder / "report.html").exists()
-    hint = "It has released its model."
-    require(left or not certified, "--resume", "name a run that is not finished", str(folder), hint)
+def check_unfinished(folder: Path, ends: Sequence[str], *, left: Sequence[str] = ()) -> None:
+    """Raise :class:`AlreadyFinished` if nothing of a job is left to do.
+
+    ``ends``: the files that are written after the release. ``left``: private files that are gone in the end, beside the
+    secrets.
+    """
+    gone = not any((folder / "private" / name).exists() for name in (*SECRETS, *left))
+    if has_released(folder) and gone and all((folder / name).exists() for name in ends):
+        raise AlreadyFinished(str(folder))
+
+
+def end_release(folder: Path) -> None:
+    """Do what a whole release may still lack on the disk: destroy the secrets, and close books of the job's own."""
+    destroy_secrets(folder)
     books = folder / "private" / "ledger.sqlite"
     if books.exists():  # books in another place may be in use by others
         settle(books)
-    return written_metrics(folder)
 
 
 def written_metrics(folder: Path) -> dict[str, Any]:

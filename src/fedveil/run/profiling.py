@@ -29,7 +29,6 @@ def conduct_profile(
     ``books``: where it is charged and under which caps; None: in the books beside the source.
     """
     plan = profile_plan(request.name, data.shape, request.target, data.sizes, request.places)
-    found: list[Profile] = []
 
     def measure(entropy: Entropy) -> bytes:
         by = Measurer(
@@ -39,8 +38,7 @@ def conduct_profile(
             target=plan.target,
             entropy=entropy,
         )
-        found.append(profile_of(plan, data.columns, data.numbers, request.predicted, by))
-        return found[0].text().encode()
+        return profile_of(plan, data.columns, data.numbers, request.predicted, by).text().encode()
 
     job = Job(
         what="profile",
@@ -51,5 +49,4 @@ def conduct_profile(
         books=books or Books(),
         fingerprint=data.fingerprint,
     )
-    conduct_alone(job, folder, measure, resume=resume, system=system)
-    return found[0]
+    return Profile.read(conduct_alone(job, folder, measure, resume=resume, system=system))

@@ -14,12 +14,13 @@ from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape
 from fedveil.design import settled_model
 from fedveil.errors import BadValue, why
-from fedveil.noise.entropy import KEY_BYTES, Entropy
+from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.prepare.loading import Unprepared
 from fedveil.run import coins
 from fedveil.run.coins import Kept, settle_coins
 from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.run.job import PLAN, Fingerprint, settle_key
 from fedveil.run.sums import check_ready
 from fedveil.run.system import System
 from fedveil.study import Books, Study
@@ -30,26 +31,18 @@ def settle_plan(
     loaded: Loaded | Unprepared,
     shape: DataShape,
     folder: Path,
-    resume: bool,
+    begun: bool,
     planned: Callable[[], Plan],
 ) -> Plan:
-    """Return a new plan for a new folder, or the existing plan when resuming."""
-    path = folder / "plan.toml"
-    if not resume:
-        hint = "Name another folder, or go on with --resume."
-        require(not path.exists(), "--out", "name a folder without a run in it", str(folder), hint)
+    """Return a new plan for a run that begins, or the existing plan of one that was begun."""
+    path = folder / PLAN
+    if not begun:
         write_atomically(folder / "private" / "study", _wished(study))
         plan = planned()
         check_ready(plan)
         write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
         return plan
-    try:
-        plan = read_plan(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadValue(
-            f"--resume must name a folder with a run in it, and {path} cannot be read: {why(error)}."
-        ) from error
-    plan = plan if plan.selection is None else plan.with_chosen(0)  # as it was charged; the choice is made again
+    plan = as_charged(folder)
     require(plan.data == shape, "The data", f"have the shape of the run to resume, {plan.data}", shape)
     held = 0 if loaded.test is None else loaded.test.targets.size
     as_begun = {
@@ -62,12 +55,29 @@ def settle_plan(
         "[report]": ((plan.baselines, plan.training_public), (study.baselines, study.training_public)),
         "[clients]": (plan.places, study.places),
     }
+    for name, (then, now) in as_begun.items():
+        require(then == now, name, f"be as it was when the run began, {then}", now, "Or begin in another folder.")
+    check_same(study, folder)
+    return plan
+
+
+def as_charged(folder: Path) -> Plan:
+    """Return the plan of a run that was begun; of a search, as it was charged: the choice is made again."""
+    path = folder / PLAN
+    try:
+        plan = read_plan(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadValue(
+            f"--resume must name a folder with a run in it, and {path} cannot be read: {why(error)}."
+        ) from error
+    return plan if plan.selection is None else plan.with_chosen(0)
+
+
+def check_same(study: Study, folder: Path) -> None:
+    """Refuse to go on with another study than the run began with."""
     wished = folder / "private" / "study"
     same = wished.exists() and wished.read_bytes() == _wished(study)
-    for name, (begun, now) in as_begun.items():
-        require(begun == now, name, f"be as it was when the run began, {begun}", now, "Or begin in another folder.")
     require(same, "The study", "be as it was when the run began", study.name, "Or begin in another folder.")
-    return plan
 
 
 def _wished(study: Study) -> bytes:
@@ -95,19 +105,12 @@ def settle_canaries(study: Study, slots: Canaries, folder: Path, system: System)
     return settle_coins(folder / "private" / coins.NAME, slots.count, draw, finished=finished)
 
 
-def settle_key(
-    study: Study, plan: Plan, fingerprint: Callable[[bytes], str], folder: Path, system: System
-) -> tuple[str, Entropy]:
-    """Return the name of the run and its randomness, which are drawn once and kept privately until the release."""
+def settle_run(study: Study, plan: Plan, fingerprint: Fingerprint, folder: Path, system: System) -> tuple[str, Entropy]:
+    """Return the name of the run and its randomness: of a key that is drawn once, or of the study's public seed."""
     if study.seed is not None:
         name = sha256(f"{plan.hash} {study.seed}".encode()).hexdigest()[:32]
         return name, Entropy.from_seed(study.seed)
-    path = folder / "private" / "key"
-    if not path.exists():
-        done = (folder / "model.npz").exists()
-        require(not done, "--resume", "name a run that is not finished", str(folder), "It has released its model.")
-        write_atomically(path, system.random(16 + KEY_BYTES))
-    content = path.read_bytes()
-    require(len(content) == 16 + KEY_BYTES, str(path), f"hold {16 + KEY_BYTES} bytes", len(content))
-    # The data's keyed fingerprint is part of the context: the same noise never meets other data.
-    return content[:16].hex(), Entropy.from_key(content[16:], context=plan.hash + fingerprint(content[16:]))
+    done = (folder / "model.npz").exists() and not (folder / "private" / "key").exists()
+    hint = "It has released its model, and its key is gone. Name another folder."
+    require(not done, "--resume", "name a run that can go on", str(folder), hint)
+    return settle_key(folder, plan.hash, fingerprint, system)

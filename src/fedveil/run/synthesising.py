@@ -1,5 +1,6 @@
 """Carry out a generator in a folder: charge, measure, record, release, in the order of a run."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.prepare.loading import Unprepared
 from fedveil.prepare.measure import Measurer
 from fedveil.prepare.synthesis.budget import synthesis_plan
+from fedveil.prepare.synthesis.cells import day_of
 from fedveil.prepare.synthesis.generator import FILE, Generator
 from fedveil.prepare.synthesis.learn import learned_generator
 from fedveil.prepare.synthesis.plan import SynthesisPlan
@@ -19,23 +21,25 @@ from fedveil.prepare.synthesis.table import Table, table_of
 from fedveil.run import answers
 from fedveil.run.alone import Job, conduct_alone
 from fedveil.run.answers import Answers
-from fedveil.run.ending import destroy_secrets, has_released
 from fedveil.run.sums import summing_of_preparation
 from fedveil.run.system import System
 from fedveil.study import Study
 
 
 def planned_synthesis(study: Study, request: GeneratorRequest, found: Unprepared) -> SynthesisPlan:
-    """Return the plan of a generator; no cell is looked at."""
+    """Return the plan of a generator; no cell is looked at, but to refuse dates that are none."""
+    _check_dates(request, found)
     return planned_for(study, request, table_of(found), found.train.shape)
 
 
 def planned_for(study: Study, request: GeneratorRequest, table: Table, shape: DataShape) -> SynthesisPlan:
     """Return the plan of a generator of columns like these, for records of this shape; ``table``: may have no row."""
-    outline = table.outline
+    outline = request.stated(table.outline)
     features = (*outline.numbers, *outline.texts)
-    request.check(outline.numbers, dict.fromkeys((*features, table.target)))
-    count = len([name for name in features if name not in request.sums]) + 1
+    targets = () if table.target is None else (table.target,)
+    request.check(outline.numbers, dict.fromkeys((*features, *targets)))
+    count = len([name for name in (*features, *targets) if name not in request.sums])
+    require(count >= 2, "A generator", "have at least two columns to measure", count)
     return synthesis_plan(
         study.name,
         request,
@@ -48,6 +52,15 @@ def planned_for(study: Study, request: GeneratorRequest, table: Table, shape: Da
         training_public=study.training_public,
         blank_rows=study.source is not None and study.source.drops_rows,
     )
+
+
+def _check_dates(request: GeneratorRequest, found: Unprepared) -> None:
+    """Refuse a column of dates that holds something else, before anything is charged."""
+    for name in request.dates:
+        words = found.columns.texts[name].spelt if name in found.columns.texts else ()
+        stray = next((word for word in words if word and math.isnan(day_of(word))), None)
+        hint = "Leave the column out (data.ignore), or name what marks a missing date (data.missing)."
+        require(stray is None, f"The column {name!r}", "hold dates such as 2024-12-31", stray, hint)
 
 
 def measured_generator(
@@ -84,9 +97,6 @@ def conduct_synthesis(
     if source is None:
         raise BadValue("[data] must name a source for a generator.")
     check_secret(study)
-    if resume and has_released(folder):  # what was interrupted after its release needs no record any more
-        destroy_secrets(folder)
-        return Generator.read((folder / FILE).read_bytes())
     plan = planned_synthesis(study, request, found)
     summing_of_preparation(plan, Entropy.from_system())  # refuses, before the charge, what cannot be added up here
 

@@ -50,7 +50,7 @@ def _model(generator: Generator, synthetic: Indices, real: Indices) -> dict[str,
     None for a target that is no class, and where there are too few records.
     """
     target = generator.columns[-1]
-    if not isinstance(target, WordCells) or real.shape[0] < 20:
+    if generator.target is None or not isinstance(target, WordCells) or real.shape[0] < 20:
         return None
     half = real.shape[0] // 2
     classes = len(target.words)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedveil.errors import AlreadyFinished
 from fedveil.files import write_atomically
 from fedveil.importing import allowed_now, allowing
 from fedveil.studio.jobs import OUTCOME, PROGRESS, REQUEST
@@ -100,6 +101,8 @@ def main(folder: Path, modules: Sequence[str] = ()) -> int:
     try:
         with allowing(*modules):
             outcome = {"run": run, "audit": audit}[request["kind"]](request, told)
+    except AlreadyFinished:
+        outcome = {"state": "done"}
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Interrupted"
         outcome = {"state": "stopped" if stopped else "refused", "sentence": sentence_of(error)}

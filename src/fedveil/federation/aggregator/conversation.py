@@ -35,7 +35,7 @@ from fedveil.wire.keys import Card
 
 _ATTEMPT: Final = 2**32  # most envelopes that one start of the aggregator may send
 _HELLO: Final = 120.0  # seconds in which sites must introduce themselves, before there is a plan
-_SECRETS: Final = ("checkpoint", "relayed", "masked", "encrypted", "windows", "questions")
+SECRETS: Final = ("checkpoint", "relayed", "masked", "encrypted", "windows", "questions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +48,10 @@ class Begun:
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Refuse to begin in a folder that holds a run, and to resume in one that does not."""
-    begun = (folder / "private" / "aggregator").exists()
-    if resume:
-        require(begun, "--resume", "name a folder with a run in it", str(folder))
-    else:
-        hint = "Name another folder, or go on with --resume."
-        require(not begun and not (folder / "plan.toml").exists(), "--out", "be new", str(folder), hint)
+    """Refuse to begin in a folder that holds a run; resuming begins one that was never begun, and charged nothing."""
+    begun = (folder / "private" / "aggregator").exists() or (folder / "plan.toml").exists()
+    hint = "Name another folder, or go on with --resume."
+    require(resume or not begun, "--out", "be new", str(folder), hint)
 
 
 def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
@@ -66,12 +63,12 @@ def begin(folder: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
     public_folder(folder)
     private = private_folder(folder / "private")
     with sole_use(private):  # leaves an aggregator that is running here alone
-        return _begun(folder, private, resume, random)
+        return _begun(private, random)
 
 
-def _begun(folder: Path, private: Path, resume: bool, random: Callable[[int], bytes]) -> Begun:
+def _begun(private: Path, random: Callable[[int], bytes]) -> Begun:
     path, starts = private / "aggregator", private / "starts"
-    if not resume:
+    if not path.exists():
         write_atomically(path, random(16 + KEY_BYTES))
     content = path.read_bytes()
     require(len(content) == 16 + KEY_BYTES, str(path), f"hold {16 + KEY_BYTES} bytes", len(content))
@@ -205,7 +202,7 @@ class Conversation:
         """
         # The order of the rounds and the stop follow from the key, so it must stay secret; the name is still needed.
         write_atomically(self.folder / "private" / "aggregator", bytes.fromhex(self.begun.run) + bytes(KEY_BYTES))
-        destroy_secrets(self.folder, _SECRETS)
+        destroy_secrets(self.folder, SECRETS)
         released = self.folder / "private" / "released"
         if not released.exists():
             return

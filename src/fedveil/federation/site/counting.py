@@ -21,7 +21,7 @@ from fedveil.prepare.magnitudes import BINS
 from fedveil.prepare.measure import ClientShares
 from fedveil.prepare.statement import Measurement
 from fedveil.prepare.synthesis.asking import Question
-from fedveil.prepare.synthesis.cells import NumberCells
+from fedveil.prepare.synthesis.cells import NumberCells, WordCells
 from fedveil.prepare.synthesis.counts import TableCounts
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.prepare.synthesis.table import Table
@@ -103,7 +103,7 @@ class CountedWork:
         *features, last = question.cells
         known = all(one.name in (numbers if isinstance(one, NumberCells) else texts) for one in features)
         once = len({one.name for one in question.cells}) == len(question.cells)
-        same = isinstance(last, NumberCells) or last.words == table.labels.classes
+        same = isinstance(last, NumberCells) or (isinstance(last, WordCells) and last.words == table.labels.classes)
         alike = isinstance(last, NumberCells) == (table.labels.span is not None)
         if not (known and once and same and alike and last.name == table.target):
             raise Refused("wrong-question")

@@ -20,7 +20,7 @@ from fedveil.data.spec import HeldOut, Places, Source, Split
 from fedveil.errors import BadValue, why
 from fedveil.files import read_file
 from fedveil.prepare.columns import Columns, Outline, Words
-from fedveil.prepare.learned import LearnedPreparation, outline_table, read_outline
+from fedveil.prepare.learned import LearnedPreparation, described_outline, read_outline
 from fedveil.prepare.loading import Unprepared, open_columns
 from fedveil.prepare.reading import Reading
 from fedveil.prepare.request import BOUND, PrepareRequest
@@ -47,7 +47,7 @@ class Cells:
 
     def described(self) -> dict[str, bytes]:
         """What the aggregator is told of the columns: names, types and what the site's file states, but no value."""
-        told = {"outline": outline_table(self.outline)}
+        told: dict[str, Any] = {"outline": described_outline(self.outline)}
         told |= {} if self.reading is None else {"reading": self.reading.table()}
         return {"columns": json.dumps(told, sort_keys=True, allow_nan=False).encode()}
 
@@ -221,7 +221,7 @@ def write_dealt(path: Path, given: Records | Unprepared, clients: Indices, held:
     if isinstance(given, Unprepared):
         columns = given.training_columns.rows(chosen)
         told: dict[str, Any] = {
-            "outline": outline_table(given.outline),
+            "outline": described_outline(given.outline),
             "spelt": {name: word.spelt for name, word in columns.texts.items()},
         }
         told["reading"] = None if given.reading is None else given.reading.table()

@@ -99,7 +99,7 @@ def _whole_numbers(given: Any) -> Indices:
     return np.array(given, dtype=np.int64)
 
 
-def empty_table(outline: Outline, labels: Labels, target: str) -> Table:
+def empty_table(outline: Outline, labels: Labels, target: str | None) -> Table:
     """Return columns like these without a row: what whoever adds up knows of them."""
     none = Words(spelt=(), codes=np.zeros(0, dtype=np.int64))
     columns = Columns(numbers=np.zeros((0, len(outline.numbers))), texts=dict.fromkeys(outline.texts, none))

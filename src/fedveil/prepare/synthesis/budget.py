@@ -125,7 +125,7 @@ def _sizes(request: GeneratorRequest, outline: Outline, data: DataShape, classes
     if texts:
         found["categories"] = (data.records * texts, root_up(texts))
     cells = (WHOLE + 2) * (len(outline.numbers) + 1) + classes + 2 + outline.slots + 2 * len(outline.texts)
-    cells += sum(len(words) for words in outline.categories.values())
+    cells += sum(len(words) for words in outline.categories.values()) + (WHOLE + 2) * len(request.dates)
     found["ones"] = (cells, root_up(data.features))
     pairs = data.features * (data.features - 1) // 2
     found["pairs"] = (pairs * (2 * request.coarse + 2) ** 2, root_up(pairs))  # there are at most coarse**2 in each

@@ -2,11 +2,13 @@
 
 A column of numbers has cells of equal width on the scale of its range, one for zero itself, and one for a missing
 number. A column of words has a cell for each word, one for all other words where the list was learned, and one for a
-missing word. The list of cells follows from what the study states or what noisy sums said, so it may be published.
+missing word. Dates are the whole numbers of their days. The list of cells follows from what the study states or what
+noisy sums said, so it may be published.
 """
 
 import math
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final
 
 import numpy as np
@@ -163,12 +165,71 @@ class WordCells:
         return {"name": self.name, "words": list(self.words), "open": self.open, "complete": self.complete}
 
 
-Cells = NumberCells | WordCells
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DateCells:
+    """Dates from ``first`` to ``last``, as the study states them: the whole numbers of their days."""
+
+    name: str
+    first: str
+    last: str
+
+    def __post_init__(self) -> None:
+        ends = [day_of(end) for end in (self.first, self.last)]
+        require(all(end == end for end in ends), f"The dates of {self.name!r}", "be written as 2024-12-31", ends)
+        require(ends[0] < ends[1], f"The dates of {self.name!r}", "begin before they end", (self.first, self.last))
+
+    @property
+    def _days(self) -> NumberCells:
+        return NumberCells(name=self.name, range=Range(day_of(self.first), day_of(self.last)), whole=True)
+
+    @property
+    def size(self) -> int:
+        """How many cells there are."""
+        return self._days.size
+
+    def codes(self, words: tuple[str, ...], rows: Indices) -> Indices:
+        """Return the cell of each row; ``words``: the list that ``rows`` counts in. No date counts as a missing one."""
+        known = self._days.codes(np.array([day_of(word) for word in words], dtype=np.float64))
+        return known[rows] if known.size else np.zeros(rows.size, dtype=np.int64)
+
+    def seen(self, counts: Vector, deviation: float) -> Vector:
+        """Return noisy counts, and -inf for those that must be noise."""
+        return self._days.seen(counts, deviation)
+
+    def merged(self, shares: Vector, least: float, most: int) -> Indices:
+        """Return the group of each cell."""
+        return self._days.merged(shares, least, most)
+
+    def drawn(self, codes: Indices, random: np.random.Generator) -> Drawn:
+        """Return a date in each cell, as 2024-12-31; an empty text for a missing one."""
+        days = self._days.drawn(codes, random)
+        return [day and date.fromordinal(int(day)).isoformat() for day in days]
+
+    def table(self) -> dict[str, Any]:
+        """Return plain values from which :func:`cells_from` makes an equal one."""
+        return {"name": self.name, "first": self.first, "last": self.last}
+
+
+def day_of(word: str) -> float:
+    """Return the number of a date's day; NaN for a text that is no date. A time of the day is left out.
+
+    >>> day_of("0001-01-02"), day_of("0001-01-02 13:45"), day_of("2 January")
+    (2.0, 2.0, nan)
+    """
+    try:
+        return float(date.fromisoformat(word[:10]).toordinal()) if word[10:11] in ("", " ", "T") else math.nan
+    except ValueError:
+        return math.nan
+
+
+Cells = NumberCells | WordCells | DateCells
 
 
 def cells_from(given: dict[str, Any]) -> Cells:
     """Return the cells that a table describes."""
     if "words" in given:
         return WordCells(**{**given, "words": tuple(given["words"])})
+    if "first" in given:
+        return DateCells(**given)
     scale = Range(given["low"], given["high"], given["unit"])
     return NumberCells(name=given["name"], range=scale, whole=given["whole"], complete=given["complete"])

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.errors import BadValue
-from fedveil.prepare.synthesis.cells import Cells, WordCells, cells_from
+from fedveil.prepare.synthesis.cells import Cells, NumberCells, WordCells, cells_from
 from fedveil.prepare.synthesis.fit import Fitted
 from fedveil.prepare.synthesis.junction import Clique, Table, junction_tree
 from fedveil.prepare.synthesis.merging import added
@@ -27,13 +27,15 @@ class Generator:
     """``groups``: of each column, the group of each cell. ``shares``: of each cell among all records.
 
     ``pairs``: the pairs of columns that were measured precisely, in the order of their choice. ``potentials``:
-    logarithms over groups, which the model multiplies. ``target``: the column to predict. ``records``: how many were
-    measured (whole clients, where these are protected). ``errors``: the deviation of each measurement's noise, as a
-    share of the records. ``limited``: whether pairs were left out because the model would have outgrown its limit.
+    logarithms over groups, which the model multiplies. ``target``: the column to predict, if there is one.
+    ``records``: how many were measured (whole clients, where these are protected). ``errors``: the deviation of each
+    measurement's noise, as a share of the records. ``limited``: whether pairs were left out because the model would
+    have outgrown its limit.
+    ``order``: the columns of the rows that are drawn, sums among them.
     """
 
     name: str
-    target: str
+    target: str | None
     records: int
     columns: tuple[Cells, ...]
     groups: tuple[Indices, ...]
@@ -44,6 +46,7 @@ class Generator:
     limited: bool = False
     zeros: tuple[dict[str, str], ...] = ()
     sums: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.columns)
@@ -52,6 +55,10 @@ class Generator:
         for cells, groups, shares in zip(self.columns, self.groups, self.shares, strict=True):
             fits = groups.shape == shares.shape == (cells.size,) and bool(np.all(np.isfinite(shares)))
             require(fits, f"The column {cells.name!r}", "have a group and a share of each cell", shares.shape)
+        drawn = (*self.names, *self.sums)
+        object.__setattr__(self, "order", self.order or drawn)
+        same = sorted(self.order) == sorted(drawn)
+        require(same, "A generator's order", "name every column that is drawn, once", self.order)
         for columns, table in self.potentials.items():
             fits = table.shape == tuple(self.sizes[one] for one in columns) and bool(np.all(np.isfinite(table)))
             require(fits, "A generator", "have finite potentials of the columns' sizes", table.shape)
@@ -65,6 +72,11 @@ class Generator:
     def names(self) -> tuple[str, ...]:
         """The columns in order."""
         return tuple(cells.name for cells in self.columns)
+
+    @property
+    def fractions(self) -> tuple[str, ...]:
+        """Columns of numbers that are drawn with fractions, since nobody stated that they hold whole numbers alone."""
+        return tuple(one.name for one in self.columns if isinstance(one, NumberCells) and not one.whole)
 
     @property
     def wordless(self) -> tuple[str, ...]:
@@ -99,6 +111,7 @@ class Generator:
             "limited": self.limited,
             "zeros": [dict(one) for one in self.zeros],
             "sums": {key: list(parts) for key, parts in self.sums.items()},
+            "order": list(self.order),
         }
         return json.dumps(values, allow_nan=False, ensure_ascii=False) + "\n"
 
@@ -117,6 +130,7 @@ class Generator:
                 potentials={tuple(key): np.array(rows, dtype=np.float64) for key, rows in given.pop("potentials")},
                 zeros=tuple(given.pop("zeros")),
                 sums={key: tuple(parts) for key, parts in given.pop("sums").items()},
+                order=tuple(given.pop("order")),
                 **given,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -3,15 +3,17 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from fedveil.prepare.columns import Outline
 from fedveil.prepare.learn import Measures, categories_in, ranges_in
 from fedveil.prepare.ranges import Range
 from fedveil.prepare.statement import Measurement, Preparation
 from fedveil.prepare.synthesis.budget import MEASURED_CELLS, most_pairs
-from fedveil.prepare.synthesis.cells import SURE, Cells, NumberCells, WordCells
+from fedveil.prepare.synthesis.cells import SURE, Cells, DateCells, NumberCells, WordCells
 from fedveil.prepare.synthesis.counts import Counted, check_norm, table_counts, tables_of
 from fedveil.prepare.synthesis.fit import Marginal, fitted
 from fedveil.prepare.synthesis.generator import Generator
@@ -30,6 +32,7 @@ def learned_generator(
     name: str, planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
 ) -> Generator:
     """Measure all that is planned, and return the generator. ``units``: how many contribute to a sum."""
+    table = replace(table, outline=request.stated(table.outline))
     cells = _cells(planned, request, table, units, by)
     codes = table.codes(cells)
     single = planned["ones"]
@@ -41,7 +44,7 @@ def learned_generator(
     sizes = [int(own.max()) + 1 for own in groups]
     ones = [one for one, _ in merged]
     coarse = _pairs(planned["pairs"], request, cells, codes, groups, shares, counted, by)
-    place = [one.name for one in cells].index(table.target)
+    place = None if table.target is None else len(cells) - 1
     weights = {pair: request.target_weight if place in pair else 1.0 for pair in coarse}
     precise = planned["cliques"]
     limits = Limits(
@@ -67,28 +70,41 @@ def learned_generator(
         limited=limited,
         zeros=request.zeros,
         sums=request.sums,
+        order=_order(table.outline, [*(one.name for one in cells), *request.sums]),
     )
+
+
+def _order(outline: Outline, drawn: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that are drawn, in the order of the source; those that it does not have, last."""
+    place = {name: index for index, name in enumerate(outline.order)}
+    return tuple(sorted(drawn, key=lambda name: place.get(name, len(place))))
 
 
 def _cells(
     planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
 ) -> tuple[Cells, ...]:
-    """The cells of every column, the target last."""
+    """The cells of every column, the target last, if there is one."""
     outline, labels = table.outline, table.labels
     ranges, _ = ranges_in(planned, outline, table.columns, by, units)
     words, _ = categories_in(planned, outline, table.columns, by, units)
     found: list[Cells] = [
-        NumberCells(name=name, range=range_, whole=name in request.whole)
+        NumberCells(name=name, range=range_, whole=request.whole_in(outline, name))
         for name, range_ in zip(outline.numbers, ranges, strict=True)
         if name not in request.sums
     ]
     for name in outline.texts:
+        if name in request.dates:
+            first, last = request.dates[name]
+            found.append(DateCells(name=name, first=first, last=last))
+            continue
         listed = outline.categories.get(name)
         learned = tuple(sorted(one.word for one in words if one.column == name and one.word != ""))
         found.append(WordCells(name=name, words=learned if listed is None else listed, open=listed is None))
+    if table.target is None:
+        return tuple(found)
     if labels.span is None:
         return (*found, WordCells(name=table.target, words=labels.classes, complete=True))
-    whole = table.target in request.whole
+    whole = request.whole_in(outline, table.target)
     return (*found, NumberCells(name=table.target, range=Range(*labels.span), whole=whole, complete=True))
 
 
@@ -110,7 +126,7 @@ def _ones(
     shares, found = [], []
     for column, (one, counts) in enumerate(zip(cells, noisy, strict=True)):
         own = shares_of(one.seen(counts, deviation), deviation, units)
-        most = request.groups if isinstance(one, NumberCells) else 2 * request.groups
+        most = 2 * request.groups if isinstance(one, WordCells) else request.groups
         groups = one.merged(own, CLEAR * deviation / units, most)
         each = float(np.bincount(groups).mean())  # noise adds up within a group
         shares.append(own)
@@ -132,7 +148,7 @@ def _pairs(
     coarse = []
     for one, own, share in zip(cells, groups, shares, strict=True):
         held = added(share, own)
-        numeric = isinstance(one, NumberCells)
+        numeric = not isinstance(one, WordCells)
         joined = merged_numbers(held, _RARE, request.coarse) if numeric else merged_words(held, _RARE, request.coarse)
         coarse.append(joined)
     pairs = list(itertools.combinations(range(len(cells)), 2))
@@ -182,4 +198,4 @@ def cells_in(
     planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
 ) -> tuple[Cells, ...]:
     """Return the cells of every column, the target last: what the first sums of :func:`learned_generator` settle."""
-    return _cells(planned, request, table, units, by)
+    return _cells(planned, request, replace(table, outline=request.stated(table.outline)), units, by)

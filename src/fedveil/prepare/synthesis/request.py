@@ -1,10 +1,12 @@
 """The [generator] table of a study: which kind of generator, and how detailed it may be."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedveil.checks import require
+from fedveil.prepare.columns import Outline
+from fedveil.prepare.synthesis.cells import DateCells
 from fedveil.tables import filled, table
 from fedveil.values import number, whole
 
@@ -19,8 +21,10 @@ class GeneratorRequest:
     ``coarse``: groups of a column in the first look at all pairs. ``pairs``: how many pairs of columns are measured
     precisely at most; None: four times as many as there are columns. ``target_weight``: how much more a pair with the
     target counts than another. ``model_cells``: cells of the model's tables together, at most. ``whole``: columns of
-    numbers that hold whole numbers alone. ``zeros``: combinations of words that no record may have. ``sums``: columns
-    that are the sum of others, which are computed and not measured.
+    numbers that hold whole numbers alone, beside those that the source's schema declares integers; true for all
+    columns, false for none. ``dates``: columns of dates, with the first and the last that are told apart. ``zeros``:
+    combinations of words that no record may have. ``sums``: columns that are the sum of others, which are computed and
+    not measured.
     """
 
     kind: str = "marginals"
@@ -29,7 +33,8 @@ class GeneratorRequest:
     pairs: int | None = None
     target_weight: float = 3.0
     model_cells: int = 2**18
-    whole: tuple[str, ...] = ()
+    whole: tuple[str, ...] | bool = ()
+    dates: dict[str, tuple[str, str]] = field(default_factory=dict, hash=False)
     zeros: tuple[dict[str, str], ...] = field(default=(), hash=False)
     sums: dict[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
@@ -46,7 +51,14 @@ class GeneratorRequest:
         weight = number("generator.target_weight", self.target_weight)
         require(0.1 <= weight <= 100, "generator.target_weight", "lie in [0.1, 100]", weight)
         object.__setattr__(self, "target_weight", weight)
-        _names("generator.whole", self.whole)
+        if not isinstance(self.whole, bool):
+            _names("generator.whole", self.whole)
+            object.__setattr__(self, "whole", tuple(self.whole))
+        for name, ends in table(self.dates, "generator.dates").items():
+            paired = isinstance(ends, list | tuple) and len(ends) == 2 and all(isinstance(end, str) for end in ends)
+            require(paired, f"generator.dates.{name}", 'be two dates such as ["2020-01-01", "2024-12-31"]', ends)
+            DateCells(name=name, first=ends[0], last=ends[1])
+        object.__setattr__(self, "dates", {name: (ends[0], ends[1]) for name, ends in self.dates.items()})
         for zero in self.zeros:
             fits = isinstance(zero, dict) and len(zero) >= 1 and all(isinstance(word, str) for word in zero.values())
             require(fits, "generator.zeros", 'list tables such as {sex = "male", pregnant = "yes"}', zero)
@@ -63,14 +75,25 @@ class GeneratorRequest:
 
     def check(self, numbers: tuple[str, ...], columns: Mapping[str, Any]) -> None:
         """Refuse names that the data do not have; ``columns``: all, sums left out."""
-        for name in self.whole:
+        for name in () if isinstance(self.whole, bool) else self.whole:
             require(name in numbers, "generator.whole", "name columns of numbers", name)
+        for name in self.dates:
+            require(name in columns and name not in numbers, "generator.dates", "name columns of dates", name)
         for zero in self.zeros:
             for name in zero:
                 require(name in columns, "generator.zeros", "name columns of the data", name)
         for total, parts in self.sums.items():
             for name in parts:
                 require(name in numbers, f"generator.sums.{total}", "name columns of numbers", name)
+
+    def whole_in(self, outline: Outline, name: str) -> bool:
+        """Return whether a column of numbers holds whole numbers alone: as stated here, or as the schema has it."""
+        return self.whole if isinstance(self.whole, bool) else name in self.whole or name in outline.whole
+
+    def stated(self, outline: Outline) -> Outline:
+        """Return the outline without words to be learned in columns of dates, whose range is stated."""
+        dated = {name: () for name in outline.texts if name in self.dates}
+        return replace(outline, categories={**outline.categories, **dated}) if dated else outline
 
 
 def _names(name: str, given: Any) -> None:

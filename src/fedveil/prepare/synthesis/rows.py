@@ -90,25 +90,30 @@ def draw_rows(generator: Generator, rows: int, random: np.random.Generator) -> I
         codes = draw_codes(generator, min(left, BLOCK), random)
         columns = {cells.name: cells.drawn(codes[:, place], random) for place, cells in enumerate(generator.columns)}
         for total, parts in generator.sums.items():
-            columns[total] = [_total(values) for values in zip(*(columns[part] for part in parts), strict=True)]
+            whole = not set(parts) & set(generator.fractions)
+            columns[total] = [_total(values, whole) for values in zip(*(columns[part] for part in parts), strict=True)]
         allowed = np.ones(codes.shape[0], dtype=np.bool_)
         for zero in generator.zeros:
             allowed &= ~np.all([np.array(columns[name]) == word for name, word in zero.items()], axis=0)
-        block = [row for row, kept in zip(zip(*columns.values(), strict=True), allowed.tolist(), strict=True) if kept]
+        rows_drawn = zip(*(columns[name] for name in generator.order), strict=True)
+        block = [row for row, kept in zip(rows_drawn, allowed.tolist(), strict=True) if kept]
         vain = 0 if block else vain + 1
         require(vain < _TRIES, "generator.zeros", "leave rows that can be drawn", list(generator.zeros))
         left -= len(block)
         yield block
 
 
-def _total(values: tuple[str, ...]) -> str:
+def _total(values: tuple[str, ...], whole: bool) -> str:
     """The sum of numbers as they are written; nothing if one is missing."""
-    return "" if "" in values else f"{math.fsum(float(value) for value in values):.6g}"
+    if "" in values:
+        return ""
+    total = math.fsum(float(value) for value in values)
+    return f"{total:.0f}" if whole else f"{total:.6g}"
 
 
 def header(generator: Generator) -> tuple[str, ...]:
-    """Return the names of the columns of the rows that are drawn."""
-    return (*generator.names, *generator.sums)
+    """Return the names of the columns of the rows that are drawn, in the order of the source."""
+    return generator.order
 
 
 def csv_parts(generator: Generator, rows: int, random: np.random.Generator) -> Iterator[bytes]:

@@ -10,35 +10,42 @@ from fedveil.data.records import Records
 from fedveil.errors import BadValue
 from fedveil.prepare.columns import Columns, Outline
 from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.synthesis.cells import Cells, NumberCells
+from fedveil.prepare.synthesis.cells import Cells, NumberCells, WordCells
 from fedveil.values import Indices, Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Table:
-    """``columns``: the features by name; ``targets``: as training reads them; ``target``: the name of their column."""
+    """``columns``: the features by name; ``targets``: as training reads them; ``target``: the name of their column.
+
+    Without a target every column is a feature.
+    """
 
     outline: Outline
     columns: Columns
     targets: Vector
     labels: Labels
-    target: str
+    target: str | None
 
     def codes(self, cells: Sequence[Cells]) -> Indices:
-        """Return the cell of each row in each of these columns, the target last; of a blank row, any."""
+        """Return the cell of each row in each of these columns, a target last; of a blank row, any."""
         place = {name: index for index, name in enumerate(self.outline.numbers)}
         found = []
-        for one in cells[:-1]:
+        for one in cells if self.target is None else cells[:-1]:
             if isinstance(one, NumberCells):
                 found.append(one.codes(self.columns.numbers[:, place[one.name]]))
             else:
                 words = self.columns.texts[one.name]
                 found.append(one.codes(words.spelt, words.codes))
+        if self.target is None:
+            return np.column_stack(found)
         last = cells[-1]
         if isinstance(last, NumberCells):
             found.append(last.codes(self.labels.own_unit(self.targets)))
-        else:
+        elif isinstance(last, WordCells):
             found.append(last.codes(last.words, np.nan_to_num(self.targets).astype(np.int64)))
+        else:
+            raise TypeError("a target is a class or a number")
         return np.column_stack(found)
 
 
@@ -57,7 +64,7 @@ def public_table(found: Unprepared) -> Table | None:
 
 
 def _table(found: Unprepared, columns: Columns, records: Records, rows: Indices | None = None) -> Table:
-    if found.source is None or found.target is None:
+    if found.source is None or (found.target is None and not found.source.unlabelled):
         raise BadValue("data.target must name a column for a generator.")
     return Table(
         outline=found.outline,
