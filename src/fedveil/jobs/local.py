@@ -19,9 +19,9 @@ from fedveil.bundle.given import columns_given
 from fedveil.bundle.model import ReleasedModel
 from fedveil.certificate.certify import Certificate, certify
 from fedveil.checks import require
-from fedveil.data.load import Loaded, load
+from fedveil.data.load import Loaded, given_apart, load
 from fedveil.data.preparation import Preparation
-from fedveil.data.records import Records, may_share_clients
+from fedveil.data.records import Records
 from fedveil.data.spec import HeldOut
 from fedveil.design import Planned
 from fedveil.errors import BadValue
@@ -32,7 +32,7 @@ from fedveil.jobs.personal import personal_models
 from fedveil.prepare.learned import LearnedPreparation
 from fedveil.prepare.loading import Unprepared, open_columns
 from fedveil.prepare.statement import FILE as LEARNED
-from fedveil.run.conduct import conduct
+from fedveil.run.conduct import conduct, planned_rows
 from fedveil.run.files import PUBLIC, write_atomically
 from fedveil.run.preparing import planned_columns
 from fedveil.run.system import Progress, System
@@ -88,7 +88,8 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
             "since this cannot learn it: its preparation is private."
         )
     hint = "It trains models that are measured without noise, or not at all."
-    require(found.evaluation is None, "[evaluation]", "be left out here", "a private evaluation", hint)
+    exact = found.evaluation is None or not found.evaluation.private
+    require(exact, "[evaluation]", "be left out here", "a private evaluation", hint)
     return found, loaded
 
 
@@ -119,6 +120,7 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
             feature_names=() if known is None else known.features,
             raw=train.raw,
             preparation=known,
+            apart=None if test is None else given_apart(train, test),
         )
     found = with_drawn_rows(found)
     require(found.source is not None, "data", "be given when the study names no source", None)
@@ -202,13 +204,7 @@ def _read(study: "str | Path | Mapping[str, Any] | ReadTables") -> "ReadTables":
 def plan_study(study: Wanted, data: Given = None, *, module: Function = None, feature_map: Function = None) -> Planned:
     """Return the plan of a study, without training; functions are given as to :func:`run_study`."""
     found, loaded = open_any_study(with_functions(study, module, feature_map), data)
-    held = 0 if loaded.test is None else loaded.test.targets.size
-    if isinstance(loaded, Unprepared):
-        return planned_columns(found, loaded)
-    train = loaded.train if found.slots is None else found.slots.blank(loaded.train)
-    shape = None if loaded.test is None else loaded.test.shape
-    joint = loaded.test is not None and may_share_clients(loaded.train, loaded.test)
-    return found.planned(train.shape, held, loaded.test_public if held else True, held=shape, joint=joint)
+    return planned_columns(found, loaded) if isinstance(loaded, Unprepared) else planned_rows(found, loaded)
 
 
 def run_study(

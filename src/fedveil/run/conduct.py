@@ -17,7 +17,8 @@ from fedveil.algorithms.acting import Done
 from fedveil.algorithms.registry import acts_of
 from fedveil.data.canaries import Canaries
 from fedveil.data.load import Loaded
-from fedveil.data.records import DataShape, Records, may_share_clients
+from fedveil.data.records import Records
+from fedveil.design import Planned
 from fedveil.errors import BadValue, FedveilError, Interrupted, why
 from fedveil.files import public_folder
 from fedveil.ledger import Ledger
@@ -36,6 +37,7 @@ from fedveil.run.coins import Kept, check_commitment
 from fedveil.run.ending import LAST, destroy_secrets, ended, has_released
 from fedveil.run.evaluating import evaluated
 from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
+from fedveil.run.held_out import ledgers_beside, note_of, planned_with
 from fedveil.run.keeper import Keeper
 from fedveil.run.measure import measure, plain, published
 from fedveil.run.model_file import model_file
@@ -93,17 +95,16 @@ def conduct(
             return _conduct_prepared(study, loaded, folder, resume, watch, system)
         slots = study.slots
         blank = loaded.train if slots is None else slots.blank(loaded.train)
-        plan = settle_plan(study, loaded, blank.shape, folder, resume, lambda: planned_rows(study, loaded, blank.shape))
+        plan = settle_plan(study, loaded, blank.shape, folder, resume, lambda: planned_rows(study, loaded).plan)
         kept = None if slots is None else settle_canaries(study, slots, folder, system)
         train = loaded.train if slots is None or kept is None else slots.placed(loaded.train, kept.coins)
-        name, entropy = settle_key(study, plan, train.fingerprint, folder, system)
-        prints = loaded.fingerprint, loaded.train.fingerprint
+        name, entropy = settle_key(study, plan, train.fingerprint, loaded.held_fingerprint, folder, system)
         run = _Run(plan=plan, name=name, entropy=entropy, folder=folder, system=system, watch=watch)
-        with _charged(run, study, kept, prints, resume) as books:
+        with _charged(run, study, loaded, kept, resume) as books:
             for text in [] if resume else notes_for_rows(loaded.train, loaded.preparation):
                 system.note(text)
             if plan.selection is not None:
-                return _tuned(run, lambda *_: (loaded, None), train.fingerprint, books)
+                return _tuned(run, lambda *_: (loaded, None), _both(train.fingerprint, loaded), books)
             measured = loaded if slots is None else _widened(loaded, slots)
             trained = _train(run, train, measured)
             return _release(run, measured, trained, books, told=_evaluate(run, measured, trained))
@@ -133,17 +134,16 @@ def _conduct_prepared(
     planned = planned_columns(study, found).plan  # from public numbers alone; a run to be resumed has the same
     shape = planned.data
     plan = settle_plan(study, found, shape, folder, resume, lambda: planned)
-    name, entropy = settle_key(study, plan, found.cells_fingerprint, folder, system)
-    prints = found.fingerprint, found.cells_fingerprint
+    name, entropy = settle_key(study, plan, found.cells_fingerprint, found.held_fingerprint, folder, system)
     run = _Run(plan=plan, name=name, entropy=entropy, folder=folder, system=system, watch=watch)
-    with _charged(run, study, None, prints, resume) as books:
+    with _charged(run, study, found, None, resume) as books:
         if plan.selection is not None:
 
             def prepare(one: Plan, own: Entropy) -> tuple[Loaded, LearnedPreparation]:
                 learnt = learned_from(one, found, own)
                 return found.loaded(learnt), learnt
 
-            return _tuned(run, prepare, found.cells_fingerprint, books)
+            return _tuned(run, prepare, _both(found.cells_fingerprint, found), books)
         system.tell("preparing: measuring with noise what the study does not state")
         learned = _learn(run, found)
         loaded = found.loaded(learned)
@@ -170,13 +170,10 @@ def _evaluate(run: _Run, loaded: Loaded, model: Vector) -> dict[str, Any] | None
     return evaluated(run.plan, loaded, model, run.entropy, asked.add_up, asked.fails)
 
 
-def planned_rows(study: Study, loaded: Loaded, shape: DataShape | None = None) -> Plan:
-    """Return the plan of a study whose rows are made; ``shape``: of training records that have room for canaries."""
-    shape = loaded.train.shape if shape is None else shape
-    held = 0 if loaded.test is None else loaded.test.targets.size
-    private = None if loaded.test is None else loaded.test.shape
-    joint = loaded.test is not None and may_share_clients(loaded.train, loaded.test)
-    return study.planned(shape, held, loaded.test_public if held else True, held=private, joint=joint).plan
+def planned_rows(study: Study, loaded: Loaded, *, at_sites: bool = False) -> Planned:
+    """Return the plan of a study whose rows are made, with room for its canaries."""
+    blank = loaded.train if study.slots is None else study.slots.blank(loaded.train)
+    return study.planned(blank.shape, **planned_with(study, loaded, at_sites=at_sites))
 
 
 def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
@@ -189,21 +186,29 @@ def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
 def _charged(
     run: _Run,
     study: Study,
+    loaded: Loaded | Unprepared,
     kept: Kept | None,
-    prints: tuple[Callable[[bytes], str], Callable[[bytes], str]],
     resume: bool,
 ) -> Iterator[Transaction]:
-    """Open the ledger and charge the cost of the whole run; a new run that is refused leaves nothing behind."""
+    """Open the ledger and charge the cost of the whole run; a new run that is refused leaves nothing behind.
+
+    Held-out records with a ledger of their own are charged there too: in both or in neither.
+    """
     own, system = run.private / "ledger.sqlite", run.system
+    note = None if resume else note_of(study, run.plan)
+    if note is not None:
+        system.note(note)
     system.tell("charging the ledger")
     with ExitStack() as stack:
         try:
-            fingerprint, older = prints
+            fingerprint = loaded.fingerprint
+            older = loaded.cells_fingerprint if isinstance(loaded, Unprepared) else loaded.train.fingerprint
             books = settled_place(study, own, fingerprint, older, begun=resume, urandom=system.random) or own
             write_atomically(run.private / POINTER, f"{books.absolute()}\n".encode())
             opened = Ledger.open(books, fingerprint, older=older, urandom=system.random)
             ledger = stack.enter_context(opened)
-            transaction = Transaction(ledger, run.name, moment(run.plan, system.now()))
+            beside = stack.enter_context(ledgers_beside(study, run.plan, loaded, books, system.random))
+            transaction = Transaction(ledger, run.name, moment(run.plan, system.now()), beside)
             extra = None if kept is None else {coins.CHARGED: kept.commitment}
             entry = transaction.charge(run.plan, caps=caps_of(study.books, study.target), extra=extra)
             if kept is not None:  # a resumed run must have the coins it was charged with
@@ -213,6 +218,11 @@ def _charged(
                 (run.folder / made).unlink(missing_ok=True)
             raise
         yield transaction
+
+
+def _both(fingerprint: Callable[[bytes], str], loaded: Loaded | Unprepared) -> Callable[[bytes], str]:
+    """Return the fingerprint of the records that trials are trained on, and scored on."""
+    return lambda key: fingerprint(key) + loaded.held_fingerprint(key)
 
 
 def _train(run: _Run, records: Records, loaded: Loaded) -> Vector:

@@ -96,9 +96,17 @@ def settle_canaries(study: Study, slots: Canaries, folder: Path, system: System)
 
 
 def settle_key(
-    study: Study, plan: Plan, fingerprint: Callable[[bytes], str], folder: Path, system: System
+    study: Study,
+    plan: Plan,
+    fingerprint: Callable[[bytes], str],
+    held: Callable[[bytes], str],
+    folder: Path,
+    system: System,
 ) -> tuple[str, Entropy]:
-    """Return the name of the run and its randomness, which are drawn once and kept privately until the release."""
+    """Return the name of the run and its randomness, which are drawn once and kept privately until the release.
+
+    ``fingerprint``: of the records to train on; ``held``: of those held out. The randomness depends on both.
+    """
     if study.seed is not None:
         name = sha256(f"{plan.hash} {study.seed}".encode()).hexdigest()[:32]
         return name, Entropy.from_seed(study.seed)
@@ -106,8 +114,17 @@ def settle_key(
     if not path.exists():
         done = (folder / "model.npz").exists()
         require(not done, "--resume", "name a run that is not finished", str(folder), "It has released its model.")
-        write_atomically(path, system.random(16 + KEY_BYTES))
+        drawn = system.random(16 + KEY_BYTES)
+        write_atomically(path, drawn + _bound(held, drawn[16:]))
     content = path.read_bytes()
-    require(len(content) == 16 + KEY_BYTES, str(path), f"hold {16 + KEY_BYTES} bytes", len(content))
-    # The data's keyed fingerprint is part of the context: the same noise never meets other data.
-    return content[:16].hex(), Entropy.from_key(content[16:], context=plan.hash + fingerprint(content[16:]))
+    size = 16 + KEY_BYTES + sha256().digest_size
+    require(len(content) == size, str(path), f"hold {size} bytes", len(content))
+    key, bound = content[16 : 16 + KEY_BYTES], content[16 + KEY_BYTES :]
+    hint = "Bring them back, or begin in another folder."
+    require(bound == _bound(held, key), "[data.held_out]", "hold the rows that the run began with", "other rows", hint)
+    # The keyed fingerprints of the data are part of the context: the same noise never meets other data.
+    return content[:16].hex(), Entropy.from_key(key, context=plan.hash + fingerprint(key) + held(key))
+
+
+def _bound(held: Callable[[bytes], str], key: bytes) -> bytes:
+    return sha256(held(key).encode()).digest()
