@@ -216,6 +216,12 @@ class Plan:
         return self.data.features - (self.canaries or 0) * (self.model.kind != "torch")
 
     @property
+    def test_decides(self) -> bool:
+        """True if something that is released depends on the held-out records, beside exact metrics on public ones."""
+        chooses = self.selection is not None or getattr(self.method, "choose", None) is not None
+        return self.test_records > 0 and (chooses or not self.test_public)
+
+    @property
     def told_by_places(self) -> bool:
         """True if the rule of who holds which record reveals private values.
 
@@ -248,7 +254,13 @@ class Plan:
     def warnings(self) -> tuple[str, ...]:
         """Sentences that a reader of the numbers should know."""
         loose = self.target.loose_delta(self.units)
-        return () if loose is None else (loose,)
+        exact = None
+        if self.test_exact:
+            exact = (
+                f"Exact metrics on {self.test_records:,} held-out records that are not public are published: every "
+                "observer is charged an infinite epsilon."
+            )
+        return tuple(text for text in (exact, loose) if text is not None)
 
     @property
     def unprotected(self) -> bool:

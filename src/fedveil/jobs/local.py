@@ -115,7 +115,7 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
         return found, Loaded(
             train=train,
             test=test,
-            test_public=False,
+            test_public=test is not None and found.training_public,
             dropped_rows=0,
             feature_names=() if known is None else known.features,
             raw=train.raw,
@@ -148,7 +148,7 @@ def _records_pair(data: Any) -> bool:
 def _framed(study: Wanted, data: Any) -> Study:
     """A study whose rows are those of a frame, which its [data] table describes as it would describe a file.
 
-    A data set of PyTorch is such a frame; of a pair of them, the second is held out, and counts as not public.
+    A data set of PyTorch is such a frame; of a pair of them, the second is held out, and as public as the first.
     """
     data, test = data if isinstance(data, tuple) else (data, None)
     hint = "Give the study as tables or as a file; its [data] names no source."
@@ -171,7 +171,7 @@ def _framed(study: Wanted, data: Any) -> Study:
         return replace(found, source=source)
     free = found.held_out is None
     require(free, "[data.held_out]", "be left out when a second data set is given", "both", "It is held out.")
-    held_out = HeldOut(source=replace(source, frame=dataset_columns(test)))
+    held_out = HeldOut(source=replace(source, frame=dataset_columns(test)), public=source.public)
     return replace(found, source=source, held_out=held_out)
 
 
@@ -222,10 +222,10 @@ def run_study(
     """Train, certify and report into the folder ``out``; ``resume`` continues a run that was interrupted there.
 
     ``study``: the path of a study file, or its tables as a dictionary. ``data``: a frame of pandas or polars (the
-    study's [data] then names no source), records made from arrays, or a pair of training and test records (the test
-    records then count as not public), or data sets of PyTorch likewise. ``sign``: a key, or the path of its file, that
-    signs the certificate. ``module`` and ``feature_map``: functions in place of the names that [model] and [data] would
-    state for them (:func:`fedveil.give` makes names of them).
+    study's [data] then names no source), records made from arrays, or a pair of training and test records (both of them
+    public if [data] says so, otherwise none), or data sets of PyTorch likewise. ``sign``: a key, or the path of its
+    file, that signs the certificate. ``module`` and ``feature_map``: functions in place of the names that [model] and
+    [data] would state for them (:func:`fedveil.give` makes names of them).
     """
     study = with_functions(study, module, feature_map)
     return _carried_out(study, Path(out), data, resume, watch, system or System(), sign, _check_run)

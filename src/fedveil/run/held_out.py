@@ -13,6 +13,7 @@ from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.data.records import may_share_clients
 from fedveil.data.spec import Source
+from fedveil.errors import BadValue
 from fedveil.evaluate.request import Apart
 from fedveil.evaluate.words import faint
 from fedveil.ledger import Ledger
@@ -65,13 +66,9 @@ def _apart(study: Study, loaded: Loaded | Unprepared, joint: bool) -> Apart | No
 
 def note_of(study: Study, plan: Plan) -> str | None:
     """Return what to tell whoever starts the run, before the charge, about its private held-out records."""
-    if plan.test_records == 0 or plan.test_public or (plan.selection is not None and plan.selection.score == "private"):
+    scored = plan.selection is not None and plan.selection.score == "private"
+    if plan.test_records == 0 or plan.test_public or plan.test_exact or scored:
         return None
-    if plan.test_exact:
-        return (
-            f"Exact metrics on {plan.test_records:,} held-out records that are not public will be published: every "
-            "observer is charged an infinite epsilon."
-        )
     if plan.evaluation is not None and not plan.evaluation.trains:
         return faint(plan.evaluation, plan.target, plan.data)
     if plan.model.criterion == OWN:
@@ -125,5 +122,8 @@ def _place(
     usual = default_place(where)
     if books.ledger is None and (usual is None or usual == default_place(study)):
         return None  # in one database file, both have one ledger
-    place = settled_place(where, None, raw.fingerprint, raw.fingerprint, urandom=random)
+    try:
+        place = settled_place(where, None, raw.fingerprint, raw.fingerprint, urandom=random)
+    except BadValue as error:  # a study names the ledger of held-out records by another key
+        raise BadValue(str(error).replace("[books] ledger", "[books] held_out")) from error
     return None if place is None or place.resolve() == main.resolve() else place

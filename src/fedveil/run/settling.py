@@ -105,8 +105,10 @@ def settle_key(
 ) -> tuple[str, Entropy]:
     """Return the name of the run and its randomness, which are drawn once and kept privately until the release.
 
-    ``fingerprint``: of the records to train on; ``held``: of those held out. The randomness depends on both.
+    ``fingerprint``: of the records to train on; ``held``: of those held out. The randomness depends on both, unless
+    nothing is done with the latter but to measure the released model on records that are public.
     """
+    held = held if plan.test_decides else lambda _: ""
     if study.seed is not None:
         name = sha256(f"{plan.hash} {study.seed}".encode()).hexdigest()[:32]
         return name, Entropy.from_seed(study.seed)
