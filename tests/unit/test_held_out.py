@@ -367,6 +367,30 @@ class TestDefault:
         with pytest.raises(BadValue, match="decision_threshold"):
             run_study({**wanted, "evaluation": {"private": True}}, tmp_path / "other")
 
+    def test_what_would_take_from_training_is_counted_only_if_it_is_asked_for(self, tables: dict[str, Any]) -> None:
+        rows = np.random.default_rng(3).uniform(-0.5, 0.5, (90, 2))
+        targets = (rows[:, 0] > 0).astype(float)
+        train, test = (
+            Records(
+                features=np.ascontiguousarray(rows[part]),
+                targets=targets[part],
+                owner=np.arange(30, dtype=np.int64).repeat(part.stop // 30 - part.start // 30),
+                clients=30,
+                bound=1.0,
+                classes=2,
+            )
+            for part in (slice(0, 60), slice(60, 90))
+        )
+        study = {key: tables[key] for key in ("model", "algorithm")}
+        study["privacy"] = {**tables["privacy"], "unit": "client"}
+        study["algorithm"] = {"kind": "fedavg"}
+        plain = plan_study(study, (train, test)).plan
+        assert plain.evaluation is None
+        assert not plain.test_exact
+        asked = plan_study({**study, "evaluation": {"private": True}}, (train, test)).plan
+        assert asked.evaluation is not None
+        assert asked.evaluation.composed
+
     def test_few_records_are_told_before_the_charge(self, tables: dict[str, Any], tmp_path: Path) -> None:
         notes: list[str] = []
         run_study(held_out(tables, fraction=0.1), tmp_path / "out", system=System(note=notes.append))

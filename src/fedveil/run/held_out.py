@@ -32,9 +32,10 @@ def planned_with(study: Study, loaded: Loaded | Unprepared, *, at_sites: bool = 
     if loaded.test is None:
         return {}
     told: dict[str, Any] = {"test_records": loaded.test.targets.size, "test_public": loaded.test_public}
-    if at_sites and study.evaluation is None:
-        return told
     joint = may_share_clients(loaded.train, loaded.test)
+    # What would take a part of training's budget is counted only if the study asks for it.
+    if study.evaluation is None and (at_sites or (joint and study.target.unit == "client")):
+        return told
     return told | {"held": loaded.test.shape, "joint": joint, "apart": _apart(study, loaded, joint)}
 
 
@@ -73,7 +74,8 @@ def note_of(study: Study, plan: Plan) -> str | None:
         return faint(plan.evaluation, plan.target, plan.data)
     if plan.model.criterion == OWN:
         return None  # how good a generator is, its rows tell
-    reason = study.uncounted or "the study asks for another evaluation"
+    shared = "clients are protected, and a client may own records of both kinds"
+    reason = study.uncounted or (shared if study.evaluation is None else "the study counts training records")
     return (
         f"Nothing about the {plan.test_records:,} held-out records will be published: they are not public, and "
         f"{reason}. Exact metrics on them stay in private/metrics.json; [evaluation] private = false publishes them, "
