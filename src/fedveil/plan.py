@@ -7,7 +7,7 @@ never a value, nor a hash of values (guesses can be tested against a hash of pri
 import hashlib
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 from fedveil.account.observers import Participation
 from fedveil.algorithms.base import Method, expected
@@ -20,6 +20,7 @@ from fedveil.data.feature_map import check_map
 from fedveil.data.records import DataShape
 from fedveil.data.spec import PLACES, Places
 from fedveil.errors import BadValue
+from fedveil.evaluate.request import Apart
 from fedveil.evaluate.statement import Evaluation
 from fedveil.mechanism import LastIterate
 from fedveil.model.loss import Constants
@@ -51,6 +52,9 @@ class Plan:
     ``evaluation``: likewise, what is counted after training. ``personal``: likewise, how parties make their own models.
     ``selection``: the plan is the best of several candidates, each with a target of its own; None, and then not
     written, for one run.
+    ``test_exact``: what is measured on held-out records that are not public is published without noise (not written
+    where it is not so). ``test_apart``: why no held-out row that is counted privately trains; None, and then not
+    written, where nothing is counted, or where nothing but a declaration says so.
     """
 
     name: str
@@ -73,18 +77,24 @@ class Plan:
     personal: PersonalRequest | None = None
     selection: Selection | None = None
     feature_map: str | None = None
+    test_exact: bool = False
+    test_apart: Apart | None = None
 
     def __post_init__(self) -> None:
         # A name must not contain line breaks, or it could fake further lines of the page that an operator reads.
         plain = isinstance(self.name, str) and self.name.isprintable() and len(self.name) <= 200
         require(plain, "plan.name", "be one line of at most 200 printable characters", str(self.name)[:60])
-        for name in ("seeded", "test_public", "training_public", "baselines", "blank_rows"):
+        for name in ("seeded", "test_public", "training_public", "baselines", "blank_rows", "test_exact"):
             require(type(getattr(self, name)) is bool, f"plan.{name}", "be true or false", getattr(self, name))
         for name in ("grid", "test_records"):
             object.__setattr__(self, name, whole(f"plan.{name}", getattr(self, name)))
         known_places = self.places is None or self.places in PLACES.values()
         require(known_places, "plan.places", f"be one of {', '.join(PLACES.values())}", self.places)
         require(self.test_records >= 0, "plan.test_records", "be 0 or more", self.test_records)
+        words = (None, *get_args(Apart))
+        require(self.test_apart in words, "plan.test_apart", f"be one of {', '.join(get_args(Apart))}", self.test_apart)
+        told = not self.test_exact or (self.test_records > 0 and not self.test_public)
+        require(told, "plan.test_exact", "be about held-out records that are not public", self.test_exact)
         require(-1000 <= self.grid <= 1000, "plan.grid", "lie in [-1000, 1000]", self.grid)
         check_map(self.feature_map, self.canaries)
         self.method.check(self.setup)
@@ -127,6 +137,7 @@ class Plan:
         require(held, "evaluation.held_records", "be the plan's held-out records, which are not public", None, hint)
         hint = "Their metrics would be computed on the same private records, without noise."
         require(not self.baselines, "report.baselines", "be left out with a private evaluation", True, hint)
+        require(not self.test_exact, "plan.test_exact", "be false with a private evaluation", True)
 
     def _check_personal(self, personal: object) -> None:
         if not isinstance(personal, PersonalRequest):
@@ -205,6 +216,12 @@ class Plan:
         return self.data.features - (self.canaries or 0) * (self.model.kind != "torch")
 
     @property
+    def test_decides(self) -> bool:
+        """True if something that is released depends on the held-out records, beside exact metrics on public ones."""
+        chooses = self.selection is not None or getattr(self.method, "choose", None) is not None
+        return self.test_records > 0 and (chooses or not self.test_public)
+
+    @property
     def told_by_places(self) -> bool:
         """True if the rule of who holds which record reveals private values.
 
@@ -237,7 +254,13 @@ class Plan:
     def warnings(self) -> tuple[str, ...]:
         """Sentences that a reader of the numbers should know."""
         loose = self.target.loose_delta(self.units)
-        return () if loose is None else (loose,)
+        exact = None
+        if self.test_exact:
+            exact = (
+                f"Exact metrics on {self.test_records:,} held-out records that are not public are published: every "
+                "observer is charged an infinite epsilon."
+            )
+        return tuple(text for text in (exact, loose) if text is not None)
 
     @property
     def unprotected(self) -> bool:
@@ -245,7 +268,7 @@ class Plan:
 
         Every observer is then charged as if it learned everything.
         """
-        return not self.private or (self.baselines and not self.training_public)
+        return not self.private or self.test_exact or (self.baselines and not self.training_public)
 
     @property
     def hidden(self) -> Hidden:
@@ -310,8 +333,9 @@ _HEAD = [f.name for f in fields(Plan) if f.name not in _TABLES]
 def write_plan(plan: Plan) -> str:
     """Return the plan as TOML text; reading it back gives an equal plan."""
     head = {key: getattr(plan, key) for key in _HEAD}
-    if not plan.blank_rows:  # written only if set, so that older plans keep their text
-        del head["blank_rows"]
+    for key in ("blank_rows", "test_exact"):  # written only if set
+        if not head[key]:
+            del head[key]
     tables = {
         "plan": {"format": FORMAT, "algorithm": plan.method.kind, **head},
         "data": _values(plan.data),

@@ -14,11 +14,12 @@ from fedveil.data.spec import HeldOut, Learned, Places, Source, Split
 from fedveil.design import Planned, make_plan, read_request
 from fedveil.errors import BadValue, why
 from fedveil.evaluate.budget import settled_evaluation
-from fedveil.evaluate.request import EvaluationRequest
+from fedveil.evaluate.request import Apart, EvaluationRequest
 from fedveil.files import read_file
 from fedveil.guarantee import Adversary
 from fedveil.model.personal_request import PersonalRequest
 from fedveil.model.spec import ModelPlan
+from fedveil.model.torch import OWN
 from fedveil.prepare.request import BOUND, PrepareRequest
 from fedveil.prepare.statement import Preparation
 from fedveil.shared_budget import shared_budget
@@ -50,9 +51,13 @@ _TABLES = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """Path of the ledger of the data set, and the caps on all spending ever: (adversary, epsilon, delta)."""
+    """Path of the ledger of the data set, and the caps on all spending ever: (adversary, epsilon, delta).
+
+    ``held_out``: path of the ledger of a held-out source that has one of its own.
+    """
 
     ledger: Path | None = None
+    held_out: Path | None = None
     caps: tuple[tuple[Adversary, float, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -68,7 +73,7 @@ class Study:
 
     ``canaries``: how many are put among the records for an audit. ``training_public``: ``data.public`` declares so.
     ``prepare``: what of the columns is learned privately; None where the study states how they become rows.
-    ``evaluation``: how the model is measured on records that are not public; None where it is not.
+    ``evaluation``: how the model is measured on records that are not public; None where the study does not say.
     ``personal``: how parties make models of their own from it; None where they do not.
     ``tune``: the candidates of which the best is released; None for one run.
     ``feature_map``: the public function that records go through first, as the source or the given records state it.
@@ -122,19 +127,37 @@ class Study:
         preparation: Preparation | None = None,
         held: DataShape | None = None,
         joint: bool = False,
+        apart: Apart | None = None,
     ) -> Planned:
         """The plan of this study on data of this shape, canaries included; with its ``preparation``, if there is one.
 
         Training then gets what the measurements leave of the target: they are composed exactly, and together meet it.
         ``held``: the shape of the held-out records, which a private evaluation may be about; ``joint``: clients may own
-        records of both kinds.
+        records of both kinds; ``apart``: why no held-out row trains, where that is more than declared.
         """
+        planned = self._planned(shape, test_records, test_public, preparation, held, joint, apart)
+        if self.tune is not None:
+            return planned
+        exact = self.exact and test_records > 0 and not test_public
+        return replace(planned, plan=replace(planned.plan, test_exact=exact, test_apart=apart))
+
+    def _planned(
+        self,
+        shape: DataShape,
+        test_records: int,
+        test_public: bool,
+        preparation: Preparation | None,
+        held: DataShape | None,
+        joint: bool,
+        apart: Apart | None,
+    ) -> Planned:
         if self.tune is not None:
             alone, hint = self.evaluation is None and self.personal is None, "Measure or personalise one run's model."
             require(alone, "[evaluation] and [personal]", "be left out of a tuned study", "one of them", hint)
 
             def design(candidate: Candidate, target: Target) -> Planned:
-                return self.candidate(candidate, target).planned(shape, test_records, test_public, preparation)
+                one = self.candidate(candidate, target)
+                return one.planned(shape, test_records, test_public, preparation, apart=apart)
 
             return self.tuned(design, test_records, test_public)
         task = Task(
@@ -149,11 +172,13 @@ class Study:
         def designed(inner: Task) -> Planned:
             return self._designed(inner, test_records, test_public)
 
-        evaluation = None
-        if self.evaluation is not None:
-            private = None if test_public else held
+        evaluation, private = None, None if test_public else held
+        asked = self.counting if private is not None or self.evaluation is not None else None
+        if asked is not None:
             both = joint and self.target.unit == "client"
-            evaluation = settled_evaluation(self.evaluation, shape, self.target, self.trust, private, both)
+            evaluation = settled_evaluation(asked, shape, self.target, self.trust, private, both)
+            if not evaluation.trains:
+                self._check_held()
         counted = evaluation if evaluation is not None and evaluation.composed else None
         if preparation is None and counted is None:
             planned = designed(task)
@@ -163,14 +188,47 @@ class Study:
             planned = replace(planned, plan=replace(planned.plan, personal=self.personal))
         if evaluation is None or counted is not None:
             return planned
-        self._check_held()
         return replace(planned, plan=replace(planned.plan, evaluation=evaluation))
+
+    @property
+    def exact(self) -> bool:
+        """True if the study asks for exact metrics on held-out records, whoever they are of.
+
+        The metrics of baselines are such metrics, so whoever asks for baselines asks for these too.
+        """
+        return self.baselines if self.evaluation is None else not self.evaluation.private
+
+    @property
+    def counting(self) -> EvaluationRequest | None:
+        """The private evaluation on held-out records that are not public; None where there is none.
+
+        A study that says nothing has one wherever that is possible; otherwise nothing about these records is published.
+        """
+        if self.evaluation is not None:
+            return self.evaluation if self.evaluation.private else None
+        return None if self.exact or self.tune is not None or self.uncounted is not None else EvaluationRequest()
+
+    @property
+    def uncounted(self) -> str | None:
+        """Why held-out records cannot be counted privately, in words; None if they can."""
+        if self.model.kind == "survival":
+            return "a survival model has no private evaluation"
+        if self.model.criterion == OWN:
+            return "a generator has no scores"
+        if self.model.decision_threshold is not None:
+            return "the study states a decision threshold"
+        if self.canaries is not None:
+            return "canaries stand among the records"
+        return None if self._named else "clients are protected, and the data do not say whose the held-out records are"
+
+    @property
+    def _named(self) -> bool:
+        return self.target.unit == "record" or self.source is None or self.split.natural
 
     def _check_held(self) -> None:
         """Refuse to count held-out records of clients that the data do not name, where clients are protected."""
-        named = self.target.unit == "record" or self.source is None or self.split.natural
         hint = 'Records held out of clients that fedveil deals are nobody\'s: say records = "training".'
-        require(named, "evaluation.records", "be training when privacy.unit is client here", "held-out", hint)
+        require(self._named, "evaluation.records", "be training when privacy.unit is client here", "held-out", hint)
 
     def candidate(self, candidate: Candidate, target: Target) -> "Study":
         """The study of one candidate, with a target of its own."""
@@ -333,11 +391,10 @@ def _check_counts(model: Mapping[str, Any], source: Source | None) -> None:
 
 
 def _evaluation(tables: Mapping[str, Any]) -> EvaluationRequest | None:
-    """How the model is measured privately: as [evaluation] says; without it, not at all."""
     if "evaluation" not in tables:
         return None
     found: EvaluationRequest = filled(EvaluationRequest, table(tables["evaluation"], "evaluation"), "evaluation")
-    return found if found.private else None
+    return found
 
 
 def _left_open(source: Source, held_out: HeldOut | None, prepare: PrepareRequest) -> tuple[Source, HeldOut | None]:
@@ -360,7 +417,7 @@ def _public(data: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
 
 
 def _books(given: Mapping[str, Any], base: Path) -> Books:
-    known(given, ["ledger", "cap"], "[books]")
+    known(given, ["ledger", "held_out", "cap"], "[books]")
     caps = table(given.get("cap", {}), "books.cap")
     known(caps, get_args(Adversary), "[books.cap]")
     rows: list[tuple[Any, float, float]] = []
@@ -369,8 +426,8 @@ def _books(given: Mapping[str, Any], base: Path) -> Books:
         require(pair, f"books.cap.{adversary}", "be a pair [epsilon, delta]", cap)
         epsilon, delta = (number(f"books.cap.{adversary}", value) for value in cap)
         rows.append((adversary, epsilon, delta))
-    ledger = given.get("ledger")
-    return Books(ledger=None if ledger is None else base / _text("books.ledger", ledger), caps=tuple(rows))
+    paths = {key: base / _text(f"books.{key}", given[key]) for key in ("ledger", "held_out") if key in given}
+    return Books(**paths, caps=tuple(rows))
 
 
 def _name(given: Any) -> str:

@@ -59,7 +59,8 @@ def run(wanted: dict[str, Any], folder: Path, data: Any = None, **more: Any) -> 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound run with weak privacy, so that its canaries are seen."""
-    return run(tables(epsilon=8.0), tmp_path_factory.mktemp("sound") / "run", data=(records(), records()))
+    wanted = tables(epsilon=8.0, data={"public": True})
+    return run(wanted, tmp_path_factory.mktemp("sound") / "run", data=(records(), records()))
 
 
 def coins_in(folder: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
-from wards import Command, by_hand, table, write_csv, write_study
+from wards import PUBLIC, Command, by_hand, table, write_csv, write_study
 
 import fedveil
 from fedveil.bundle.bundle import Bundle
@@ -218,7 +218,7 @@ def test_a_model_no_better_than_the_majority_is_warned_of(tmp_path: Path, comman
 
 @pytest.mark.parametrize("public", [True, False])
 def test_what_may_tell_about_single_records_stays_private(tmp_path: Path, public: bool) -> None:
-    study = write_study(tmp_path, held_out="public = true" if public else "")
+    study = write_study(tmp_path, held_out=PUBLIC if public else "[evaluation]\nprivate = false")
     test = fedveil.run_study(study, tmp_path / "out").metrics["test"]
     private = tmp_path / "out" / "private"
     assert ("bins" in test["calibration"]) == public

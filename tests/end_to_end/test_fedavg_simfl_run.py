@@ -30,7 +30,7 @@ RECORDS, HELD = part(0, 600, 30), part(600, 800, 1)
 def study(algorithm: dict[str, Any], **privacy: Any) -> dict[str, Any]:
     unit = "client" if algorithm["kind"] == "fedavg" else "record"
     target = {"epsilon": 4.0, "delta": 1e-4, "unit": unit, "neighbours": "zero-out", **privacy}
-    return {"model": {"kind": "logistic"}, "privacy": target, "algorithm": algorithm}
+    return {"data": {"public": True}, "model": {"kind": "logistic"}, "privacy": target, "algorithm": algorithm}
 
 
 def certificate(folder: Path) -> dict[str, dict[str, Any]]:

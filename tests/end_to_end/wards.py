@@ -46,6 +46,7 @@ kind = "constant"
 rounds = 4
 passes = 2
 """
+PUBLIC = "public = true"
 Command = Callable[..., SimpleNamespace]
 
 
@@ -79,7 +80,7 @@ def write_csv(path: Path, rows: list[dict[str, str]], *leave_out: str) -> Path:
 
 def write_study(folder: Path, **parts: Any) -> Path:
     write_csv(folder / "train.csv", table())
-    settings = {"study": "seed = 1", "age": '"refuse"', "held_out": "", "model": "logistic", "epsilon": 4.0} | parts
+    settings = {"study": "seed = 1", "age": '"refuse"', "held_out": PUBLIC, "model": "logistic", "epsilon": 4.0} | parts
     path = folder / "study.toml"
     path.write_text(STUDY.format(**settings), encoding="utf-8")
     return path

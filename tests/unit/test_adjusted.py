@@ -105,6 +105,7 @@ def test_a_study_trains_with_them_and_its_bundle_decides_by_them(tmp_path: Path)
     def study(**model: Any) -> dict[str, Any]:
         return {
             "study": {"seed": 3},
+            "data": {"public": True},
             "model": {"kind": "logistic", **model},
             "privacy": {"epsilon": 8.0, "delta": 1e-4, "neighbours": "zero-out"},
             "algorithm": {"kind": "dpsgd", "rate": 0.5, "rounds": 20},

@@ -197,6 +197,7 @@ def test_private_records_of_protected_clients_are_not_measured_on(tmp_path: Path
 @pytest.mark.parametrize("public", [False, True])
 def test_scores_of_single_clients_leave_only_where_their_records_are_public(tmp_path: Path, public: bool) -> None:
     held = COLUMN + f"[data.held_out]\nfraction = 0.4\npublic = {str(public).lower()}\n"
+    held += "[evaluation]\nprivate = false\n"  # exact, whoever they are of
     result = run_study(study(tmp_path, held, "kind = 'column'"), tmp_path / "out")
     kept = result.folder / "private" / "per_client.json"
     assert ("per_client" in result.metrics["test"]) == public

@@ -48,6 +48,7 @@ def images(clients: int = 16) -> Records:
 
 def study(**algorithm: Any) -> dict[str, Any]:
     return {
+        "data": {"public": True},
         "model": {"kind": "torch", "module": f"{__name__}:tiny", "clip": 1.0},
         "privacy": {"epsilon": 40.0, "delta": 1e-3, "unit": "client", "neighbours": "zero-out"},
         "algorithm": {

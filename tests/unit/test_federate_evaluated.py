@@ -100,7 +100,8 @@ def test_three_sites_train_and_count_to_the_bits_of_one_process(tmp_path: Path, 
     plan, other = (read_plan((folder / "plan.toml").read_text()) for folder in (there, here))
     # what only the reader of a file knows, and records that the aggregator of a trial does not have
     told = {"places": None, "blank_rows": False, "test_records": plan.test_records, "test_public": plan.test_public}
-    assert replace(other, **told) == plan
+    assert plan.test_apart is None  # nobody compares the rows of several sites
+    assert replace(other, **told, test_apart=None) == plan
     with np.load(there / "model.npz") as one, np.load(here / "model.npz") as two:
         assert one["parameters"].tobytes() == two["parameters"].tobytes()
     found_there, found_here = metrics(there)["evaluation"], metrics(here)["evaluation"]
@@ -108,6 +109,9 @@ def test_three_sites_train_and_count_to_the_bits_of_one_process(tmp_path: Path, 
     assert found_there[key] == found_here[key]
     assert found_there["units"] == found_here["units"] == (80 if name == "on training records" else 40)
     found = certify(there, "0")
+    apart = [row.enforced_by for row in found.guarantees[0].assumptions if row.name == "held-out records are apart"]
+    assert all(how.startswith("declared:") for how in apart)
+    assert len(apart) == (name != "on training records")
     assert any("private evaluation" in row["what"] for row in found.released)
     for site in SITES:
         (run,) = (trial.folder / site / "runs").iterdir()
@@ -211,6 +215,7 @@ def test_a_plan_that_charges_too_little_is_refused_and_not_charged(tmp_path: Pat
     wrongs = [
         replace(plan, evaluation=replace(plan.evaluation, held=(records, 1, largest, smallest))),
         replace(plan, evaluation=replace(plan.evaluation, held=(records, clients, 1, 1))),
+        replace(plan, test_apart="compared"),  # what the site's certificate would claim, and nobody has checked
         replace(plan, test_records=5, evaluation=replace(plan.evaluation, held=(5, clients, largest, smallest))),
     ]
     for number, lie in enumerate(wrongs):
@@ -333,7 +338,7 @@ def test_an_algorithm_without_a_server_has_no_round_for_it(tmp_path: Path) -> No
     from fedveil.federation.aggregator.evaluating import check_evaluated
 
     def records(count: int) -> Records:
-        rows = np.random.default_rng(0).uniform(-0.5, 0.5, (count, 2))
+        rows = np.random.default_rng(count).uniform(-0.5, 0.5, (count, 2))
         return Records(
             features=rows,
             targets=(rows[:, 0] > 0).astype(np.float64),

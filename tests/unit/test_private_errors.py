@@ -179,13 +179,15 @@ class TestCost:
             assert plan.evaluation is not None
             assert plan.evaluation.joint is joint
 
-    def test_records_are_never_both(self) -> None:
-        plan = planned(replace(SHAPE, records=120, largest_client=2, smallest_client=2), joint=True)
+    def test_records_are_both_only_if_the_study_says_so(self) -> None:
+        held = replace(SHAPE, records=120, largest_client=2, smallest_client=2)
+        plan = planned(held, joint=True)
         assert plan.evaluation is not None
         assert not plan.evaluation.joint
-        text = write_plan(plan).replace("[evaluation]\n", "[evaluation]\njoint = true\n")
-        with pytest.raises(ValueError, match=r"evaluation\.joint must be false for records"):
-            read_plan(text)
+        both = planned(held, evaluation={"records": "held-out", "share": 0.2}, joint=True)
+        assert both.evaluation is not None
+        assert both.evaluation.composed
+        assert read_plan(write_plan(both)) == both
 
 
 def test_the_largest_error_is_part_of_the_plan_and_of_numbers_alone() -> None:

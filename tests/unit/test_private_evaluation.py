@@ -263,7 +263,6 @@ class TestRefusals:
             ({"records": "test"}, r"evaluation\.records must be one of training, held-out, got 'test'"),
             ({"share": 1.0}, r"evaluation\.share must lie strictly between 0 and 1, got 1\.0"),
             ({"share": math.nan}, r"evaluation\.share must lie strictly between 0 and 1"),
-            ({"share": 0.2, "records": "held-out"}, r"evaluation\.share must be left out for held-out records"),
             ({"bins": 2}, r"evaluation\.bins must lie between 4 and 128"),
             ({"private": False, "bins": 8}, r"evaluation\.private must be true where the evaluation is described"),
             ({"epsilon": 1.0}, r"Key 'epsilon' must be known to \[evaluation\]"),

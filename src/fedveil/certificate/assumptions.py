@@ -1,7 +1,11 @@
 """The assumptions of each guarantee: their values in a plan, and what enforces each."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fedveil.evaluate.request import Apart
+from fedveil.evaluate.statement import Evaluation
+from fedveil.evaluate.words import apart_rows, apart_words
 from fedveil.evaluate.words import assumption_rows as evaluation_rows
 from fedveil.guarantee import Adversary
 from fedveil.plan import Plan
@@ -44,28 +48,29 @@ def _common(plan: Plan) -> list[Assumption]:
         Assumption(
             "noise grid", f"2^{plan.grid}", "state and noise are whole multiples; its share is in epsilon and delta"
         ),
-        *([] if plan.selection is None else map(_assumed, _selected(plan.selection))),
+        *([] if plan.selection is None else map(_assumed, _selected(plan.selection, plan.test_apart))),
         *([] if plan.preparation is None else map(_assumed, assumption_rows(plan.preparation, plan.target))),
-        *(
-            []
-            if plan.evaluation is None
-            else map(_assumed, evaluation_rows(plan.evaluation, plan.target, data.classes))
-        ),
+        *([] if plan.evaluation is None else map(_assumed, _evaluated(plan, plan.evaluation))),
     ]
+
+
+def _evaluated(plan: Plan, planned: Evaluation) -> Iterator[tuple[str, str, str]]:
+    yield from evaluation_rows(planned, plan.target, plan.data.classes)
+    yield from apart_rows(planned, plan.target, plan.test_apart)
 
 
 def _assumed(row: tuple[str, str, str]) -> Assumption:
     return Assumption(*row)
 
 
-def _selected(selection: Selection) -> list[tuple[str, str, str]]:
+def _selected(selection: Selection, apart: Apart | None) -> list[tuple[str, str, str]]:
     """What a guarantee for the best of several trials assumes."""
     law = selection.law
     trials = f"{law.mean:.6g} expected, at most {selection.most}; eta {law.eta:g}, gamma {law.gamma:.6g}"
     score = ("public records", "declared: the held-out records are public, or no number of this run holds for them")
     if selection.score == "private":
         noise = f"noise of deviation {selection.score_noise:.6g}, where one unit adds at most 1"
-        score = (noise, "part of every trial: a unit is trained on or held out, never both")
+        score = (noise, f"part of every trial; {apart_words(apart)}, so a unit is trained on or held out, never both")
     kept = "declared: the operator publishes neither these nor when the files were written"
     return [
         ("number of trials", trials, "drawn once, by secret randomness, before the first trial"),

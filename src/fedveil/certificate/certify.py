@@ -312,13 +312,14 @@ def _released(plan: Plan, model: str, learned: str | None = None) -> tuple[dict[
     if plan.selection is not None and plan.selection.score == "private":
         what = "the noisy score of the selected trial"
         rows.append({"what": what, "file": "metrics.json", "covered": covered(plan)})
-    elif plan.test_records and not plan.test_public and (plan.evaluation is None or plan.evaluation.trains):
+    elif plan.test_exact:
         rows.append(
             {
                 "what": f"metrics on {plan.test_records} held-out records that were not declared public",
                 "file": "metrics.json",
                 "covered": False,
-                "note": "computed without noise: no guarantee holds for the held-out records and their clients",
+                "note": "computed without noise: no guarantee holds for the held-out records and their clients: "
+                "charged as infinite",
             }
         )
     if plan.baselines:

@@ -47,11 +47,16 @@ class RawRows:
         require(right, "The key of a fingerprint", "be 16 to 64 secret bytes", type(key).__name__)
         found, blake = self.digests(), hashlib.blake2b
         total = 0
-        for start in range(0, len(found), _SIZE):
-            keyed = blake(found[start : start + _SIZE], key=key, digest_size=_SIZE, person=b"fedveil row").digest()
+        for row in _each(found):
+            keyed = blake(row, key=key, digest_size=_SIZE, person=b"fedveil row").digest()
             total += int.from_bytes(keyed, "little")
         content = f"{len(found) // _SIZE} {total % _WRAP}".encode()
         return blake(content, key=key, digest_size=_SIZE, person=b"fedveil rows").hexdigest()
+
+    def found_in(self, others: "RawRows") -> int:
+        """Return how many of these rows are equal to one of the others; for the data holder, never for release."""
+        known, own = set(_each(others.digests())), _each(self.digests())
+        return sum(digest in known for digest in own)
 
 
 def content_of(path: Path) -> bytes | None:
@@ -93,6 +98,10 @@ def rows_read(digests: Sequence[bytes]) -> RawRows:
 def rows_together(parts: Sequence[RawRows]) -> RawRows:
     """Return the rows of several files together."""
     return RawRows(lambda: b"".join(part.digests() for part in parts))
+
+
+def _each(digests: bytes) -> list[bytes]:
+    return [digests[start : start + _SIZE] for start in range(0, len(digests), _SIZE)]
 
 
 def digested(columns: Mapping[str, Cells]) -> bytes:

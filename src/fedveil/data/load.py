@@ -1,6 +1,6 @@
 """From a study's data tables to records: read, fill or drop missing values, cut, hold out, split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.features import features_of
-from fedveil.data.fingerprint import RawRows
+from fedveil.data.fingerprint import RawRows, rows_of
 from fedveil.data.labels import above, class_indices, scaled
 from fedveil.data.missing import Mask, settle_missing, without_client
 from fedveil.data.preparation import Preparation
@@ -21,14 +21,28 @@ from fedveil.data.table import Array, Table
 from fedveil.values import Matrix, Vector
 
 Generators = Callable[[int], np.random.Generator]  # makes a generator from a seed of the study
+_TARGET = "\0target"  # no column of a source has this name
 MOST_NAMES = 10_000  # with more clients than this, those that we assigned are called by their number only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldRows:
+    """The rows of held-out records that do not come from the source of the records to train on.
+
+    ``raw``: as they were read, where that is known. ``shared``: how many of them stand among the rows to train on too;
+    that is for the data holder, not for release.
+    """
+
+    raw: RawRows | None
+    shared: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loaded:
     """Records to train on, and those held out. The number of dropped rows is for the data holder, not for release.
 
-    ``preparation``: how the records became rows, where that is known; it is public.
+    ``preparation``: how the records became rows, where that is known; it is public. ``apart``: the held-out rows, where
+    they have a source of their own; None where they are rows of the same source that training does not read.
     """
 
     train: Records
@@ -38,10 +52,15 @@ class Loaded:
     feature_names: tuple[str, ...]
     raw: RawRows | None = None
     preparation: Preparation | None = None
+    apart: HeldRows | None = None
 
     def fingerprint(self, key: bytes) -> str:
         """Return the fingerprint of all rows of the source as read, or of the records if nothing else is known."""
         return self.train.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
+
+    def held_fingerprint(self, key: bytes) -> str:
+        """Return the fingerprint of the held-out records; empty where there are none."""
+        return "" if self.test is None else self.test.fingerprint(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +80,7 @@ class Prepared:
     feature_names: tuple[str, ...]
     preparation: Preparation | None = None
     raw: RawRows | None = None
+    cells: RawRows | None = None  # what the study reads of the rows that are not blank
 
     def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
         """Return the records of some rows."""
@@ -94,7 +114,7 @@ def load(
     """
     read_rows = prepare if read_rows is None else read_rows
     whole = read_rows(source, split, base)
-    test, chosen = None, np.zeros(len(whole.targets), dtype=np.bool_)
+    test, chosen, apart = None, np.zeros(len(whole.targets), dtype=np.bool_), None
     if held_out is not None and held_out.fraction is not None:
         chosen = _held_out(whole, held_out.fraction, held_out.seed, generator, whole_clients)
         test = _measured(whole, chosen & whole.owned)
@@ -103,7 +123,7 @@ def load(
         same = (other.feature_names, other.classes, other.bound) == (whole.feature_names, whole.classes, whole.bound)
         rule = "have the same features, classes and bound as [data]"
         require(same, "[data.held_out]", rule, (len(other.feature_names), other.classes, other.bound))
-        test = _measured(other, other.owned)
+        test, apart = _measured(other, other.owned), _apart(whole, other)
     rows = ~chosen & whole.owned
     require(bool(rows.any()), "data.held_out.fraction", "leave rows with a client to train on", "none")
     train = _trained(whole, rows, split, generator)
@@ -117,7 +137,41 @@ def load(
         feature_names=whole.feature_names,
         raw=whole.raw,
         preparation=whole.preparation,
+        apart=apart,
     )
+
+
+def _apart(whole: Prepared, other: Prepared) -> HeldRows:
+    """Return the rows of a held-out source, which are compared with the training source only when it is asked."""
+    pairs = ((other.raw, whole.raw), (other.cells, whole.cells))
+    return HeldRows(raw=other.raw, shared=lambda: shared_rows(pairs))
+
+
+def shared_rows(pairs: Sequence[tuple[RawRows | None, RawRows | None]]) -> int:
+    """Return how many held-out rows stand among the rows to train on, by the view that finds most of them.
+
+    Rows are compared as they were read, and as the study reads them: a copy that has one more column, or that is
+    written differently, holds the same records.
+    """
+    return max((held.found_in(train) for held, train in pairs if held is not None and train is not None), default=0)
+
+
+def given_apart(train: Records, test: Records) -> HeldRows:
+    """Return the held-out rows of a program that brings both kinds of records."""
+    pairs = ((test.raw, train.raw), (_arrays(test), _arrays(train)))
+    return HeldRows(raw=test.raw, shared=lambda: shared_rows(pairs))
+
+
+def _arrays(records: Records) -> RawRows:
+    known = records.present()
+    columns = {str(place): known.features[:, place] for place in range(known.features.shape[1])}
+    return rows_of({**columns, _TARGET: known.targets})
+
+
+def cells_of(table: Table, targets: Vector) -> RawRows:
+    """Return what a study reads of these rows: the cells of every feature, and what is to be predicted."""
+    columns: dict[str, Array] = {name: table.numbers[:, place] for place, name in enumerate(table.choice.numbers)}
+    return rows_of({**columns, **table.texts, _TARGET: targets})
 
 
 def prepare(source: Source, split: Split, base: Path) -> Prepared:
@@ -128,6 +182,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
     table, dropped = settle_missing(whole, source)
     features, names = features_of(table, source)
     targets, classes = targets_of(table, source)
+    cells = cells_of(table, targets)
     if dropped.any():
         features, targets = _with_blanks(features, targets, dropped)
     nobody = without_client(whole, source) if split.kind == "column" else np.zeros_like(dropped)
@@ -142,6 +197,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         feature_names=names,
         preparation=Preparation.of(source, whole.choice, len(names)),
         raw=raw,
+        cells=cells,
     )
 
 

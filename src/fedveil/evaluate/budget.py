@@ -34,13 +34,11 @@ def settled_evaluation(
     """Return what will be counted, and with which noise.
 
     ``data``: the records to train on. ``held``: those held out that are not public; None where there are none.
-    ``joint``: clients may own records of both kinds, and clients are protected.
+    ``joint``: clients may own records of both kinds, and clients are protected. A stated share says so of records.
     """
     where = request.records or ("training" if held is None or request.share is not None else "held-out")
+    joint = joint or request.share is not None
     composed = where == "training" or joint
-    hint = "Training does not touch them, so they have the whole budget for the evaluation."
-    free = composed or request.share is None
-    require(free, "evaluation.share", "be left out for held-out records", request.share, hint)
     if where == "held-out":
         hint = 'Hold some out, or say records = "training". Public records need no private evaluation.'
         require(held is not None, "evaluation.records", "find held-out records that are not public", None, hint)

@@ -7,17 +7,19 @@ from fedveil.checks import require
 from fedveil.values import number, whole
 
 Where = Literal["training", "held-out"]
+Apart = Literal["split", "compared"]  # why no held-out row trains: rows of one source; two sources without equal rows
 SHARE = 0.1  # of the budget, where the records to measure on are those to train on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRequest:
-    """``private``: whether there is a private evaluation. ``records``: on which; None: on those held out, if any are.
+    """``private``: whether the model is measured with noise; False: exactly, and every observer is charged infinity.
 
-    ``share``: of the budget (of mu squared), where units that are counted train the model too; held-out records whose
-    units do not train have the whole budget for this. ``bins``: into how many parts scores are sorted; None: by rule.
-    ``largest_error``: of a model of a number, as a share of the target's range: a larger error counts as this, and the
-    noise is in proportion to it. None: the whole range.
+    ``records``: on which it is measured; None: on those held out, if any are. ``share``: of the budget (of mu squared),
+    where units that are counted train the model too. Held-out records have the whole budget for this, unless a share is
+    stated: then some of them may train too, and both costs add up for every record. ``bins``: into how many parts
+    scores are sorted; None: by rule. ``largest_error``: of a model of a number, as a share of the target's range: a
+    larger error counts as this, and the noise is in proportion to it. None: the whole range.
     """
 
     private: bool = True

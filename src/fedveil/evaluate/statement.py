@@ -3,8 +3,9 @@
 Trainer and accountant both read it. The sums are of the same kind as those of a preparation: every unit adds a vector
 of whole numbers of bounded norm, and Gaussian noise is added on the same grid (docs/theory/evaluation.md). Counted on
 the records that train the model, they are composed with training. Counted on held-out records, which training does
-not touch, they are all that is ever learned of these; but where whole clients are protected, and some of them train
-and are counted on other records of their own, both costs add up for such a client, and the two are composed as well.
+not touch, they are all that is ever learned of these; but where a unit may be on both sides (a client that trains and
+is counted on other records of its own, or a held-out source that may hold records of the training source), both costs
+add up for it, and the two are composed as well.
 """
 
 import math
@@ -38,7 +39,8 @@ class Evaluation:
     the rougher count that decides where these begin and end (0: they are fixed). Both are 0 for a model of a number.
 
     ``held``: records, clients, and the largest and smallest client of the held-out records; None on training records.
-    ``joint``: clients that are protected as a whole may own records of both kinds (written only if it is so).
+    ``joint``: a unit may train and be held out (written only if it is so): a client that owns records of both kinds, or
+    a record that stands in both sources.
     ``largest_error``: what a larger error of a model of a number counts as, as a share of the range (1: not written).
     """
 
@@ -96,8 +98,6 @@ class Evaluation:
         errors = self.sums.measurements[0].name in ERRORS
         rule = "be of errors for a model of a number, and of scores for one of classes"
         require(errors == (data.classes == 0), "[evaluation]", rule, self.sums.measurements[0].name)
-        hint = "A record either trains or is held out."
-        require(not self.joint or target.unit == "client", "evaluation.joint", "be false for records", self.joint, hint)
         counted = self.shape(data)
         self.sums.check(counted)
         for one in self.sums.measurements:

@@ -1,18 +1,22 @@
 """An evaluation in words: what a guarantee rests on, and what a reader should know of its cost."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from fedveil.data.records import DataShape
+from fedveil.evaluate.request import Apart
 from fedveil.evaluate.statement import Evaluation
 from fedveil.target import Target
 
+_FAINT: Final = 0.25  # a metric that is not known to within so much tells little
 _WHAT = {"places": "one count for about where its score lies", "scores": "one count for its score, by its class"}
 _ERRORS = "its error, the error squared, its target and the target squared, all within the target's public range"
 _MANY = "a count for what it is and what it is taken for, and one for how sure that is"
 
 
 def assumption_rows(planned: Evaluation, target: Target, classes: int) -> Sequence[tuple[str, str, str]]:
-    """Return what the guarantee rests on, as (name, value, what enforces it)."""
+    """Return what the guarantee of the counts rests on, as (name, value, what enforces it)."""
     unit = "a client (as the mean of its records)" if target.unit == "client" else "a record"
     rows = []
     for one in planned.sums.measurements:
@@ -23,15 +27,32 @@ def assumption_rows(planned: Evaluation, target: Target, classes: int) -> Sequen
         rows.append((f"evaluation, {one.name}: bound of a contribution", f"{one.bound:.12g}", how))
         noise = f"{one.noise:.6g} times that bound"
         rows.append((f"evaluation, {one.name}: noise", noise, "added on the same grid before anything is looked at"))
-    if planned.joint:
-        value = f"{(planned.held or (0,))[0]} records"
-        how = "by row number: training does not touch them, but their clients train, so each client is charged for both"
-        rows.append(("held-out records of clients that train", value, how))
-    elif not planned.trains:
-        value = f"{(planned.held or (0,))[0]} records"
-        how = "by row number, or by client: training does not touch them, so each record is charged for one of the two"
-        rows.append(("held-out records are apart", value, how))
     return rows
+
+
+def apart_rows(planned: Evaluation, target: Target, apart: Apart | None) -> Sequence[tuple[str, str, str]]:
+    """Return what is assumed of held-out records beside a run that trains on others; nothing on training records."""
+    if planned.trains:
+        return []
+    value = f"{(planned.held or (0,))[0]} records"
+    if planned.joint:
+        how = f"each {target.unit} is charged for training and for the counts, so nothing is assumed of which it is in"
+        return [(f"a {target.unit} may train and be held out", value, how)]
+    return [("held-out records are apart", value, f"{apart_words(apart)}; each is charged for one of the two")]
+
+
+def apart_words(apart: Apart | None) -> str:
+    """Return what keeps held-out records from training: what the code enforces, and what is declared."""
+    match apart:
+        case "split":
+            return "rows of one source, held out by row number or by client: training does not read them"
+        case "compared":
+            return (
+                "checked before the charge: no row of the held-out source stands in the training source; declared: "
+                "rows that differ are of different records"
+            )
+        case None:
+            return "declared: every site holds its own rows out, and nobody compares the rows of different sites"
 
 
 def fact_rows(planned: Evaluation, target: Target) -> Sequence[tuple[str, str]]:
@@ -48,6 +69,21 @@ def fact_rows(planned: Evaluation, target: Target) -> Sequence[tuple[str, str]]:
         ("the evaluation's share of the budget", cost),
         ("noise of its counts", f"{noise.noise * noise.bound:.4g}"),
     ]
+
+
+def faint(planned: Evaluation, target: Target, data: DataShape) -> str | None:
+    """One sentence, from public numbers, where the noise is likely to drown what is counted; None where it is not."""
+    counted, one = planned.shape(data), planned.sums.measurements[-1]
+    units = counted.clients if target.unit == "client" else counted.records
+    added = max(planned.bins, 1)  # the counts that a share of all units is the sum of
+    room = 2 * one.noise * one.bound * math.sqrt(added) / units
+    if room < _FAINT:
+        return None
+    return (
+        f"{units:,} {target.unit}s are few to count privately: with epsilon {target.epsilon:g} the noise leaves "
+        f"metrics uncertain by about {min(room, 1.0):.0%} of their range. More {target.unit}s, or a larger epsilon, "
+        "tell more."
+    )
 
 
 def told(found: Mapping[str, Any]) -> str | None:

@@ -20,9 +20,9 @@ from fedveil.bundle.model import ReleasedModel
 from fedveil.bundle.personal import FILE as PERSONAL
 from fedveil.certificate.certify import Certificate, certify
 from fedveil.checks import require
-from fedveil.data.load import Loaded, load
+from fedveil.data.load import Loaded, given_apart, load
 from fedveil.data.preparation import Preparation
-from fedveil.data.records import Records, may_share_clients
+from fedveil.data.records import Records
 from fedveil.data.spec import HeldOut
 from fedveil.design import Planned
 from fedveil.errors import BadValue
@@ -34,7 +34,7 @@ from fedveil.plan import read_plan
 from fedveil.prepare.learned import LearnedPreparation
 from fedveil.prepare.loading import Unprepared, open_columns
 from fedveil.prepare.statement import FILE as LEARNED
-from fedveil.run.conduct import conduct
+from fedveil.run.conduct import conduct, planned_rows
 from fedveil.run.ending import check_unfinished
 from fedveil.run.files import PUBLIC, sole_use, write_atomically
 from fedveil.run.job import PLAN
@@ -96,7 +96,8 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
             "since this cannot learn it: its preparation is private."
         )
     hint = "It trains models that are measured without noise, or not at all."
-    require(found.evaluation is None, "[evaluation]", "be left out here", "a private evaluation", hint)
+    exact = found.evaluation is None or not found.evaluation.private
+    require(exact, "[evaluation]", "be left out here", "a private evaluation", hint)
     return found, loaded
 
 
@@ -122,11 +123,12 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
         return found, Loaded(
             train=train,
             test=test,
-            test_public=False,
+            test_public=test is not None and found.training_public,
             dropped_rows=0,
             feature_names=() if known is None else known.features,
             raw=train.raw,
             preparation=known,
+            apart=None if test is None else given_apart(train, test),
         )
     found = with_drawn_rows(found)
     require(found.source is not None, "data", "be given when the study names no source", None)
@@ -154,7 +156,7 @@ def _records_pair(data: Any) -> bool:
 def _framed(study: Wanted, data: Any) -> Study:
     """A study whose rows are those of a frame, which its [data] table describes as it would describe a file.
 
-    A data set of PyTorch is such a frame; of a pair of them, the second is held out, and counts as not public.
+    A data set of PyTorch is such a frame; of a pair of them, the second is held out, and as public as the first.
     """
     data, test = data if isinstance(data, tuple) else (data, None)
     hint = "Give the study as tables or as a file; its [data] names no source."
@@ -177,7 +179,7 @@ def _framed(study: Wanted, data: Any) -> Study:
         return replace(found, source=source)
     free = found.held_out is None
     require(free, "[data.held_out]", "be left out when a second data set is given", "both", "It is held out.")
-    held_out = HeldOut(source=replace(source, frame=dataset_columns(test)))
+    held_out = HeldOut(source=replace(source, frame=dataset_columns(test)), public=source.public)
     return replace(found, source=source, held_out=held_out)
 
 
@@ -210,13 +212,7 @@ def _read(study: "str | Path | Mapping[str, Any] | ReadTables") -> "ReadTables":
 def plan_study(study: Wanted, data: Given = None, *, module: Function = None, feature_map: Function = None) -> Planned:
     """Return the plan of a study, without training; functions are given as to :func:`run_study`."""
     found, loaded = open_any_study(with_functions(study, module, feature_map), data)
-    held = 0 if loaded.test is None else loaded.test.targets.size
-    if isinstance(loaded, Unprepared):
-        return planned_columns(found, loaded)
-    train = loaded.train if found.slots is None else found.slots.blank(loaded.train)
-    shape = None if loaded.test is None else loaded.test.shape
-    joint = loaded.test is not None and may_share_clients(loaded.train, loaded.test)
-    return found.planned(train.shape, held, loaded.test_public if held else True, held=shape, joint=joint)
+    return planned_columns(found, loaded) if isinstance(loaded, Unprepared) else planned_rows(found, loaded)
 
 
 def run_study(
@@ -236,10 +232,10 @@ def run_study(
     Resuming begins a run that never began, and raises ``AlreadyFinished`` if nothing is left to do.
 
     ``study``: the path of a study file, or its tables as a dictionary. ``data``: a frame of pandas or polars (the
-    study's [data] then names no source), records made from arrays, or a pair of training and test records (the test
-    records then count as not public), or data sets of PyTorch likewise. ``sign``: a key, or the path of its file, that
-    signs the certificate. ``module`` and ``feature_map``: functions in place of the names that [model] and [data] would
-    state for them (:func:`fedveil.give` makes names of them).
+    study's [data] then names no source), records made from arrays, or a pair of training and test records (both of them
+    public if [data] says so, otherwise none), or data sets of PyTorch likewise. ``sign``: a key, or the path of its
+    file, that signs the certificate. ``module`` and ``feature_map``: functions in place of the names that [model] and
+    [data] would state for them (:func:`fedveil.give` makes names of them).
     """
     study = with_functions(study, module, feature_map)
     return _carried_out(study, Path(out), data, resume, watch, system or System(), sign, _check_run)

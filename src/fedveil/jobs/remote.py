@@ -119,7 +119,7 @@ def run_on(
 def _held_at_sites(study: Study, loaded: Loaded | Unprepared) -> Records | None:
     """Return the held-out records that the sites of a trial get, to be counted there; None if they get none."""
     asked = study.evaluation
-    if asked is None or loaded.test is None or loaded.test_public or asked.records == "training":
+    if asked is None or not asked.private or loaded.test is None or loaded.test_public or asked.records == "training":
         return None
     if asked.records is None and asked.share is not None:
         return None
@@ -168,7 +168,10 @@ def run_local(
         held = Held(cells=loaded, public=public)
     else:
         held = Held(records=loaded.test, public=public, preparation=rule)
-    plan = planned_columns(found, loaded).plan if isinstance(loaded, Unprepared) else planned_rows(found, loaded)
+    if isinstance(loaded, Unprepared):
+        plan = planned_columns(found, loaded, at_sites=True).plan
+    else:
+        plan = planned_rows(found, loaded, at_sites=True).plan
     # Refuse what can be refused before any process starts, so that nothing is left behind.
     check_folder(folder, resume)
     check_carried(plan)

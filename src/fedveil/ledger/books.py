@@ -8,7 +8,7 @@ run's export, so they may hold nothing that was computed from records, except wh
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -174,13 +174,15 @@ class Ledger:
         extra: Mapping[str, Any] | None = None,
         caps: Sequence[Cap] = (),
         at: str | None = None,
+        beside: Sequence["Ledger"] = (),
     ) -> Entry:
         """Charge the whole cost of a run to the budget; the charge is on the disk when this returns.
 
         ``plan`` is the hash of the plan, ``mechanism`` the text from which the costs can be recomputed. Charging the
         same run and plan again (a resumed run) returns the existing entry and costs nothing; another plan is refused.
         New or lower ``caps`` are recorded first. Raises :class:`CapExceeded`, with nothing written, if a cap would be
-        exceeded.
+        exceeded. ``beside``: other ledgers that are charged the same, under their own caps; if one of them refuses,
+        none is charged, and after a crash between them the same charge again completes it.
         """
         check_run(run)
         require(isinstance(plan, str) and plan != "", "plan", "be the plan's hash", plan)
@@ -195,19 +197,38 @@ class Ledger:
             "extra": extra or {},
         }
         asked = Charged.read(payload)
-        if caps or self.caps():
-            self._warm(asked, caps)
-        with self._writing():
-            entries = store.everything(self._connection)  # checks the chain: broken books accept no more charges
-            story = [entry for entry in entries if entry.run == run]
-            if story:
-                return _charged(story, plan)
-            before, known = charged(entries), _caps(entries)
-            news = [cap if cap.adversary in known else settled(cap, before, asked) for cap in tightened(known, caps)]
-            check((known | {cap.adversary: cap for cap in news}).values(), before, asked)
-            for cap in news:
-                self._record_cap(cap, "stated by a study", at)
-            return self._append(run, 0, "charge", payload, at)
+        books = (self, *beside)
+        for ledger in books:
+            if caps or ledger.caps():
+                ledger._warm(asked, caps if ledger is self else ())
+        with ExitStack() as stack:
+            # Everybody locks in the same order, so no two processes wait for each other.
+            for ledger in sorted(books, key=lambda one: one.path.resolve()):
+                stack.enter_context(ledger._writing())
+            # All agree before one is written to. The others have caps of their own.
+            agreed = [ledger._agreed(run, plan, asked, caps if ledger is self else ()) for ledger in books]
+            done = [ledger._charge(run, payload, at, *found) for ledger, found in zip(books, agreed, strict=True)]
+        return done[0]
+
+    def _agreed(self, run: str, plan: str, asked: Charged, caps: Sequence[Cap]) -> tuple[Entry | None, list[Cap]]:
+        """Return the charge of the run that is in these books, or the caps to record first; refuse one above a cap."""
+        entries = store.everything(self._connection)  # checks the chain: broken books accept no more charges
+        story = [entry for entry in entries if entry.run == run]
+        if story:
+            return _charged(story, plan), []
+        before, known = charged(entries), _caps(entries)
+        news = [cap if cap.adversary in known else settled(cap, before, asked) for cap in tightened(known, caps)]
+        check((known | {cap.adversary: cap for cap in news}).values(), before, asked)
+        return None, news
+
+    def _charge(
+        self, run: str, payload: Mapping[str, Any], at: str | None, old: Entry | None, caps: Sequence[Cap]
+    ) -> Entry:
+        if old is not None:
+            return old
+        for cap in caps:
+            self._record_cap(cap, "stated by a study", at)
+        return self._append(run, 0, "charge", payload, at)
 
     def _warm(self, asked: Charged, caps: Sequence[Cap]) -> None:
         """Compute and cache the curves that the caps need, before other processes have to wait for this writer."""

@@ -51,11 +51,15 @@ def moment(plan: Chargeable, now: datetime) -> str | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transaction:
-    """One run in open books: it is charged, and then it releases at most one thing."""
+    """One run in open books: it is charged, and then it releases at most one thing.
+
+    ``beside``: the ledgers of other data that it releases something about, which are charged alike: all or none.
+    """
 
     ledger: Ledger
     run: str
     at: str | None = None
+    beside: tuple[Ledger, ...] = ()
 
     def charge(self, plan: Chargeable, *, caps: Sequence[Cap] = (), extra: Mapping[str, Any] | None = None) -> Entry:
         """Charge one run of this plan to the budget; the entry holds the plan, from which its cost follows."""
@@ -68,6 +72,7 @@ class Transaction:
             extra=extra,
             caps=caps,
             at=self.at,
+            beside=self.beside,
         )
 
     def charge_together(
@@ -86,11 +91,13 @@ class Transaction:
             extra={**extra, "plans": plans},
             caps=caps,
             at=self.at,
+            beside=self.beside,
         )
 
     def release(self, output: bytes, *, also: Sequence[str] = ()) -> Self:
         """Record what is about to be released, by its SHA-256; only after this may it leave."""
-        self.ledger.release(self.run, sha256(output).hexdigest(), also=also, at=self.at)
+        for ledger in (*self.beside, self.ledger):
+            ledger.release(self.run, sha256(output).hexdigest(), also=also, at=self.at)
         return self
 
     def export(self) -> bytes:

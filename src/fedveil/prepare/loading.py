@@ -11,7 +11,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
-from fedveil.data.load import Generators, Loaded, Prepared, client_of, load, targets_of
+from fedveil.data.load import Generators, HeldRows, Loaded, Prepared, cells_of, client_of, load, targets_of
 from fedveil.data.missing import Mask, settle_labels, without_client
 from fedveil.data.preparation import Preparation
 from fedveil.data.records import DataShape, Records
@@ -41,6 +41,7 @@ class Unprepared:
     columns: Columns
     test_columns: Columns
     raw: RawRows | None = None
+    apart: HeldRows | None = None
     source: Source | None = None  # as it was completed when it was read
     target: str | None = None
 
@@ -55,6 +56,10 @@ class Unprepared:
     def cells_fingerprint(self, key: bytes) -> str:
         """Of the records to train on, with their owners and their cells."""
         return self.train.fingerprint(key) + self.columns.fingerprint(key)
+
+    def held_fingerprint(self, key: bytes) -> str:
+        """Of the records held out, likewise; empty where there are none."""
+        return "" if self.test is None else self.test.fingerprint(key) + self.test_columns.fingerprint(key)
 
     @property
     def training_columns(self) -> Columns:
@@ -80,6 +85,7 @@ class Unprepared:
             dropped_rows=self.dropped_rows,
             feature_names=learned.feature_names,
             raw=self.raw,
+            apart=self.apart,
             preparation=self.rule(learned),
         )
 
@@ -129,6 +135,7 @@ def open_columns(
         columns=found[0][0],
         test_columns=found[-1][0],
         raw=loaded.raw,
+        apart=loaded.apart,
         source=asked[0][0],
         target=asked[0][1],
     )
@@ -153,7 +160,8 @@ def _read(
     name = " and ".join(whole.files[:3])
     require(not dropped.all(), name, "have at least one row without a missing value", "all rows dropped")
     targets = np.full(len(whole), np.nan)
-    targets[~dropped], classes = targets_of(whole.rows(~dropped), source)
+    kept = whole.rows(~dropped)
+    targets[~dropped], classes = targets_of(kept, source)
     numbers = np.where(dropped, 0.0, np.arange(1.0, len(whole) + 1)).reshape(-1, 1)
     nobody = without_client(whole, source) if split.kind == "column" else np.zeros_like(dropped)
     prepared = Prepared(
@@ -166,6 +174,7 @@ def _read(
         dropped_rows=int(dropped.sum()),
         feature_names=(*outline.numbers, *outline.texts),
         raw=raw,
+        cells=cells_of(kept, targets[~dropped]),
     )
     return prepared, columns, outline
 

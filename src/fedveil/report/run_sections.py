@@ -43,12 +43,15 @@ def utility(view: View) -> Markup:
         if view.counted is not None:
             return section("utility", "How well the model does", *counted_parts(view.counted))
         text = "No test records were set aside, so nothing is said about how well the model does."
+        if view.plan.test_records and view.plan.selection is None:
+            text = f"{view.plan.test_records:,} held-out records were not declared public: nothing is said about them."
         return section("utility", "How well the model does", paragraph(text))
     if found.public:
         source = paragraph(f"Measured on {found.records:,} test records that were declared public.")
     else:
         text = f"Measured on {found.records:,} held-out records that were not declared public, without noise: "
-        source = note(text + "for those records these numbers are not covered by the promise.", kind="warning")
+        text += "the promise does not cover these numbers, which are charged as infinite."
+        source = note(text, kind="warning")
     main = next((key for key in ("accuracy", "mae", "loss") if key in found.scores[0].values), None)
     chart = None if main is None else _bars(found, main)
     useless = None if found.useless is None else note(found.useless, kind="warning")

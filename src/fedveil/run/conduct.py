@@ -15,7 +15,8 @@ from fedveil.algorithms.acting import Done
 from fedveil.algorithms.registry import acts_of
 from fedveil.data.canaries import Canaries
 from fedveil.data.load import Loaded
-from fedveil.data.records import DataShape, Records, may_share_clients
+from fedveil.data.records import Records
+from fedveil.design import Planned
 from fedveil.errors import FedveilError, Interrupted
 from fedveil.ledger import Entry
 from fedveil.ledger.costs import cost_of
@@ -31,7 +32,8 @@ from fedveil.run.answers import Answers
 from fedveil.run.coins import Kept, check_commitment
 from fedveil.run.ending import end_release, has_released, written_metrics
 from fedveil.run.evaluating import evaluated
-from fedveil.run.job import PLAN, Fingerprint, begun_before, charged, release, work_in
+from fedveil.run.held_out import ledgers_beside, note_of, planned_with
+from fedveil.run.job import PLAN, begun_before, charged, release, work_in
 from fedveil.run.keeper import Keeper
 from fedveil.run.measure import measure, plain, published
 from fedveil.run.model_file import model_file
@@ -88,17 +90,16 @@ def conduct(
             return _conduct_prepared(study, loaded, folder, begun, watch, system)
         slots = study.slots
         blank = loaded.train if slots is None else slots.blank(loaded.train)
-        plan = settle_plan(study, loaded, blank.shape, folder, begun, lambda: planned_rows(study, loaded, blank.shape))
+        plan = settle_plan(study, loaded, blank.shape, folder, begun, lambda: planned_rows(study, loaded).plan)
         kept = None if slots is None else settle_canaries(study, slots, folder, system)
         train = loaded.train if slots is None or kept is None else slots.placed(loaded.train, kept.coins)
-        name, entropy = settle_run(study, plan, train.fingerprint, folder, system)
-        prints = loaded.fingerprint, loaded.train.fingerprint
+        name, entropy = settle_run(study, plan, train.fingerprint, loaded.held_fingerprint, folder, system)
         run = _Run(plan=plan, name=name, entropy=entropy, folder=folder, system=system, watch=watch)
-        with _charged(run, study, kept, prints, begun) as books:
+        with _charged(run, study, loaded, kept, begun) as books:
             for text in [] if begun else notes_for_rows(loaded.train, loaded.preparation):
                 system.note(text)
             if plan.selection is not None:
-                return _tuned(run, lambda *_: (loaded, None), train.fingerprint, books)
+                return _tuned(run, lambda *_: (loaded, None), _both(train.fingerprint, loaded), books)
             measured = loaded if slots is None else _widened(loaded, slots)
             trained = _train(run, train, measured)
             return _release(run, measured, trained, books, told=_evaluate(run, measured, trained))
@@ -116,17 +117,16 @@ def _conduct_prepared(
     planned = planned_columns(study, found).plan  # from public numbers alone; a run to be resumed has the same
     shape = planned.data
     plan = settle_plan(study, found, shape, folder, begun, lambda: planned)
-    name, entropy = settle_run(study, plan, found.cells_fingerprint, folder, system)
-    prints = found.fingerprint, found.cells_fingerprint
+    name, entropy = settle_run(study, plan, found.cells_fingerprint, found.held_fingerprint, folder, system)
     run = _Run(plan=plan, name=name, entropy=entropy, folder=folder, system=system, watch=watch)
-    with _charged(run, study, None, prints, begun) as books:
+    with _charged(run, study, found, None, begun) as books:
         if plan.selection is not None:
 
             def prepare(one: Plan, own: Entropy) -> tuple[Loaded, LearnedPreparation]:
                 learnt = learned_from(one, found, own)
                 return found.loaded(learnt), learnt
 
-            return _tuned(run, prepare, found.cells_fingerprint, books)
+            return _tuned(run, prepare, _both(found.cells_fingerprint, found), books)
         system.tell("preparing: measuring with noise what the study does not state")
         learned = _learn(run, found)
         loaded = found.loaded(learned)
@@ -153,13 +153,10 @@ def _evaluate(run: _Run, loaded: Loaded, model: Vector) -> dict[str, Any] | None
     return evaluated(run.plan, loaded, model, run.entropy, asked.add_up, asked.fails)
 
 
-def planned_rows(study: Study, loaded: Loaded, shape: DataShape | None = None) -> Plan:
-    """Return the plan of a study whose rows are made; ``shape``: of training records that have room for canaries."""
-    shape = loaded.train.shape if shape is None else shape
-    held = 0 if loaded.test is None else loaded.test.targets.size
-    private = None if loaded.test is None else loaded.test.shape
-    joint = loaded.test is not None and may_share_clients(loaded.train, loaded.test)
-    return study.planned(shape, held, loaded.test_public if held else True, held=private, joint=joint).plan
+def planned_rows(study: Study, loaded: Loaded, *, at_sites: bool = False) -> Planned:
+    """Return the plan of a study whose rows are made, with room for its canaries."""
+    blank = loaded.train if study.slots is None else study.slots.blank(loaded.train)
+    return study.planned(blank.shape, **planned_with(study, loaded, at_sites=at_sites))
 
 
 def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
@@ -169,29 +166,40 @@ def _widened(loaded: Loaded, slots: Canaries) -> Loaded:
 
 
 def _charged(
-    run: _Run, study: Study, kept: Kept | None, prints: tuple[Fingerprint, Fingerprint], begun: bool
+    run: _Run, study: Study, loaded: Loaded | Unprepared, kept: Kept | None, begun: bool
 ) -> AbstractContextManager[Transaction]:
-    """Charge the cost of the whole run; ``kept``: the coins of its canaries, which the charge commits to."""
+    """Charge the cost of the whole run; ``kept``: the coins of its canaries, which the charge commits to.
+
+    Held-out records with a ledger of their own are charged there too: in both or in neither.
+    """
+    note = None if begun else note_of(study, run.plan)
+    if note is not None:
+        run.system.note(note)
     run.system.tell("charging the ledger")
-    if kept is None:
-        return charged(study, run.plan, run.name, run.folder, prints, run.system, begun=begun)
 
     def check(entry: Entry) -> None:  # a resumed run must have the coins it was charged with
-        check_commitment(kept, entry.payload["extra"].get(coins.CHARGED))
+        if kept is not None:
+            check_commitment(kept, entry.payload["extra"].get(coins.CHARGED))
 
-    extra = {coins.CHARGED: kept.commitment}
+    older = loaded.cells_fingerprint if isinstance(loaded, Unprepared) else loaded.train.fingerprint
     return charged(
         study,
         run.plan,
         run.name,
         run.folder,
-        prints,
+        (loaded.fingerprint, older),
         run.system,
         begun=begun,
-        extra=extra,
+        extra=None if kept is None else {coins.CHARGED: kept.commitment},
         check=check,
-        made=[coins.NAME],
+        made=[] if kept is None else [coins.NAME],
+        beside=lambda ledger: ledgers_beside(study, run.plan, loaded, ledger.path, run.system.random),
     )
+
+
+def _both(fingerprint: Callable[[bytes], str], loaded: Loaded | Unprepared) -> Callable[[bytes], str]:
+    """Return the fingerprint of the records that trials are trained on, and scored on."""
+    return lambda key: fingerprint(key) + loaded.held_fingerprint(key)
 
 
 def _train(run: _Run, records: Records, loaded: Loaded) -> Vector:

@@ -9,14 +9,15 @@ Everything that must stay hidden is in ``private``; the rest may be published.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from fedveil.checks import require
 from fedveil.errors import BadValue, FedveilError, Interrupted, why
 from fedveil.files import public_folder
-from fedveil.ledger import Entry
+from fedveil.ledger import Entry, Ledger
 from fedveil.ledger.costs import Chargeable
 from fedveil.ledger.place import POINTER, Sited, open_books
 from fedveil.ledger.transaction import Transaction, caps_of, moment
@@ -56,18 +57,41 @@ def begun_before(folder: Path, resume: bool) -> bool:
     return begun
 
 
-def settle_key(folder: Path, plan: str, fingerprint: Fingerprint, system: System) -> tuple[str, Entropy]:
+def _nothing(key: bytes) -> str:
+    """The fingerprint of no records."""
+    return ""
+
+
+def settle_key(
+    folder: Path, plan: str, fingerprint: Fingerprint, system: System, *, held: Fingerprint = _nothing
+) -> tuple[str, Entropy]:
     """Return the name of the job in the ledger and its randomness; drawn once, kept privately until the release.
 
-    ``plan``: its hash. ``fingerprint``: of all records that the noise will meet.
+    ``plan``: its hash. ``fingerprint``: of all records that the noise will meet, and ``held``: of those held out, which
+    must be the same whenever the job goes on.
     """
     path = folder / "private" / "key"
     if not path.exists():
-        write_atomically(path, system.random(16 + KEY_BYTES))
+        drawn = system.random(16 + KEY_BYTES)
+        write_atomically(path, drawn + _bound(held, drawn[16:]))
     content = path.read_bytes()
-    require(len(content) == 16 + KEY_BYTES, str(path), f"hold {16 + KEY_BYTES} bytes", len(content))
-    # The data's keyed fingerprint is part of the context: the same noise never meets other data.
-    return content[:16].hex(), Entropy.from_key(content[16:], context=plan + fingerprint(content[16:]))
+    size = 16 + KEY_BYTES + sha256().digest_size
+    require(len(content) == size, str(path), f"hold {size} bytes", len(content))
+    key, bound = content[16 : 16 + KEY_BYTES], content[16 + KEY_BYTES :]
+    hint = "Bring them back, or begin in another folder."
+    require(bound == _bound(held, key), "[data.held_out]", "hold the rows that the run began with", "other rows", hint)
+    # The keyed fingerprints of the data are part of the context: the same noise never meets other data.
+    return content[:16].hex(), Entropy.from_key(key, context=plan + fingerprint(key) + held(key))
+
+
+def _bound(held: Fingerprint, key: bytes) -> bytes:
+    return sha256(held(key).encode()).digest()
+
+
+@contextmanager
+def _alone(ledger: Ledger) -> Iterator[tuple[Ledger, ...]]:
+    """No other ledger is charged."""
+    yield ()
 
 
 @contextmanager
@@ -83,12 +107,14 @@ def charged(
     extra: Mapping[str, Any] | None = None,
     check: Callable[[Entry], None] = lambda _: None,
     made: Sequence[str] = (),
+    beside: Callable[[Ledger], AbstractContextManager[tuple[Ledger, ...]]] = _alone,
 ) -> Iterator[Transaction]:
     """Open the ledger of the job's source and charge the whole plan; a job that is refused leaves nothing behind.
 
     ``prints``: fingerprints of the source's rows as they were read, and as books of the first format have them.
     ``begun``: the job is resumed. ``extra``: what the charge states besides; ``check`` looks at the charge of a resumed
-    job. ``made``: private files to be removed with plan and key if the charge is refused.
+    job. ``made``: private files to be removed with plan and key if the charge is refused. ``beside`` opens the ledgers
+    of other data, which are charged alike: all or none.
     """
     private = folder / "private"
     own, (fingerprint, older) = private / "ledger.sqlite", prints
@@ -97,7 +123,8 @@ def charged(
             opened = open_books(job, own, fingerprint, older, begun=begun, urandom=system.random)
             ledger = stack.enter_context(opened)
             write_atomically(private / POINTER, f"{ledger.path.absolute()}\n".encode())
-            transaction = Transaction(ledger, name, moment(plan, system.now()))
+            others = stack.enter_context(beside(ledger))
+            transaction = Transaction(ledger, name, moment(plan, system.now()), others)
             check(transaction.charge(plan, caps=caps_of(job.books, plan.target), extra=extra))
         except FedveilError:
             for path in () if begun else (folder / PLAN, *(private / one for one in ("key", POINTER, *made))):

@@ -22,7 +22,7 @@ from fedveil.values import Vector
 
 PER_CLIENT = "per_client.json"  # in the private folder
 CALIBRATION = "calibration.json"  # likewise
-EXACT = "metrics.json"  # in the private folder, where what is published is counted with noise
+EXACT = "metrics.json"  # in the private folder, where nothing exact is published
 
 
 def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict[str, Any]:
@@ -55,12 +55,13 @@ def measured_exactly(plan: Plan, model: Vector, held: Records, labels: Labels | 
 def published(plan: Plan, metrics: dict[str, Any], private: Path) -> dict[str, Any]:
     """What of the metrics may leave. All of it may where the records it is computed from are public.
 
-    Otherwise what may tell about one client or one record at a time is put into the private folder, for the data
-    holder: scores of single clients, and the bins of the calibration curve, some of which hold few records.
+    Otherwise none of it may, unless the plan says that exact metrics are published, and is charged for it; they are
+    kept in the private folder, for the data holder. Even then what may tell about one client or one record at a time
+    stays there: scores of single clients, and the bins of the calibration curve, some of which hold few records.
     """
     if plan.test_public or metrics["test"] is None:
         return metrics
-    if plan.evaluation is not None and not plan.evaluation.trains:
+    if not plan.test_exact:
         _keep(private / EXACT, {"test": metrics["test"]})
         return {**metrics, "test": None}
     tables = {"test": metrics["test"], **metrics["baselines"]}

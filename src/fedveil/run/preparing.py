@@ -1,10 +1,11 @@
 """The preparation of a run in this process: planned on public numbers, and measured after the charge."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedveil.algorithms.shares import Fails, nobody_fails
-from fedveil.data.records import may_share_clients
 from fedveil.design import Planned
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
@@ -17,6 +18,7 @@ from fedveil.prepare.notes import notes_for_holder
 from fedveil.prepare.request import PrepareRequest
 from fedveil.prepare.statement import Preparation
 from fedveil.run.files import write_atomically
+from fedveil.run.held_out import planned_with
 from fedveil.run.sums import summing_of_preparation
 from fedveil.study import Study
 from fedveil.sums.seam import Summing
@@ -26,21 +28,23 @@ from fedveil.tune_request import Candidate
 NOTES = "preparation_notes.json"  # in the private folder
 
 
-def planned_columns(study: Study, found: Unprepared) -> Planned:
-    """The plan of a study whose preparation is to be learned; no cell is looked at."""
+def planned_columns(study: Study, found: Unprepared, *, at_sites: bool = False) -> Planned:
+    """The plan of a study whose preparation is to be learned; it depends on no cell."""
+    told = planned_with(study, found, at_sites=at_sites)
     if study.tune is not None:
-        held = 0 if found.test is None else found.test.targets.size
+        apart = {key: value for key, value in told.items() if key not in ("held", "joint")}
 
         def design(candidate: Candidate, target: Target) -> Planned:
-            return planned_columns(study.candidate(candidate, target), found)
+            return _planned(study.candidate(candidate, target), found, apart)
 
-        return study.tuned(design, held, found.test_public if held else True)
+        return study.tuned(design, told.get("test_records", 0), told.get("test_public", True))
+    return _planned(study, found, told)
+
+
+def _planned(study: Study, found: Unprepared, told: Mapping[str, Any]) -> Planned:
     request = study.prepare or PrepareRequest()
     preparation, outline = settled(request, found.outline, found.train.shape, study.target, study.trust)
-    held = 0 if found.test is None else found.test.targets.size
-    shape = None if found.test is None else found.test.shape
-    joint = found.test is not None and may_share_clients(found.train, found.test)
-    return study.planned(found.shape(outline), held, found.test_public if held else True, preparation, shape, joint)
+    return study.planned(found.shape(outline), preparation=preparation, **told)
 
 
 def learned_from(

@@ -105,12 +105,20 @@ def settle_canaries(study: Study, slots: Canaries, folder: Path, system: System)
     return settle_coins(folder / "private" / coins.NAME, slots.count, draw, finished=finished)
 
 
-def settle_run(study: Study, plan: Plan, fingerprint: Fingerprint, folder: Path, system: System) -> tuple[str, Entropy]:
-    """Return the name of the run and its randomness: of a key that is drawn once, or of the study's public seed."""
+def settle_run(
+    study: Study, plan: Plan, fingerprint: Fingerprint, held: Fingerprint, folder: Path, system: System
+) -> tuple[str, Entropy]:
+    """Return the name of the run and its randomness: of a key that is drawn once, or of the study's public seed.
+
+    ``fingerprint``: of the records to train on; ``held``: of those held out. The randomness depends on both, unless
+    nothing is done with the latter but to measure the released model on records that are public.
+    """
     if study.seed is not None:
         name = sha256(f"{plan.hash} {study.seed}".encode()).hexdigest()[:32]
         return name, Entropy.from_seed(study.seed)
     done = (folder / "model.npz").exists() and not (folder / "private" / "key").exists()
     hint = "It has released its model, and its key is gone. Name another folder."
     require(not done, "--resume", "name a run that can go on", str(folder), hint)
-    return settle_key(folder, plan.hash, fingerprint, system)
+    if not plan.test_decides:
+        return settle_key(folder, plan.hash, fingerprint, system)
+    return settle_key(folder, plan.hash, fingerprint, system, held=held)

@@ -23,6 +23,7 @@ from fedveil.jobs.local import open_any_study
 from fedveil.plan import Plan
 from fedveil.prepare.loading import Unprepared
 from fedveil.promises import ADVERSARIES, every_model_seen, promise
+from fedveil.run.conduct import planned_rows
 from fedveil.run.preparing import planned_columns
 from fedveil.studio.places import Folder, Stamps, check_paths, stamps
 from fedveil.study import Study, study_of
@@ -71,12 +72,8 @@ def plan(
 def planned(study: Study) -> tuple[Planned, Loaded | Unprepared]:
     """Return the plan of a study, and its data; they are read anew only if they have changed."""
     loaded = _data_of(study)
-    if isinstance(loaded, Unprepared):
-        return planned_columns(study, loaded), loaded
-    held = 0 if loaded.test is None else loaded.test.targets.size
-    train = loaded.train if study.slots is None else study.slots.blank(loaded.train)
-    shape = None if loaded.test is None else loaded.test.shape
-    return study.planned(train.shape, held, loaded.test_public if held else True, held=shape), loaded
+    made = planned_columns(study, loaded) if isinstance(loaded, Unprepared) else planned_rows(study, loaded)
+    return made, loaded
 
 
 def _data_of(study: Study) -> Loaded | Unprepared:

@@ -26,7 +26,7 @@ def counted_held(study: Study, members: Consortium, own: int) -> DataShape | Non
     ``own``: how many records the aggregator has to measure on.
     """
     asked = study.evaluation
-    if asked is None or members.held is None or asked.records == "training":
+    if asked is None or not asked.private or members.held is None or asked.records == "training":
         return None
     if asked.records is None and asked.share is not None:  # a share of training's budget: on training records
         return None

@@ -37,6 +37,8 @@ def check_evaluation(plan: Plan, data: SiteData) -> None:
     Every client of a site owns records of both kinds. Where clients are protected, both costs must add up for them.
     """
     planned = plan.evaluation
+    if plan.test_apart is not None:  # nobody has compared the rows of several sites, so nobody may certify it
+        raise Refused("other-evaluation")
     if planned is None or planned.trains:
         return
     counted, held = planned.shape(plan.data), data.held

@@ -104,7 +104,13 @@ class Comparison:
     @property
     def private(self) -> bool:
         """True if all noise was secret and covers everything, and nothing was trained without noise."""
-        return self.study.seed is None and self.reference is None and not self.study.told_by_places
+        secret = self.study.seed is None and not self.study.told_by_places
+        return secret and self.reference is None and not self.exposed
+
+    @property
+    def exposed(self) -> bool:
+        """True if scores on held-out records that are not public are published without noise."""
+        return self.test_records > 0 and not self.test_public
 
     @property
     def best(self) -> Entry | None:
@@ -126,6 +132,8 @@ class Comparison:
         text += "" if loose is None else f"{loose} "
         if self.reference is not None:
             text += "NOT PRIVATE: one of them, the reference, was trained without noise. "
+        if self.exposed:
+            text += "NOT PRIVATE: their scores are exact, on held-out records that were not declared public. "
         if math.isinf(spent.epsilon):
             return text + f"Together they promise nothing against {target.adversary}."
         return (

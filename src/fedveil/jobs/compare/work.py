@@ -12,6 +12,7 @@ from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.errors import FedveilError
+from fedveil.evaluate.request import EvaluationRequest
 from fedveil.jobs.compare.candidates import candidates, planned_entry
 from fedveil.jobs.compare.charges import charge, record
 from fedveil.jobs.compare.result import Comparison, Entry, View
@@ -47,9 +48,14 @@ def compare(
     require(view in get_args(View), "view", f"be one of {', '.join(get_args(View))}", view)
     require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
     found, loaded = open_study(study, data)
+    hint = "Declare them public, or say [evaluation] private = false: then every observer is charged infinity."
+    free = loaded.test is None or loaded.test_public or found.exact
+    require(free, "[data.held_out]", "be public where algorithms are compared on it exactly", "private records", hint)
     kind = found.model.kind
     require(kind != "survival", "model.kind", "be of classes or of a number to be compared", kind)
-    found = replace(found, canaries=None, tune=None)  # for a run that is audited, and for one that is tuned
+    # canaries are for a run that is audited, and a search is for one that is tuned; scores are exact
+    exact = EvaluationRequest(private=False) if found.exact else None
+    found = replace(found, canaries=None, tune=None, evaluation=exact)
     planned: list[tuple[Entry, Plan | None]] = []
     for entry, one in candidates(found, view, algorithms):
         watch(f"planning {entry.label}")
@@ -82,7 +88,7 @@ def compare(
         constant=constant,
     )
     if name is not None:
-        record(comparison, loaded, name)
+        record(comparison, loaded, plans, name)
     return comparison
 
 

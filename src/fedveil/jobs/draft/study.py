@@ -103,8 +103,8 @@ class Draft:
             yield from (f"# left out: {quoted(name)} {why}" for name, why in self.unused.items())
         for key in ("scale", "bend", "categories", "fill"):
             yield from _rows(f"data.{key}", getattr(self, key))
-        yield from ("", "# [data.held_out]                  # to measure the model: what is measured on records that")
-        yield "# fraction = 0.2                   # are not public is itself a release about them"
+        yield from ("", "# [data.held_out]                  # to measure the model: records that are not public are")
+        yield "# fraction = 0.2                   # counted with noise, within the same epsilon"
 
     def _rest(self) -> Iterator[str]:
         if self.client_column is not None:

@@ -49,5 +49,8 @@ def _tested(view: View) -> list[tuple[str, str]]:
     if found.public:
         return [("held-out test records", f"{found.records:,}, declared public: their metrics are exact")]
     return [
-        ("held-out test records", f"{found.records:,}, not declared public: their metrics are exact, without noise")
+        (
+            "held-out test records",
+            f"{found.records:,}, not declared public: their metrics are exact, without noise: charged as infinite",
+        )
     ]
