@@ -117,7 +117,6 @@ def certify(folder: Path, version: str) -> Certificate:
     """Return the certificate that the records in ``folder`` support; refuse if a record is missing or was altered."""
     plan, entries = read_records(folder)
     charge, release = entries[0], entries[-1]
-    data_set = data_set_of(parse_export(read_bytes(folder / "ledger.jsonl")))
     require(charge.kind == "charge", "The ledger", "begin with a charge", charge.kind)
     named = charge.payload.get("plan")
     require(named == plan.hash, "plan.toml", f"be the plan that was charged, {named}", plan.hash)
@@ -137,7 +136,7 @@ def certify(folder: Path, version: str) -> Certificate:
         released=_released(plan, model, learned),
         clients=client_epsilons(plan),
         charged_more=more,
-        data_set=data_set,
+        data_set=data_set_of(parse_export(read_bytes(folder / "ledger.jsonl"))),
     )
 
 

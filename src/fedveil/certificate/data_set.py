@@ -6,7 +6,7 @@ nothing else. In a ledger without other charges the total is the run's own charg
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedveil.checks import require
@@ -23,8 +23,9 @@ class DataSet:
     costs: tuple[Cost, ...]
 
     def cost(self, adversary: Adversary) -> Cost:
-        """Return the total against one observer."""
-        return next(cost for cost in self.costs if cost.adversary == adversary)
+        """Return the total against one observer; infinite for one about whom nothing is stated."""
+        found = next((cost for cost in self.costs if cost.adversary == adversary), None)
+        return replace(self.costs[0], adversary=adversary, epsilon=math.inf) if found is None else found
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -71,6 +72,7 @@ def data_set_of(export: Export) -> DataSet | None:
     except (KeyError, TypeError) as error:
         raise BadValue("The total of a data set must state its runs and costs, and it cannot be read.") from error
     require(type(runs) is int and runs >= 2, "The total of a data set", "be of at least two runs", runs)
+    require(len(costs) == len(own), "The total of a data set", f"have {len(own)} costs", len(costs))
     for one, all_runs in zip(own, costs, strict=True):
         same = (one.adversary, one.unit, one.neighbours) == (all_runs.adversary, all_runs.unit, all_runs.neighbours)
         enough = same and all_runs.epsilon >= one.epsilon and all_runs.delta >= one.delta
@@ -85,4 +87,4 @@ def _costs(rows: Any) -> tuple[Cost, ...]:
     try:
         return tuple(Cost.read(row) for row in rows)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadValue(f"The costs of a run must be readable: {error}.") from error
+        raise BadValue(f"The costs of a run must be readable: {str(error).rstrip('.')}.") from error
