@@ -66,10 +66,12 @@ def writing_of(texts: Collection[str]) -> tuple[str, str | None] | None:
     >>> writing_of(["1,5", "2"]), writing_of(["1,234", "7"]), writing_of(["1.234,5"]), writing_of(["A"])
     ((',', None), ('.', ','), (',', '.'), None)
     """
-    for decimal, thousands in WRITINGS:
-        if texts and all(_pattern(decimal, thousands).fullmatch(text) for text in texts):
-            return decimal, thousands
-    return None
+    return next((signs for signs in WRITINGS if texts and all(is_written(text, signs) for text in texts)), None)
+
+
+def is_written(text: str, signs: tuple[str, str | None]) -> bool:
+    """Return whether a text is a number with these signs (decimal, thousands)."""
+    return _pattern(*signs).fullmatch(text) is not None
 
 
 def numbers_of(texts: Sequence[str], missing: Collection[str], column: str, place: Place) -> Numbers:

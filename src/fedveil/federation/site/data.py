@@ -163,7 +163,8 @@ def read_site_data(path: Path) -> SiteData:
     base, draw = path.parent, np.random.default_rng
     if wanted is not None:
         source = replace(source, learned="all" if wanted.kind == "private" else "unstated")
-        found = open_columns(source, split, held_out, wanted, base=base, generator=draw)
+        # What a site says of its columns goes to the others, so its cells do not decide it.
+        found = open_columns(source, split, held_out, wanted, base=base, generator=draw, from_cells=False)
         cells = Cells(found.training_columns, found.outline, found.reading)
         return SiteData(
             found.train,
