@@ -24,7 +24,10 @@ class Question:
 class Draft:
     """All that a drafted study says. ``remarks``: sentences for its head; ``unused``: columns left out, and why.
 
-    Of ``classes`` and ``span`` one says what is predicted; neither while that is open.
+    Of ``classes`` and ``span`` one says what is predicted; neither while that is open. ``numbers`` and ``texts``: the
+    types of the features, which the study states, so that no cell decides them when it runs. ``identifiers``: columns
+    that are left out for their names alone. ``mixed``, ``unsettled`` and ``layout``: what the cells leave open
+    (:class:`fedveil.jobs.draft.columns.Columns`).
     """
 
     name: str
@@ -48,6 +51,11 @@ class Draft:
     remarks: tuple[str, ...] = ()
     guessed: bool = False
     mixed: tuple[str, ...] = ()
+    unsettled: tuple[str, ...] = ()
+    layout: Mapping[str, str] = field(default_factory=dict)
+    identifiers: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     ledger: str | None = None
 
     @property
@@ -59,9 +67,26 @@ class Draft:
         if not self.classes and self.span is None:
             asked = f"Which values can {self.target!r} have?"
             found.append(Question("data.classes", asked, "--classes A,B,... or, for a number, --range LOW,HIGH"))
+        if self.identifiers:
+            named = ", ".join(map(repr, self.identifiers))
+            asked = f"Are these identifiers, which are left out: {named}?"
+            found.append(Question("data.ignore", asked, "--ignore COLUMN for each, or --keep COLUMN"))
+        return (*found, *self.doubts)
+
+    @property
+    def doubts(self) -> tuple[Question, ...]:
+        """What one record could change in how the data are read, and columns that hold numbers and texts."""
+        found = []
+        for key, option in self.layout.items():
+            asked = "This was told from the first line, which seems to be a record. Is it so?"
+            found.append(Question(key, asked, option))
         for name in self.mixed:
-            asked = f"{name!r} holds numbers, and texts that mark no missing value. Leave it out?"
-            found.append(Question(f"column {name!r}", asked, f"--ignore {name}, or clean it"))
+            asked = f"{name!r} holds numbers or dates, and texts that mark no missing value. Leave it out?"
+            found.append(Question(f"column {name!r}", asked, f"--ignore {name}, --texts {name}, or clean it"))
+        for name in self.unsettled:
+            unit = self.unit
+            asked = f"The cells of one {unit} alone decide what {name!r} holds. Numbers or texts?"
+            found.append(Question(f"column {name!r}", asked, f"--numbers {name}, --texts {name} or --ignore {name}"))
         return tuple(found)
 
     @property
@@ -72,7 +97,7 @@ class Draft:
     @property
     def complete(self) -> bool:
         """Whether the study runs as it is; a guessed target can be right."""
-        return (bool(self.classes) or self.span is not None) and not self.mixed
+        return (bool(self.classes) or self.span is not None) and not self.doubts
 
     def text(self) -> str:
         """The study file."""
@@ -100,7 +125,7 @@ class Draft:
             yield f"client_column = {quoted(self.client_column)}"
         if self.unused:
             yield f"ignore = {quoted(list(self.unused))}"
-            yield from (f"# left out: {quoted(name)} {why}" for name, why in self.unused.items())
+            yield from (f"# left out: {quoted(name)} {why}{self.way_back(name)}" for name, why in self.unused.items())
         for key in ("scale", "bend", "categories", "fill"):
             yield from _rows(f"data.{key}", getattr(self, key))
         yield from ("", "# [data.held_out]                  # to measure the model: what is measured on records that")
@@ -124,6 +149,13 @@ class Draft:
             "[prepare]",
             'kind = "auto"                      # what is not stated above is learned with noise',
         )
+        for key in ("numbers", "texts"):
+            if names := getattr(self, key):
+                yield f"{key} = {quoted(list(names))}"
+
+    def way_back(self, name: str) -> str:
+        """How a column that is left out for its name alone is used after all."""
+        return f" (--keep {name} uses it)" if name in self.identifiers else ""
 
 
 def usual_delta(records: int) -> float:
