@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -118,7 +118,15 @@ def texts_of(texts: Sequence[str], column: str, file: str) -> NDArray[np.str_]:
     hint = "Leave a column of long texts out (data.ignore)."
     require(longest <= TEXT, name, f"hold texts of at most {TEXT} characters", longest, hint)
     check_cells(file, len(texts), longest)
+    refuse_nul(texts, column, file)
     return np.array(texts, dtype=np.str_)
+
+
+def refuse_nul(texts: Iterable[str], column: str, file: str) -> None:
+    """Refuse the character of code 0: arrays of texts lose it at the end of a text, so two texts would become one."""
+    found = next((text for text in texts if "\0" in text), None)
+    hint = "Take the NUL characters out of the data."
+    require(found is None, f"The column {column!r} of {file}", "hold texts without the character of code 0", found, hint)
 
 
 def _number_or_nan(text: str) -> float:

@@ -44,7 +44,7 @@ def _hashed(arrow: Any, batch: Any) -> bytes:
         try:
             held[str(name)] = arrow_array(arrow, column, str(name), "")
         except ValueError:
-            held[str(name)] = np.array(["" if value is None else str(value) for value in column.to_pylist()])
+            held[str(name)] = ["" if value is None else str(value) for value in column.to_pylist()]
     return digested(held)
 
 
