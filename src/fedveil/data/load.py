@@ -28,7 +28,8 @@ MOST_NAMES = 10_000  # with more clients than this, those that we assigned are c
 class Loaded:
     """Records to train on, and those held out. The number of dropped rows is for the data holder, not for release.
 
-    ``preparation``: how the records became rows, where that is known; it is public.
+    ``preparation``: how the records became rows, where that is known; it is public. ``notes``: sentences for the data
+    holder alone, computed without noise.
     """
 
     train: Records
@@ -38,6 +39,7 @@ class Loaded:
     feature_names: tuple[str, ...]
     raw: RawRows | None = None
     preparation: Preparation | None = None
+    notes: tuple[str, ...] = ()
 
     def fingerprint(self, key: bytes) -> str:
         """Return the fingerprint of all rows of the source as read, or of the records if nothing else is known."""
@@ -61,6 +63,7 @@ class Prepared:
     feature_names: tuple[str, ...]
     preparation: Preparation | None = None
     raw: RawRows | None = None
+    notes: tuple[str, ...] = ()
 
     def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
         """Return the records of some rows."""
@@ -117,6 +120,7 @@ def load(
         feature_names=whole.feature_names,
         raw=whole.raw,
         preparation=whole.preparation,
+        notes=whole.notes,
     )
 
 
@@ -142,7 +146,21 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         feature_names=names,
         preparation=Preparation.of(source, whole.choice, len(names)),
         raw=raw,
+        notes=target_notes(table, source, dropped),
     )
+
+
+def target_notes(table: Table, source: Source, dropped: Mask) -> tuple[str, ...]:
+    """Say to the data holder how many rows were dropped, and how many targets of the others the stated range cuts."""
+    gone = int(dropped.sum())
+    notes = [f"{gone:,} rows lack a value and were dropped; they count as records without content."] if gone else []
+    if source.target_scale is not None:
+        low, high = source.target_scale
+        outside = (table.target < low) | (table.target > high)
+        if outside.any():
+            told = f"{float(np.mean(outside)):.1%} of the targets lie outside data.target_scale, [{low:g}, {high:g}]"
+            notes.append(f"{told}, and were cut to it: state a wider range if these targets matter.")
+    return tuple(notes)
 
 
 def _with_blanks(features: Matrix, targets: Vector, dropped: Mask) -> tuple[Matrix, Vector]:

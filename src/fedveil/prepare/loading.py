@@ -11,7 +11,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
-from fedveil.data.load import Generators, Loaded, Prepared, client_of, load, targets_of
+from fedveil.data.load import Generators, Loaded, Prepared, client_of, load, target_notes, targets_of
 from fedveil.data.missing import Mask, settle_labels, without_client
 from fedveil.data.preparation import Preparation
 from fedveil.data.records import DataShape, Records
@@ -44,6 +44,7 @@ class Unprepared:
     raw: RawRows | None = None
     source: Source | None = None  # as it was completed when it was read
     target: str | None = None
+    notes: tuple[str, ...] = ()  # for the data holder alone
 
     def shape(self, outline: Outline) -> DataShape:
         """The public quantities of the rows that an outline will make."""
@@ -151,6 +152,7 @@ def open_columns(
         raw=loaded.raw,
         source=asked[0][0],
         target=asked[0][1],
+        notes=loaded.notes,
     )
 
 
@@ -163,8 +165,8 @@ def _read(
     settle_labels(whole, source, dropped)
     name = " and ".join(whole.files[:3])
     require(not dropped.all(), name, "have at least one row without a missing value", "all rows dropped")
-    targets = np.full(len(whole), np.nan)
-    targets[~dropped], classes = targets_of(whole.rows(~dropped), source)
+    targets, kept = np.full(len(whole), np.nan), whole.rows(~dropped)
+    targets[~dropped], classes = targets_of(kept, source)
     numbers = np.where(dropped, 0.0, np.arange(1.0, len(whole) + 1)).reshape(-1, 1)
     nobody = without_client(whole, source) if split.kind == "column" else np.zeros_like(dropped)
     prepared = Prepared(
@@ -177,6 +179,7 @@ def _read(
         dropped_rows=int(dropped.sum()),
         feature_names=(*outline.numbers, *outline.texts),
         raw=raw,
+        notes=target_notes(kept, source, dropped),
     )
     return prepared, columns, outline
 

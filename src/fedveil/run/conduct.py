@@ -100,7 +100,7 @@ def conduct(
         prints = loaded.fingerprint, loaded.train.fingerprint
         run = _Run(plan=plan, name=name, entropy=entropy, folder=folder, system=system, watch=watch)
         with _charged(run, study, kept, prints, resume) as books:
-            for text in [] if resume else notes_for_rows(loaded.train, loaded.preparation):
+            for text in [] if resume else [*loaded.notes, *notes_for_rows(loaded.train, loaded.preparation)]:
                 system.note(text)
             if plan.selection is not None:
                 return _tuned(run, lambda *_: (loaded, None), train.fingerprint, books)

@@ -58,7 +58,8 @@ class SiteData:
     ``places``, ``blank_rows``: what the certificate must say about them, as in a plan (fedveil.plan). ``cells``: where
     the rule for rows is to be learned; ``records`` then say whose each record is and what it is to predict, and hold no
     features. ``rule``: how they were made, where the site's file states it. ``held``: records of the same clients that
-    never train, for a private evaluation; ``held_columns``: their cells, likewise.
+    never train, for a private evaluation; ``held_columns``: their cells, likewise. ``notes``: for the site's operator
+    alone.
     """
 
     records: Records
@@ -70,6 +71,7 @@ class SiteData:
     rule: Preparation | None = None
     held: Records | None = None
     held_columns: Columns | None = None
+    notes: tuple[str, ...] = ()
 
     def fingerprint(self, key: bytes) -> str:
         """Return a keyed fingerprint of all rows of the source as they were read, or of the records of a trial."""
@@ -174,10 +176,19 @@ def read_site_data(path: Path) -> SiteData:
             cells=cells,
             held=same_clients(found.train, found.test),
             held_columns=found.held_columns,
+            notes=found.notes,
         )
     loaded = load(source, split, held_out, base=base, generator=draw)
     rule, held = loaded.preparation, same_clients(loaded.train, loaded.test)
-    return SiteData(loaded.train, places=places, blank_rows=source.drops_rows, raw=loaded.raw, rule=rule, held=held)
+    return SiteData(
+        loaded.train,
+        places=places,
+        blank_rows=source.drops_rows,
+        raw=loaded.raw,
+        rule=rule,
+        held=held,
+        notes=loaded.notes,
+    )
 
 
 def _held_out(given: Any, source: Source) -> HeldOut:
