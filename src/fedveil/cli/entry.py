@@ -52,7 +52,7 @@ def init(
     instead: Annotated[bool, typer.Option("--replace", help="Write over a study file that is there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draft a study from the names and types of the columns; no value is looked at, and nothing is charged."""
+    """Draft a study from the names and types of the columns; no value enters it, and nothing is charged."""
     wish = Wish(
         data=data,
         target=target,

@@ -124,7 +124,7 @@ def init_study(wish: Wish, out: Path, *, instead: bool = False) -> tuple[Draft, 
     """Write a drafted study to the file ``out``, which must be new, or may be replaced (``instead``)."""
     require(instead or not out.exists(), "--out", "name a new file", str(out), "Or give --replace to write over it.")
     draft, found = draft_study(wish)
-    remark = "Drafted from the names and types of the columns; no value was looked at."
+    remark = "Drafted from the names and types of the columns. Whoever publishes this study states them: check them first."
     _write(out, replace(draft, remarks=(remark,), source=_path_from(out.parent, wish.data)))
     return draft, found
 

@@ -150,8 +150,8 @@ class Draft:
             'kind = "auto"                      # what is not stated above is learned with noise',
         )
         for key in ("numbers", "texts"):
-            if names := getattr(self, key):
-                yield f"{key} = {quoted(list(names))}"
+            if names := [name for name in getattr(self, key) if name not in self.unused]:
+                yield f"{key} = {quoted(names)}"
 
     def way_back(self, name: str) -> str:
         """How a column that is left out for its name alone is used after all."""
