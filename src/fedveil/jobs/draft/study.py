@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedveil.jobs.draft.columns import quoted
+from fedveil.prepare.request import BOUND
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -67,6 +68,9 @@ class Draft:
         if not self.classes and self.span is None:
             asked = f"Which values can {self.target!r} have?"
             found.append(Question("data.classes", asked, "--classes A,B,... or, for a number, --range LOW,HIGH"))
+        if not self.features:
+            asked = "No column is left to predict from. Which of those that are left out can be used?"
+            found.append(Question("data.columns", asked, "--keep COLUMN, --texts COLUMN, or a larger --epsilon"))
         if self.identifiers:
             named = ", ".join(map(repr, self.identifiers))
             asked = f"Are these identifiers, which are left out: {named}?"
@@ -97,7 +101,17 @@ class Draft:
     @property
     def complete(self) -> bool:
         """Whether the study runs as it is; a guessed target can be right."""
-        return (bool(self.classes) or self.span is not None) and not self.doubts
+        return (bool(self.classes) or self.span is not None) and bool(self.features) and not self.doubts
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns to predict from."""
+        return tuple(name for name in (*self.numbers, *self.texts) if name not in self.unused)
+
+    @property
+    def learns(self) -> bool:
+        """Whether something is left to learn: a column of numbers, or one of texts without categories."""
+        return any(name in self.numbers or name not in self.categories for name in self.features)
 
     def text(self) -> str:
         """The study file."""
@@ -123,6 +137,8 @@ class Draft:
             yield 'unlisted = "drop-row"              # a record with a rarer label takes no part'
         if self.client_column is not None:
             yield f"client_column = {quoted(self.client_column)}"
+        if self.features and not self.learns:
+            yield f"feature_bound = {quoted(BOUND)}                # everything is stated, so nothing is learned"
         if self.unused:
             yield f"ignore = {quoted(list(self.unused))}"
             yield from (f"# left out: {quoted(name)} {why}{self.way_back(name)}" for name, why in self.unused.items())
@@ -144,6 +160,8 @@ class Draft:
             yield f'neighbours = "{self.neighbours}"'
         if self.ledger is not None:
             yield from ("", "[books]", f"ledger = {quoted(self.ledger)}")
+        if self.features and not self.learns:
+            return
         yield from (
             "",
             "[prepare]",
