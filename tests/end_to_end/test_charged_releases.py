@@ -41,7 +41,8 @@ STATED: list[dict[str, Any]] = [
     {"scale": {"a": [-3, 3], "b": [-100, 100]}},
     {"intercept": 0.0},
 ]
-TRUST: list[dict[str, Any] | None] = [None, None, {"server": "secure-aggregation"}, {"server": "trusted", "dropouts": 1}]
+MASKED, TRUSTED = {"server": "secure-aggregation"}, {"server": "trusted", "dropouts": 1}
+TRUST: list[dict[str, Any] | None] = [None, None, MASKED, TRUSTED]
 EVALUATED: list[dict[str, Any] | None] = [None, {"private": True}, {"private": True, "records": "training"}]
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "two": ("logistic", {"classes": ["no", "yes"]}),
@@ -109,11 +110,12 @@ def test_what_is_charged_is_released(tmp_path: Path, kind: str, task: str) -> No
             run_study(tables, tmp_path / str(number), data=frame(task))
             released += 1
         except FedveilError as error:
-            assert not books.exists(), f"charged, and then: {error}\n{tables}"
+            if books.exists():
+                pytest.fail(f"charged, and then: {error}\n{tables}")
     assert released or task == "count"  # of counts few algorithms learn
 
 
-@pytest.mark.parametrize("turned", [{"components": 3}, {"whiten": True}, {"components": 2, "whiten": True, "share": 0.3}])
+@pytest.mark.parametrize("turned", PREPARED[1:4])
 @pytest.mark.parametrize("text", ["stated", "unstated"])
 def test_rows_of_learned_words_are_turned(tmp_path: Path, turned: dict[str, Any], text: str) -> None:
     tables = study(random.Random(0), "poisson", "two")

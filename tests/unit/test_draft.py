@@ -75,7 +75,8 @@ def test_all_questions_are_asked_at_once(tmp_path: Path) -> None:
 
 def test_answered_it_has_no_question_and_reads_as_a_study(tmp_path: Path) -> None:
     out = tmp_path / "study.toml"
-    draft, _ = init_study(Wish(data=written(tmp_path), target="ill", classes=("no", "yes"), ignore=("patient_id",)), out)
+    wish = Wish(data=written(tmp_path), target="ill", classes=("no", "yes"), ignore=("patient_id",))
+    draft, _ = init_study(wish, out)
     assert draft.questions == ()
     study = read_study(out)
     assert study.source is not None

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedveil import PrivateLogisticRegression
-from fedveil.data.spec import Source
 from fedveil.data.sources import read
+from fedveil.data.spec import Source
 from fedveil.errors import BadValue, FedveilError
 from fedveil.federation.site.data import read_site_data
 from fedveil.jobs.local import open_any_study, run_study

@@ -264,7 +264,9 @@ class TestTheDraft:
         assert drawn.startswith('<div class="scrolls"')
         assert f"width: {52 + 8 * 18 + 24 * 20 + 8}px" in drawn  # as wide as it needs, not as the page
         assert all(f"name_{k}  {k + 1}<" in drawn for k in range(20))
-        one = NumberColumn(name="flag", low=-(2.0**-30), high=2.0, bend=0.0, centre=0.50083, spread=0.5, missing=0.0, share=1.0)
+        one = NumberColumn(
+            name="flag", low=-(2.0**-30), high=2.0, bend=0.0, centre=0.50083, spread=0.5, missing=0.0, share=1.0
+        )
         assert [_rounded(value, one) for value in (one.low, one.high, one.centre)] == ["0", "2", "0.501"]
 
 

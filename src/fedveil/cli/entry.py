@@ -21,7 +21,7 @@ Classes = Annotated[str | None, typer.Option("--classes", help="What the target 
 Range = Annotated[str | None, typer.Option("--range", help="LOW,HIGH of a number to predict.")]
 Client = Annotated[str | None, typer.Option("--client-column", help="The column that says whose record it is.")]
 Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="A column to leave out; may be repeated.")]
-Keep = Annotated[list[str] | None, typer.Option("--keep", help="A column to use though it is named like an identifier.")]
+Keep = Annotated[list[str] | None, typer.Option("--keep", help="A column to use though its name is an identifier's.")]
 NumberColumns = Annotated[list[str] | None, typer.Option("--numbers", help="A column of numbers, whatever it holds.")]
 TextColumns = Annotated[list[str] | None, typer.Option("--texts", help="A column of texts, whatever it holds.")]
 NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line is a record and names no columns.")]
@@ -193,8 +193,8 @@ def _tell_holder(columns: Columns, draft: Draft) -> None:
     repeated = [name for name in columns.repeated if name not in (draft.client_column, draft.target)]
     if draft.client_column is None and repeated:
         Console(stderr=True).print(
-            f"for the data holder alone: values of {', '.join(map(repr, repeated))} occur in several rows. If they name "
-            f"people, one record is not one person; protect whole people by --client-column {repeated[0]} and "
+            f"for the data holder alone: values of {', '.join(map(repr, repeated))} occur in several rows. If they "
+            f"name people, one record is not one person; protect whole people by --client-column {repeated[0]} and "
             'privacy.unit = "client".',
             highlight=False,
             markup=False,

@@ -126,7 +126,8 @@ def refuse_nul(texts: Iterable[str], column: str, file: str) -> None:
     """Refuse the character of code 0: arrays of texts lose it at the end of a text, so two texts would become one."""
     found = next((text for text in texts if "\0" in text), None)
     hint = "Take the NUL characters out of the data."
-    require(found is None, f"The column {column!r} of {file}", "hold texts without the character of code 0", found, hint)
+    name = f"The column {column!r} of {file}"
+    require(found is None, name, "hold texts without the character of code 0", found, hint)
 
 
 def _number_or_nan(text: str) -> float:

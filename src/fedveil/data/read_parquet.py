@@ -8,6 +8,7 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.cells import texts_of
+from fedveil.data.column import Cells
 from fedveil.data.fingerprint import digested, rows_read
 from fedveil.data.opening import bytes_of, damage_told
 from fedveil.data.read_columns import from_columns
@@ -38,7 +39,8 @@ def read_parquet(source: Source, path: Path) -> Table:
 
 def _hashed(arrow: Any, batch: Any) -> bytes:
     """Return digests of some rows with all their columns; values that are neither number nor text count as written."""
-    table, held = arrow.Table.from_batches([batch]), {}
+    table = arrow.Table.from_batches([batch])
+    held: dict[str, Cells] = {}
     for name in table.schema.names:
         column = table.column(name)
         try:

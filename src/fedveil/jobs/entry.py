@@ -59,9 +59,10 @@ class Wish:
         require(len(self.classes) != 1, "--classes", "name at least two", list(self.classes))
         if self.range is not None:
             span("--range", self.range)
-        for option, first, other, second in (("--keep", self.keep, "--ignore", self.ignore), ("--texts", self.texts, "--numbers", self.numbers)):
-            twice = sorted(set(first) & set(second))
-            require(not twice, option, f"name no column that {other} names", twice)
+        twice = sorted(set(self.keep) & set(self.ignore))
+        require(not twice, "--keep", "name no column that --ignore names", twice)
+        twice = sorted(set(self.texts) & set(self.numbers))
+        require(not twice, "--texts", "name no column that --numbers names", twice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ def init_study(wish: Wish, out: Path, *, instead: bool = False) -> tuple[Draft, 
     """Write a drafted study to the file ``out``, which must be new, or may be replaced (``instead``)."""
     require(instead or not out.exists(), "--out", "name a new file", str(out), "Or give --replace to write over it.")
     draft, found = draft_study(wish)
-    remark = "Drafted from the names and types of the columns. Whoever publishes this study states them: check them first."
+    remark = "Drafted from the names and types of the columns. Whoever publishes this study states them: check them."
     _write(out, replace(draft, remarks=(remark,), source=_path_from(out.parent, wish.data)))
     return draft, found
 
@@ -191,7 +192,8 @@ def profile_data(
 
 def _refuse_doubts(draft: Draft) -> None:
     """Refuse to publish a plan that the cells of one record, or one client, would change."""
-    hint = f"Leave them out ({' '.join(f'--ignore {name}' for name in draft.mixed)}), state --texts for them, or clean them."
+    options = " ".join(f"--ignore {name}" for name in draft.mixed)
+    hint = f"Leave them out ({options}), state --texts for them, or clean them."
     require(not draft.mixed, "Columns of numbers", "hold no texts but those of missing values", draft.mixed, hint)
     options = " ".join(f"--numbers {name}" for name in draft.unsettled)
     hint = f"State what they hold ({options}, or --texts), or leave them out (--ignore)."

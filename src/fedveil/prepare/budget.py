@@ -76,8 +76,8 @@ def settled(
     assert found is not None  # noqa: S101  for the type checker
     fitted = _with_slots(outline, found, data, target)
     if outline.components is not None:
-        most, hint = fitted.unprojected, "Leave prepare.components out to keep all features."
-        require(outline.components < most, "prepare.components", f"be below the {most} features", outline.components, hint)
+        most, asked, hint = fitted.unprojected, outline.components, "Leave prepare.components out to keep all features."
+        require(asked < most, "prepare.components", f"be below the {most} features", asked, hint)
     if fitted.turned and fitted != outline:
         # Pairs of features are measured, so their number follows from the slots that are kept.
         found = preparation_of(request, fitted, data, target, trust) or found

@@ -105,7 +105,8 @@ def covering_range(counts: Vector, records: int, deviation: float) -> Range:
     for sign in (1, -1):
         top = high - ZERO if sign == 1 else ZERO - low  # the largest magnitude on this side
         mirrored = [ZERO - sign * size for size in range(max(top - _OCTAVES + 1, 1), top + 1)]
-        if mirrored and counts[mirrored].sum() > max(_FAR_SHARE * records, _NEAR * deviation * math.sqrt(len(mirrored))):
+        sure = max(_FAR_SHARE * records, _NEAR * deviation * math.sqrt(len(mirrored)))
+        if mirrored and counts[mirrored].sum() > sure:
             low, high = joined(min(low, *mirrored), max(high, *mirrored))
     doubtful = _EMPTY_SHARE * records - _HINT * deviation
     low -= low > 0 and counts[low - 1] > doubtful

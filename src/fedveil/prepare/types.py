@@ -49,7 +49,7 @@ def refuse_lone_words(columns: Columns, unstated: Collection[str], rows: Indices
             lone.append(name)
     rule = f"hold words of at least two {what}s that train, or have their type stated"
     listed = json.dumps(lone, ensure_ascii=False)
-    hint = f"One {what} alone must not change the plan: state prepare.texts = {listed}, or name them in prepare.numbers."
+    hint = f"One {what} alone must not change the plan: state prepare.texts = {listed}, or prepare.numbers."
     require(not lone, "Columns of texts", rule, lone, hint)
 
 
