@@ -60,9 +60,9 @@ def test_init_gives_a_study_that_plans(tmp_path: Path, command: Command, monkeyp
     write(tmp_path / "shop.csv", 200)
     said = command("init", "shop.csv", "--out", "open.toml")
     assert said.code == 0
-    assert "open questions (2)" in said.out
+    assert "open questions (3)" in said.out
     assert "--classes" in said.out
-    said = command("init", "shop.csv", "--target", "bought", "--classes", "no,yes")
+    said = command("init", "shop.csv", "--target", "bought", "--classes", "no,yes", "--ignore", "customer_id")
     assert said.code == 0, said.err
     assert "open" not in said.out
     planned = json.loads(command("plan", "study.toml", "--json").out)
@@ -74,6 +74,56 @@ def test_init_charges_nothing(tmp_path: Path, command: Command, monkeypatch: pyt
     write(tmp_path / "shop.csv", 20)
     assert command("init", "shop.csv").code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"shop.csv", "study.toml"}
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_several_rows_of_one_person_are_told_to_the_data_holder_alone(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, repeated: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ["mrn,paid,ill", *(f"M{k // 2 if repeated else k},{k},{k % 2}" for k in range(20))]
+    (tmp_path / "visits.csv").write_text("\n".join(lines) + "\n")
+    said = command("init", "visits.csv", "--target", "ill", "--classes", "0,1")
+    assert said.code == 0
+    assert ("occur in several rows" in said.err) == repeated
+    assert "'mrn' is named like an identifier (--keep mrn uses it)" in said.out
+    assert "several rows" not in said.out
+    assert "several rows" not in (tmp_path / "study.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (["1,,no", "2,word,yes", "3,,no", "4,,yes"], "must have a type that no single record decides, got ('b',)"),
+        (["1,,no", "2,7,yes", "3,,no", "4,,yes"], "--numbers b"),
+        (["1,A,no", "2,B,yes", "3,7,no", "4,8,yes"], "--ignore b"),
+    ],
+)
+def test_a_profile_refuses_columns_that_one_record_decides(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, rows: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "v.csv").write_text("\n".join(["a,b,ill", *rows]) + "\n")
+    said = command("profile", "v.csv", "--epsilon", 1, "--target", "ill")
+    assert said.code == 2
+    assert told in said.err
+    assert len(said.err.splitlines()) == 1
+    assert not (tmp_path / ".fedveil").exists()
+    assert not (tmp_path / "profile" / "plan.toml").exists()
+
+
+def test_a_file_without_a_header_is_profiled_where_that_is_stated(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first line is then a record, and no record may decide how a file is read."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "v.csv").write_text("\n".join(f"{k};{k * k};{k % 2}" for k in range(300)) + "\n")
+    said = command("profile", "v.csv", "--epsilon", 5)
+    assert said.code == 2
+    assert "--delimiter ';' --no-header" in said.err
+    said = command("profile", "v.csv", "--epsilon", 5, "--no-header", "--delimiter", ";")
+    assert said.code == 0, said.err
+    assert 'delimiter = ";"' in (tmp_path / "profile" / "study.toml").read_text()
 
 
 @pytest.mark.parametrize(

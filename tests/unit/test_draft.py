@@ -66,23 +66,26 @@ def test_texts_with_commas_stay_texts(tmp_path: Path) -> None:
 
 def test_all_questions_are_asked_at_once(tmp_path: Path) -> None:
     draft, _ = draft_study(Wish(data=written(tmp_path)))
-    assert [one.key for one in draft.questions] == ["data.target", "data.classes"]
+    assert [one.key for one in draft.questions] == ["data.target", "data.classes", "data.ignore"]
     assert draft.target == "ill"
     assert not draft.complete
     text = draft.text()
-    assert text.count("# OPEN") == 2
+    assert text.count("# OPEN") == 3
 
 
 def test_answered_it_has_no_question_and_reads_as_a_study(tmp_path: Path) -> None:
     out = tmp_path / "study.toml"
-    draft, _ = init_study(Wish(data=written(tmp_path), target="ill", classes=("no", "yes")), out)
+    wish = Wish(data=written(tmp_path), target="ill", classes=("no", "yes"), ignore=("patient_id",))
+    draft, _ = init_study(wish, out)
     assert draft.questions == ()
     study = read_study(out)
     assert study.source is not None
     assert study.source.classes == ("no", "yes")
     assert study.source.source == "visits.csv"
-    assert study.source.ignore == ("patient_id", "admitted", "empty")
+    assert set(study.source.ignore) == {"patient_id", "admitted", "empty"}
     assert study.prepare is not None
+    assert study.prepare.numbers == ("age", "cost")
+    assert study.prepare.texts == ("ward",)
     assert study.model.kind == "logistic"
 
 

@@ -14,6 +14,7 @@ from fedveil.certificate.profile import certify_profile
 from fedveil.data.records import DataShape
 from fedveil.errors import FedveilError, Interrupted
 from fedveil.jobs.entry import ProfileResult, Wish, profile_data
+from fedveil.jobs.local import plan_study
 from fedveil.ledger.composition import Charged, together
 from fedveil.ledger.costs import cost_of, read_charged
 from fedveil.mechanism import Compose, Gaussian
@@ -262,5 +263,27 @@ class TestTheDraft:
         assert drawn.startswith('<div class="scrolls"')
         assert f"width: {52 + 8 * 18 + 24 * 20 + 8}px" in drawn  # as wide as it needs, not as the page
         assert all(f"name_{k}  {k + 1}<" in drawn for k in range(20))
-        one = NumberColumn(name="flag", low=-(2.0**-30), high=2.0, bend=0.0, centre=0.50083, spread=0.5, missing=0.0)
+        one = NumberColumn(
+            name="flag", low=-(2.0**-30), high=2.0, bend=0.0, centre=0.50083, spread=0.5, missing=0.0, share=1.0
+        )
         assert [_rounded(value, one) for value in (one.low, one.high, one.centre)] == ["0", "2", "0.501"]
+
+
+class TestADraftRunsAsItIs:
+    """What a profile drafts is complete only if it can be planned."""
+
+    def test_where_nothing_is_left_to_learn_the_rule_is_stated(self, tmp_path: Path) -> None:
+        lines = [f"{'AB'[k % 2]},{'no' if k % 3 else 'yes'}" for k in range(600)]
+        (tmp_path / "v.csv").write_text("\n".join(["ward,ill", *lines]) + "\n")
+        result = profile_data(Wish(data=str(tmp_path / "v.csv"), target="ill"), 5.0, tmp_path / "out")
+        assert result.draft.complete
+        study = read_study(tmp_path / "out" / "study.toml")
+        assert study.prepare is None
+        assert plan_study(tmp_path / "out" / "study.toml").plan.data.records == 600
+
+    def test_where_no_column_is_left_that_is_asked(self, tmp_path: Path) -> None:
+        lines = [f"person {k},{'no' if k % 3 else 'yes'}" for k in range(600)]
+        (tmp_path / "v.csv").write_text("\n".join(["name,ill", *lines]) + "\n")
+        result = profile_data(Wish(data=str(tmp_path / "v.csv"), target="ill"), 5.0, tmp_path / "out")
+        assert not result.draft.complete
+        assert [one.key for one in result.draft.questions] == ["data.columns"]

@@ -133,7 +133,10 @@ class LossDistributionAccountant:
             return gaussian_epsilon(math.sqrt(curve.squared_mu), delta)
         if (alone := _alone(curve)) is not None:
             return alone.epsilon(delta)
-        found = worst_upper(_alternatives(curve), delta)
+        try:
+            found = worst_upper(_alternatives(curve), delta)
+        except OverflowError:  # a law beyond what its grid holds: nothing is promised by it
+            found = math.inf
         return self.epsilon(curve.known, delta) if curve.known is not None and found == math.inf else found
 
     def delta(self, curve: LossCurve, epsilon: float, /) -> float:
@@ -143,7 +146,10 @@ class LossDistributionAccountant:
             return min(1.0, math.exp(log_gaussian_delta(epsilon, math.sqrt(curve.squared_mu)) + ROUNDING))
         if (alone := _alone(curve)) is not None:
             return min(1.0, math.exp(alone.log_delta(epsilon)))
-        found = worst_delta(_alternatives(curve), epsilon).upper
+        try:
+            found = worst_delta(_alternatives(curve), epsilon).upper
+        except OverflowError:
+            found = 1.0
         if curve.known is None or curve.known.forward:
             return found
         return min(found, self.delta(curve.known, epsilon))

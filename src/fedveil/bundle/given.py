@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 
 from fedveil.checks import require
+from fedveil.data.cells import refuse_nul
 from fedveil.data.column import Cells
 from fedveil.errors import BadValue
+
+_MISSING = ("NAType", "NaTType")  # of pandas, which need not be installed
 
 
 def columns_given(X: Any, names: tuple[str, ...]) -> dict[str, Cells]:
@@ -36,10 +39,23 @@ def _array(X: Any) -> Any:
 
 
 def _column(name: str, values: Any) -> Cells:
-    """One-dimensional numbers or texts; None and NaN among texts are missing values."""
+    """One-dimensional numbers or texts; None, NaN and what pandas has for them are missing values among texts.
+
+    A truth value among other objects is a number, as in a column of truth values: otherwise a gap in one record, which
+    makes objects of the whole column, would turn numbers into texts.
+    """
     found = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
     require(found.ndim == 1, f"The column {name!r}", "have one value a record", found.shape)
     if found.dtype.kind in "biufU":
         return np.asarray(found)
-    plain = ["nan" if cell is None else str(cell) for cell in found.tolist()]
+    if found.dtype.kind in "mM":  # numpy would count them from 1970
+        found = found.astype(np.str_)
+    plain = [_spelt(cell) for cell in found.tolist()]
+    refuse_nul(plain, name, "the data")
     return np.array(plain, dtype=np.str_)
+
+
+def _spelt(cell: Any) -> str:
+    if cell is None or type(cell).__name__ in _MISSING or (isinstance(cell, str) and cell == "NaT"):
+        return "nan"
+    return str(int(cell)) if isinstance(cell, bool | np.bool_) else str(cell)

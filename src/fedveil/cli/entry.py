@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from rich.console import Console
 
 from fedveil.checks import require
 from fedveil.cli.show import Json, out, plain_table, rounded_up, show, tell_total, total_json
@@ -20,6 +21,13 @@ Classes = Annotated[str | None, typer.Option("--classes", help="What the target 
 Range = Annotated[str | None, typer.Option("--range", help="LOW,HIGH of a number to predict.")]
 Client = Annotated[str | None, typer.Option("--client-column", help="The column that says whose record it is.")]
 Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="A column to leave out; may be repeated.")]
+Keep = Annotated[list[str] | None, typer.Option("--keep", help="A column to use though its name is an identifier's.")]
+NumberColumns = Annotated[list[str] | None, typer.Option("--numbers", help="A column of numbers, whatever it holds.")]
+TextColumns = Annotated[list[str] | None, typer.Option("--texts", help="A column of texts, whatever it holds.")]
+NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line is a record and names no columns.")]
+Delimiter = Annotated[str | None, typer.Option("--delimiter", help="The sign between columns.")]
+Decimal = Annotated[str | None, typer.Option("--decimal", help="The decimal sign of numbers.")]
+Thousands = Annotated[str | None, typer.Option("--thousands", help="The sign that sets thousands apart.")]
 Query = Annotated[str | None, typer.Option("--query", help="The SELECT that gives the rows of a database.")]
 
 
@@ -30,6 +38,13 @@ def init(
     range_: Range = None,
     client: Client = None,
     ignore: Ignore = None,
+    keep: Keep = None,
+    numbers: NumberColumns = None,
+    texts: TextColumns = None,
+    no_header: NoHeader = False,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     query: Query = None,
     epsilon: Annotated[float, typer.Option("--epsilon", help="Of the study.")] = 1.0,
     delta: Annotated[float | None, typer.Option("--delta", help="Of the study; below one over the records.")] = None,
@@ -37,8 +52,21 @@ def init(
     instead: Annotated[bool, typer.Option("--replace", help="Write over a study file that is there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draft a study from the names and types of the columns; no value is looked at, and nothing is charged."""
-    wish = _wish(data, target, classes, range_, client, ignore, query, epsilon, delta)
+    """Draft a study from the names and types of the columns; no value enters it, and nothing is charged."""
+    wish = Wish(
+        data=data,
+        target=target,
+        classes=_words(classes),
+        range=None if range_ is None else _pair(range_),
+        client_column=client,
+        ignore=tuple(ignore or ()),
+        keep=tuple(keep or ()),
+        numbers=tuple(numbers or ()),
+        texts=tuple(texts or ()),
+        reading=_reading(query, no_header, delimiter, decimal, thousands),
+        epsilon=epsilon,
+        delta=delta,
+    )
     with waiting("reading the names and types of the columns", quiet=as_json):
         draft, columns = init_study(wish, file, instead=instead)
     result = {"written": str(file), **_draft_json(draft, columns)}
@@ -56,6 +84,7 @@ def init(
             out().print(f"or learn the answer privately: {asked}", soft_wrap=True)
 
     show(result, as_json, text)
+    _tell_holder(columns, draft)
 
 
 def profile(
@@ -67,6 +96,13 @@ def profile(
     range_: Range = None,
     client: Client = None,
     ignore: Ignore = None,
+    keep: Keep = None,
+    numbers: NumberColumns = None,
+    texts: TextColumns = None,
+    no_header: NoHeader = False,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     query: Query = None,
     unit: Annotated[str, typer.Option("--unit", help="What is protected: record or client.")] = "record",
     neighbours: Annotated[str, typer.Option("--neighbours", help="replace-one or zero-out.")] = "replace-one",
@@ -83,39 +119,40 @@ def profile(
     known = get_args(Neighbours)
     require(neighbours in known, "--neighbours", f"be one of {', '.join(known)}", neighbours)
     require(unit == "record" or client is not None, "--client-column", "be given with --unit client", client)
-    wish = _wish(data, target, classes, range_, client, ignore, query, run_epsilon, delta, unit, neighbours)
-    with waiting("reading the data", quiet=as_json) as stage:
-        result = profile_data(wish, epsilon, folder, ledger=ledger, resume=resume, tell=stage)
-    show(_profile_json(result), as_json, lambda: _tell_profile(bare(data), result))
-
-
-def _wish(
-    data: str,
-    target: str | None,
-    classes: str | None,
-    range_: str | None,
-    client: str | None,
-    ignore: list[str] | None,
-    query: str | None,
-    epsilon: float,
-    delta: float | None,
-    unit: str = "record",
-    neighbours: str = "replace-one",
-) -> Wish:
-    words = () if classes is None else tuple(word.strip() for word in classes.split(","))
-    return Wish(
+    wish = Wish(
         data=data,
         target=target,
-        classes=words,
+        classes=_words(classes),
         range=None if range_ is None else _pair(range_),
         client_column=client,
         ignore=tuple(ignore or ()),
-        reading={} if query is None else {"query": query},
-        epsilon=epsilon,
+        keep=tuple(keep or ()),
+        numbers=tuple(numbers or ()),
+        texts=tuple(texts or ()),
+        reading=_reading(query, no_header, delimiter, decimal, thousands),
+        epsilon=run_epsilon,
         delta=delta,
         unit=unit,
         neighbours=neighbours,
     )
+    with waiting("reading the data", quiet=as_json) as stage:
+        result = profile_data(wish, epsilon, folder, ledger=ledger, resume=resume, tell=stage)
+    show(_profile_json(result), as_json, lambda: _tell_profile(bare(data), result))
+    _tell_holder(result.columns, result.draft)
+
+
+def _words(classes: str | None) -> tuple[str, ...]:
+    return () if classes is None else tuple(word.strip() for word in classes.split(","))
+
+
+def _reading(
+    query: str | None, no_header: bool, delimiter: str | None, decimal: str | None, thousands: str | None
+) -> dict[str, Any]:
+    """The keys of [data] that say how a source is read, as far as they are stated."""
+    delimiter = None if delimiter is None else delimiter.replace("\\t", "\t")  # as a shell hands a tab on
+    stated = {"query": query, "delimiter": delimiter, "decimal": decimal, "thousands": thousands}
+    found: dict[str, Any] = {key: value for key, value in stated.items() if value is not None}
+    return {**found, "header": False} if no_header else found
 
 
 def _pair(text: str) -> tuple[float, float]:
@@ -148,7 +185,21 @@ def _tell_columns(data: str, columns: Columns, draft: Draft) -> None:
     if signs:
         out().print(f"read with: {signs}", soft_wrap=True)
     for name, why in draft.unused.items():
-        out().print(f"left out: {name!r} {why}", soft_wrap=True)
+        out().print(f"left out: {name!r} {why}{draft.way_back(name)}", soft_wrap=True)
+
+
+def _tell_holder(columns: Columns, draft: Draft) -> None:
+    """Say on standard error what only the data holder may know, since it was told from values."""
+    repeated = [name for name in columns.repeated if name not in (draft.client_column, draft.target)]
+    if draft.client_column is None and repeated:
+        Console(stderr=True).print(
+            f"for the data holder alone: values of {', '.join(map(repr, repeated))} occur in several rows. If they "
+            f"name people, one record is not one person; protect whole people by --client-column {repeated[0]} and "
+            'privacy.unit = "client".',
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _tell_questions(draft: Draft, command: str) -> None:

@@ -75,9 +75,8 @@ def site(
         finished=_certified,
         note=lambda text: say(f"for you alone: {text}"),
     )
-    if own.cells is None:
-        for text in notes_for_rows(own.records, own.rule):
-            guard.note(text)
+    for text in [*own.notes, *(notes_for_rows(own.records, own.rule) if own.cells is None else [])]:
+        guard.note(text)
     stopped = until_signalled()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
         clear_records(records)

@@ -79,6 +79,6 @@ def _cells(column: Any, numbers: bool) -> Cells:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
     coded = column.dictionary_encode()  # categories repeat: look at every word once
     words = [text.strip() for text in coded.dictionary.to_pylist()]
-    if any('"' in word for word in words):
+    if any('"' in word or "\0" in word for word in words):
         raise NotPlain
     return np.asarray(np.array(words, dtype=np.str_)[coded.indices.to_numpy(zero_copy_only=False)])

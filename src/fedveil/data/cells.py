@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -66,10 +66,12 @@ def writing_of(texts: Collection[str]) -> tuple[str, str | None] | None:
     >>> writing_of(["1,5", "2"]), writing_of(["1,234", "7"]), writing_of(["1.234,5"]), writing_of(["A"])
     ((',', None), ('.', ','), (',', '.'), None)
     """
-    for decimal, thousands in WRITINGS:
-        if texts and all(_pattern(decimal, thousands).fullmatch(text) for text in texts):
-            return decimal, thousands
-    return None
+    return next((signs for signs in WRITINGS if texts and all(is_written(text, signs) for text in texts)), None)
+
+
+def is_written(text: str, signs: tuple[str, str | None]) -> bool:
+    """Return whether a text is a number with these signs (decimal, thousands)."""
+    return _pattern(*signs).fullmatch(text) is not None
 
 
 def numbers_of(texts: Sequence[str], missing: Collection[str], column: str, place: Place) -> Numbers:
@@ -116,7 +118,16 @@ def texts_of(texts: Sequence[str], column: str, file: str) -> NDArray[np.str_]:
     hint = "Leave a column of long texts out (data.ignore)."
     require(longest <= TEXT, name, f"hold texts of at most {TEXT} characters", longest, hint)
     check_cells(file, len(texts), longest)
+    refuse_nul(texts, column, file)
     return np.array(texts, dtype=np.str_)
+
+
+def refuse_nul(texts: Iterable[str], column: str, file: str) -> None:
+    """Refuse the character of code 0: arrays of texts lose it at the end of a text, so two texts would become one."""
+    found = next((text for text in texts if "\0" in text), None)
+    hint = "Take the NUL characters out of the data."
+    name = f"The column {column!r} of {file}"
+    require(found is None, name, "hold texts without the character of code 0", found, hint)
 
 
 def _number_or_nan(text: str) -> float:

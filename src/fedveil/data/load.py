@@ -43,6 +43,7 @@ class Loaded:
 
     ``preparation``: how the records became rows, where that is known; it is public. ``apart``: the held-out rows, where
     they have a source of their own; None where they are rows of the same source that training does not read.
+    ``notes``: sentences for the data holder alone, computed without noise.
     """
 
     train: Records
@@ -53,6 +54,7 @@ class Loaded:
     raw: RawRows | None = None
     preparation: Preparation | None = None
     apart: HeldRows | None = None
+    notes: tuple[str, ...] = ()
 
     def fingerprint(self, key: bytes) -> str:
         """Return the fingerprint of all rows of the source as read, or of the records if nothing else is known."""
@@ -81,6 +83,7 @@ class Prepared:
     preparation: Preparation | None = None
     raw: RawRows | None = None
     cells: RawRows | None = None  # what the study reads of the rows that are not blank
+    notes: tuple[str, ...] = ()
 
     def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
         """Return the records of some rows."""
@@ -138,6 +141,7 @@ def load(
         raw=whole.raw,
         preparation=whole.preparation,
         apart=apart,
+        notes=whole.notes,
     )
 
 
@@ -198,7 +202,21 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         preparation=Preparation.of(source, whole.choice, len(names)),
         raw=raw,
         cells=cells,
+        notes=target_notes(table, source, dropped),
     )
+
+
+def target_notes(table: Table, source: Source, dropped: Mask) -> tuple[str, ...]:
+    """Say to the data holder how many rows were dropped, and how many targets of the others the stated range cuts."""
+    gone = int(dropped.sum())
+    notes = [f"{gone:,} rows lack a value and were dropped; they count as records without content."] if gone else []
+    if source.target_scale is not None:
+        low, high = source.target_scale
+        outside = (table.target < low) | (table.target > high)
+        if outside.any():
+            told = f"{float(np.mean(outside)):.1%} of the targets lie outside data.target_scale, [{low:g}, {high:g}]"
+            notes.append(f"{told}, and were cut to it: state a wider range if these targets matter.")
+    return tuple(notes)
 
 
 def _with_blanks(features: Matrix, targets: Vector, dropped: Mask) -> tuple[Matrix, Vector]:

@@ -71,10 +71,15 @@ def csv_rows(source: Source, path: Path, text: IO[str]) -> tuple[tuple[str, ...]
 
 
 def _narrow(text: IO[str], delimiter: str, file: str) -> Iterator[str]:
-    """Yield lines; refuse one with more columns than a file may have."""
-    for line in lines_of(text, file):
+    """Yield lines; refuse one with more columns than a file may have, or with the character of code 0.
+
+    Arrays of texts lose that character at the end of a text, so two texts would become one.
+    """
+    for number, line in enumerate(lines_of(text, file), start=1):
         if line.count(delimiter) >= COLUMNS:
             check_columns(file, 1 + line.count(delimiter))
+        hint = "Take the NUL characters out, or save the file as UTF-8."
+        require("\0" not in line, f"{file}, line {number},", "hold no character of code 0", "one", hint)
         yield line
 
 

@@ -96,7 +96,7 @@ def _written(arrow: Any, column: Any, name: str) -> Array | Sequence[str]:
     try:
         return arrow_array(arrow, column, name, "", 0)
     except ValueError:
-        return np.array(["" if value is None else str(value) for value in column.to_pylist()])
+        return ["" if value is None else str(value) for value in column.to_pylist()]
 
 
 def pyarrow() -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from fedveil.checks import require
 from fedveil.data.address import DUCKDB, bare, is_database
 from fedveil.data.spec import Source
 from fedveil.data.tables import nearest, span
-from fedveil.jobs.draft.columns import Columns, columns_of
+from fedveil.jobs.draft.columns import DATES, Columns, Kind, columns_of
 from fedveil.jobs.draft.from_profile import with_profile
 from fedveil.jobs.draft.study import Draft, usual_delta
 from fedveil.ledger.place import POINTER
@@ -35,7 +35,9 @@ ENDS = ("certificate.json", STUDY, PAGE)  # what follows the release of a profil
 class Wish:
     """What a user says about data that nobody has described; all but the data may be left out.
 
-    ``classes`` or ``range``: what the target holds. ``epsilon`` and ``delta``: of the study that is drafted.
+    ``classes`` or ``range``: what the target holds. ``epsilon`` and ``delta``: of the study that is drafted. ``ignore``
+    and ``keep``: columns to leave out, and columns to use though they are named like identifiers. ``numbers`` and
+    ``texts``: columns whose type is stated, so that no cell decides it.
     """
 
     data: str
@@ -44,6 +46,9 @@ class Wish:
     range: tuple[float, float] | None = None
     client_column: str | None = None
     ignore: Sequence[str] = ()
+    keep: Sequence[str] = ()
+    numbers: Sequence[str] = ()
+    texts: Sequence[str] = ()
     reading: Mapping[str, Any] = field(default_factory=dict)
     epsilon: float = 1.0
     delta: float | None = None
@@ -56,6 +61,10 @@ class Wish:
         require(len(self.classes) != 1, "--classes", "name at least two", list(self.classes))
         if self.range is not None:
             span("--range", self.range)
+        twice = sorted(set(self.keep) & set(self.ignore))
+        require(not twice, "--keep", "name no column that --ignore names", twice)
+        twice = sorted(set(self.texts) & set(self.numbers))
+        require(not twice, "--texts", "name no column that --numbers names", twice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +81,21 @@ class ProfileResult:
 def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns]:
     """Draft a study from the names and types of the columns; no value enters it. Paths start from ``base``."""
     base = Path() if base is None else base
-    found = columns_of(wish.data, base, wish.reading)
-    for option, names in (("--client-column", [wish.client_column]), ("--ignore", wish.ignore)):
+    stated: dict[str, Kind] = {**dict.fromkeys(wish.numbers, "numbers"), **dict.fromkeys(wish.texts, "texts")}
+    units = wish.client_column if wish.unit == "client" else None
+    found = columns_of(wish.data, base, wish.reading, stated=stated, client=units)
+    options = {"--ignore": wish.ignore, "--keep": wish.keep, "--numbers": wish.numbers, "--texts": wish.texts}
+    for option, names in {"--client-column": [wish.client_column], **options}.items():
         for name in names:
             known = name is None or name in found.kinds
             require(known, option, "name a column of the data", name, "" if known else nearest(str(name), found.kinds))
     target, guessed = found.target(wish.target, wish.client_column)
-    unused = {name: why for name, why in found.unused.items() if name not in (target, wish.client_column)}
+    apart = {target, wish.client_column, *wish.keep}
+    unused = {name: why for name, why in found.unused.items() if name not in apart and name not in stated}
+    identifiers = tuple(name for name in found.identifiers if name in unused and name not in wish.ignore)
     unused |= dict.fromkeys(wish.ignore, "was named by --ignore")
     features = [name for name in found.kinds if name not in unused and name not in (target, wish.client_column)]
+    used, dated = {target, *features}, {name for name, why in unused.items() if why == DATES}
     require(features, "The data", "have a column to predict from", list(found.kinds)[:10])
     draft = Draft(
         name=_name(wish.data),
@@ -98,7 +113,12 @@ def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns
         neighbours=wish.neighbours,
         fill={target: "drop-row"},
         guessed=guessed,
-        mixed=tuple(name for name in found.mixed if name not in unused and name != wish.client_column),
+        mixed=tuple(name for name in found.mixed if name in used),
+        unsettled=tuple(name for name in found.unsettled if name in used or name in dated),
+        layout=found.layout,
+        identifiers=identifiers,
+        numbers=tuple(name for name in features if found.kinds[name] in ("numbers", "empty")),
+        texts=tuple(name for name in features if found.kinds[name] in ("texts", "dates")),
     )
     return draft, found
 
@@ -107,7 +127,7 @@ def init_study(wish: Wish, out: Path, *, instead: bool = False) -> tuple[Draft, 
     """Write a drafted study to the file ``out``, which must be new, or may be replaced (``instead``)."""
     require(instead or not out.exists(), "--out", "name a new file", str(out), "Or give --replace to write over it.")
     draft, found = draft_study(wish)
-    remark = "Drafted from the names and types of the columns; no value was looked at."
+    remark = "Drafted from the names and types of the columns. Whoever publishes this study states them: check them."
     _write(out, replace(draft, remarks=(remark,), source=_path_from(out.parent, wish.data)))
     return draft, found
 
@@ -130,13 +150,12 @@ def profile_data(
     if resume:
         check_unfinished(out, ENDS)
     draft, columns = draft_study(wish)
-    hint = f"Leave them out ({' '.join(f'--ignore {name}' for name in draft.mixed)}), or clean them."
-    require(not draft.mixed, "Columns of numbers", "hold no texts but those of missing values", draft.mixed, hint)
+    _refuse_doubts(draft)
     delta = usual_delta(columns.records) if wish.delta is None else wish.delta
     given = {"unit": wish.unit, "neighbours": wish.neighbours}
     target = filled(Target, {"epsilon": epsilon, "delta": delta, **given}, "privacy")
     kinds = {
-        name: kind == "numbers"
+        name: kind in ("numbers", "empty")
         for name, kind in columns.kinds.items()
         if name not in draft.unused and name != wish.client_column
     }
@@ -182,6 +201,20 @@ def _certified_profile(
 
     write_atomically(out / PAGE, profile_page(found, certificate, draft.questions_left).encode(), mode=PUBLIC)
     return certificate, draft
+
+
+def _refuse_doubts(draft: Draft) -> None:
+    """Refuse to publish a plan that the cells of one record, or one client, would change."""
+    options = " ".join(f"--ignore {name}" for name in draft.mixed)
+    hint = f"Leave them out ({options}), state --texts for them, or clean them."
+    require(not draft.mixed, "Columns of numbers", "hold no texts but those of missing values", draft.mixed, hint)
+    options = " ".join(f"--numbers {name}" for name in draft.unsettled)
+    hint = f"State what they hold ({options}, or --texts), or leave them out (--ignore)."
+    rule = f"have a type that no single {draft.unit} decides"
+    require(not draft.unsettled, "The columns", rule, draft.unsettled, hint)
+    hint = f"State how the file is read: {' '.join(draft.layout.values())}."
+    rule = "name the columns, since what a record shows must not decide how a file is read"
+    require(not draft.layout, "The first line of the data", rule, "what seems to be a record", hint)
 
 
 def _path_from(folder: Path, data: str) -> str:

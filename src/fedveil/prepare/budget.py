@@ -70,17 +70,32 @@ def settled(
 
     ``data``: the records' counts; its features and bound are not looked at.
     """
-    if outline.components is not None:
-        most, hint = outline.unprojected, "Leave prepare.components out to keep all features."
-        require(outline.components < most, "prepare.components", f"be below the {most} features", most, hint)
     found = preparation_of(request, outline, data, target, trust)
     hint = 'State prepare.kind = "stated", and data.feature_bound.'
     require(found is not None, "[prepare]", "leave something to learn", "a study that states everything", hint)
     assert found is not None  # noqa: S101  for the type checker
+    fitted = _with_slots(outline, found, data, target)
+    if outline.components is not None:
+        most, asked, hint = fitted.unprojected, outline.components, "Leave prepare.components out to keep all features."
+        require(asked < most, "prepare.components", f"be below the {most} features", asked, hint)
+    if fitted.turned and fitted != outline:
+        # Pairs of features are measured, so their number follows from the slots that are kept.
+        found = preparation_of(request, fitted, data, target, trust) or found
     return found, fitting(outline, found, data, target)
 
 
 def fitting(outline: Outline, planned: Preparation, data: DataShape, target: Target) -> Outline:
+    """The outline of the rows that the plan makes: with the slots that its pairs are measured for, where there are any.
+
+    Otherwise with no more slots than there can be words above the threshold.
+    """
+    if "categories" in planned and "moments" in planned:
+        width = (math.isqrt(8 * planned["moments"].size + 1) - 1) // 2
+        return replace(outline, slots=width - replace(outline, slots=0).unprojected)
+    return _with_slots(outline, planned, data, target)
+
+
+def _with_slots(outline: Outline, planned: Preparation, data: DataShape, target: Target) -> Outline:
     """The outline with no more slots than there can be words above the threshold."""
     if "categories" not in planned:
         return replace(outline, slots=0)

@@ -11,19 +11,30 @@ import numpy as np
 
 from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
-from fedveil.data.load import Generators, HeldRows, Loaded, Prepared, cells_of, client_of, load, targets_of
+from fedveil.data.load import (
+    Generators,
+    HeldRows,
+    Loaded,
+    Prepared,
+    cells_of,
+    client_of,
+    load,
+    target_notes,
+    targets_of,
+)
 from fedveil.data.missing import Mask, settle_labels, without_client
 from fedveil.data.preparation import Preparation
 from fedveil.data.records import DataShape, Records
 from fedveil.data.sources import read
 from fedveil.data.spec import HeldOut, Source, Split
+from fedveil.data.spec_rules import RULES
 from fedveil.data.table import Table
 from fedveil.prepare.bundled import preparation_of
 from fedveil.prepare.columns import Columns, Outline
 from fedveil.prepare.learned import LearnedPreparation
 from fedveil.prepare.reading import Reading
 from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.types import looks_textual, numbers_in, refuse_other_writing, words_in
+from fedveil.prepare.types import looks_textual, numbers_in, refuse_lone_words, refuse_other_writing, words_in
 from fedveil.values import Indices, Matrix
 
 _MOST_ROWS = 2.0**53  # a bound on row numbers
@@ -44,6 +55,7 @@ class Unprepared:
     apart: HeldRows | None = None
     source: Source | None = None  # as it was completed when it was read
     target: str | None = None
+    notes: tuple[str, ...] = ()  # for the data holder alone
 
     def shape(self, outline: Outline) -> DataShape:
         """The public quantities of the rows that an outline will make."""
@@ -112,20 +124,39 @@ def open_columns(
     base: Path,
     generator: Generators,
     whole_clients: bool = False,
+    from_cells: bool = True,
 ) -> Unprepared:
-    """Everything that the data part of a study states, with cells in place of rows."""
+    """Everything that the data part of a study states, with cells in place of rows.
+
+    ``from_cells``: whether types that nobody stated are read off the cells; otherwise such columns hold numbers, and a
+    word in one is refused.
+    """
     found: list[tuple[Columns, Outline]] = []
     asked: list[tuple[Source, str | None]] = []
+    unstated: set[str] = set()
 
     def read_rows(source: Source, split: Split, base: Path) -> Prepared:
         first = found[0][1] if found else None
-        prepared, columns, outline = _read(source, split, base, request, first, asked)
+        whole, source = read(source, base)
+        asked.append((source, whole.choice.target))
+        if first is None:
+            stated = _stated_texts(whole, source, request)
+            unstated.update(_unstated_texts(whole, source, request, stated) if from_cells else ())
+            textual = stated | unstated
+        else:
+            textual = set(first.texts)
+        prepared, columns, outline = _read(whole, source, split, base, request, textual)
         found.append((columns, outline))
         return prepared
 
     loaded = load(
         source, split, held_out, base=base, generator=generator, whole_clients=whole_clients, read_rows=read_rows
     )
+    rows = _rows(loaded.train)
+    there = rows >= 0
+    units = loaded.train.owner if whole_clients else rows
+    what = "client" if whole_clients else "record"
+    refuse_lone_words(found[0][0], unstated, rows[there], units[there], what)
     return Unprepared(
         train=loaded.train,
         test=loaded.test,
@@ -138,29 +169,20 @@ def open_columns(
         apart=loaded.apart,
         source=asked[0][0],
         target=asked[0][1],
+        notes=loaded.notes,
     )
 
 
 def _read(
-    source: Source,
-    split: Split,
-    base: Path,
-    request: PrepareRequest,
-    first: Outline | None,
-    asked: list[tuple[Source, str | None]],
+    whole: Table, source: Source, split: Split, base: Path, request: PrepareRequest, textual: set[str]
 ) -> tuple[Prepared, Columns, Outline]:
-    """Read a source; ``asked`` is told how it was completed, and what is to be predicted."""
-    whole, source = read(source, base)
-    asked.append((source, whole.choice.target))
     raw, client = whole.raw, client_of(whole, source, split, base)
     dropped = np.zeros(len(whole), dtype=np.bool_)
-    textual = _textual(whole, source, request) if first is None else set(first.texts)
     columns, outline = _columns(whole, source, request, textual, dropped)
     settle_labels(whole, source, dropped)
     name = " and ".join(whole.files[:3])
     require(not dropped.all(), name, "have at least one row without a missing value", "all rows dropped")
-    targets = np.full(len(whole), np.nan)
-    kept = whole.rows(~dropped)
+    targets, kept = np.full(len(whole), np.nan), whole.rows(~dropped)
     targets[~dropped], classes = targets_of(kept, source)
     numbers = np.where(dropped, 0.0, np.arange(1.0, len(whole) + 1)).reshape(-1, 1)
     nobody = without_client(whole, source) if split.kind == "column" else np.zeros_like(dropped)
@@ -175,25 +197,31 @@ def _read(
         feature_names=(*outline.numbers, *outline.texts),
         raw=raw,
         cells=cells_of(kept, targets[~dropped]),
+        notes=target_notes(kept, source, dropped),
     )
     return prepared, columns, outline
 
 
-def _textual(table: Table, source: Source, request: PrepareRequest) -> set[str]:
-    """The columns that hold texts: stated, or told from the cells."""
+def _stated_texts(table: Table, source: Source, request: PrepareRequest) -> set[str]:
+    """The columns that the study says hold texts: by name, by their categories, or by a word that fills their gaps."""
     features = set(table.choice.features)
     for key in ("numbers", "texts"):
         stray = sorted(set(getattr(request, key)) - features)
         require(not stray, f"prepare.{key}", "name features of the data", stray)
     clash = sorted(set(request.numbers) & set(source.categories))
     require(not clash, "prepare.numbers", "name no column of data.categories", clash)
-    stated = {*request.texts, *source.categories}
-    unknown = [name for name in table.choice.texts if name not in stated and name not in request.numbers]
+    filled = {name for name, value in source.fill.items() if isinstance(value, str) and value not in RULES}
+    return ({*request.texts, *source.categories} | (filled - set(request.numbers))) & features
+
+
+def _unstated_texts(table: Table, source: Source, request: PrepareRequest, stated: set[str]) -> set[str]:
+    """The columns that nobody stated the type of, and whose cells are texts."""
     missing = frozenset(source.missing)
+    unknown = [name for name in table.choice.texts if name not in stated and name not in request.numbers]
     textual = {name for name in unknown if looks_textual(table.texts[name], missing)}
     for name in sorted(textual):
         refuse_other_writing(table.texts[name], missing, name)
-    return (stated & features) | textual
+    return textual
 
 
 def _columns(

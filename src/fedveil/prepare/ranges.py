@@ -20,6 +20,10 @@ _NEAR_SHARE: Final = 0.2  # of the records: a neighbour with so many joins the b
 _NEAR: Final = 3.0  # deviations that it must have at least
 _FAR_SHARE: Final = 0.005
 _FAR: Final = 5.0  # of about a hundred and sixty bins a column, one in ten thousand columns errs
+_HINT: Final = 2.0  # deviations from which on a bin beside a target's range joins, and up to which it may be hidden
+_OCTAVES: Final = 4  # magnitudes that a target's numbers of the other sign may share
+_EMPTY_SHARE: Final = 0.02  # of the records: a bin with fewer counts as empty
+_INNER_SHARE: Final = 0.05  # likewise, for all bins between a target's range and zero
 _LINEAR: Final = 16.0  # ratio of magnitudes up to which a straight scale does
 
 
@@ -74,6 +78,50 @@ def range_of(counts: Vector, records: int, deviation: float) -> Range:
     ``records``: how many were counted; ``deviation``: of the noise on each count.
     """
     counts = counts[:VALUES]
+    low, high, beyond = _seen(counts, records, deviation)
+    return Range(float(EDGES[low]), float(EDGES[high + 1]), _unit(low, high, beyond))
+
+
+def covering_range(counts: Vector, records: int, deviation: float) -> Range:
+    """Return a range that misses few numbers even where noise hides some: of a number to predict.
+
+    A feature that is cut loses a little; a target that is cut is learned wrongly. So bins beside the bulk join as soon
+    as they stand out of the noise at all; numbers of the other sign and like magnitudes join together, since each of
+    their bins may be hidden; one more bin joins at either end unless it is surely empty; and last all down to zero,
+    unless that is.
+    """
+    counts = counts[:VALUES]
+    low, high, beyond = _seen(counts, records, deviation)
+    least = max(_FAR_SHARE * records, _HINT * deviation)
+
+    def joined(low: int, high: int) -> tuple[int, int]:
+        while low > 0 and counts[low - 1] > least:
+            low -= 1
+        while high < VALUES - 1 and counts[high + 1] > least:
+            high += 1
+        return low, high
+
+    low, high = joined(low, high)
+    for sign in (1, -1):
+        top = high - ZERO if sign == 1 else ZERO - low  # the largest magnitude on this side
+        mirrored = [ZERO - sign * size for size in range(max(top - _OCTAVES + 1, 1), top + 1)]
+        sure = max(_FAR_SHARE * records, _NEAR * deviation * math.sqrt(len(mirrored)))
+        if mirrored and counts[mirrored].sum() > sure:
+            low, high = joined(min(low, *mirrored), max(high, *mirrored))
+    doubtful = _EMPTY_SHARE * records - _HINT * deviation
+    low -= low > 0 and counts[low - 1] > doubtful
+    high += high < VALUES - 1 and counts[high + 1] > doubtful
+    for inner in (range(ZERO, low), range(high + 1, ZERO + 1)):  # between zero and numbers of one sign
+        near = [ZERO, *[place for place in inner if min(abs(place - low), abs(place - high)) <= _OCTAVES]]
+        if inner and counts[near].sum() > _INNER_SHARE * records - _HINT * deviation * math.sqrt(len(near)):
+            low, high = min(low, ZERO), max(high, ZERO)  # at most twice as wide
+    return Range(float(EDGES[low]), float(EDGES[high + 1]), _unit(low, high, beyond))
+
+
+def _seen(
+    counts: Vector, records: int, deviation: float
+) -> "tuple[int, int, np.ndarray[tuple[int], np.dtype[np.intp]]]":
+    """The first and the last bin of the bulk, and all bins that stand out for certain."""
     low, high = _bulk(counts, deviation)
     near = max(_NEAR_SHARE * records, _NEAR * deviation)
     if low > 0 and counts[low - 1] > near:
@@ -83,7 +131,7 @@ def range_of(counts: Vector, records: int, deviation: float) -> Range:
     beyond = np.flatnonzero(counts > max(_FAR_SHARE * records, _FAR * deviation))
     if beyond.size:
         low, high = min(low, int(beyond[0])), max(high, int(beyond[-1]))
-    return Range(float(EDGES[low]), float(EDGES[high + 1]), _unit(low, high, beyond))
+    return low, high, beyond
 
 
 def _bulk(counts: Vector, deviation: float) -> tuple[int, int]:

@@ -1,9 +1,12 @@
-"""Cells of a column whose type nobody stated: numbers or texts, settled for the whole column at once.
+"""Cells of a column whose type nobody stated: numbers or texts, decided for the whole column at once.
 
-Which columns hold numbers counts as public, like their names: the certificate says so. A column that the study names
-under prepare.numbers or prepare.texts is not looked at for it.
+The plan is published, so no single unit (record, or client where clients are protected) may change a type. A column of
+numbers holds no word at all, and a column of texts holds words of at least two units; anything between is refused. So
+two data sets that differ in one unit have the same types, or one of them is refused before anything is charged. A
+column that the study names under prepare.numbers or prepare.texts is not looked at.
 """
 
+import json
 import math
 from collections.abc import Collection
 
@@ -16,8 +19,8 @@ from fedveil.data.missing import Mask, number_marks, refuse_infinite, rule_for
 from fedveil.data.spec import OTHER, Source
 from fedveil.data.spec_rules import RULES
 from fedveil.data.table import Array, Table
-from fedveil.prepare.columns import MISSING_WORD, Words
-from fedveil.values import Vector
+from fedveil.prepare.columns import MISSING_WORD, Columns, Words
+from fedveil.values import Indices, Vector
 
 
 def looks_textual(cells: Array, missing: Collection[str]) -> bool:
@@ -31,6 +34,23 @@ def looks_textual(cells: Array, missing: Collection[str]) -> bool:
         if text not in missing:
             balance += -count if _is_number(text) else count
     return balance > 0
+
+
+def refuse_lone_words(columns: Columns, unstated: Collection[str], rows: Indices, units: Indices, what: str) -> None:
+    """Refuse columns of texts whose type was read off their cells, unless at least two units hold words in each.
+
+    ``rows``: the rows that train; ``units``: the unit that each of them belongs to, a ``what``.
+    """
+    lone = []
+    for name in sorted(unstated):
+        words = columns.texts[name]
+        wordy = np.array([word != MISSING_WORD and not _is_number(word) for word in words.spelt], dtype=np.bool_)
+        if np.unique(units[wordy[words.codes[rows]]]).size < 2:
+            lone.append(name)
+    rule = f"hold words of at least two {what}s that train, or have their type stated"
+    listed = json.dumps(lone, ensure_ascii=False)
+    hint = f"One {what} alone must not change the plan: state prepare.texts = {listed}, or prepare.numbers."
+    require(not lone, "Columns of texts", rule, lone, hint)
 
 
 def refuse_other_writing(cells: Array, missing: Collection[str], name: str) -> None:

@@ -29,7 +29,7 @@ def assumption_rows(planned: Preparation, target: Target) -> Sequence[tuple[str,
             "types of the columns",
             "numbers or texts",
             "declared: public, like the names of the columns; where the study does not state a type (prepare.numbers, "
-            "prepare.texts) it is read off all cells without noise, and is not charged",
+            f"prepare.texts) it is read off the cells, which are refused if one {target.unit} alone could change it",
         )
     ]
     for one in planned.measurements:

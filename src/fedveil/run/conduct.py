@@ -96,7 +96,7 @@ def conduct(
         name, entropy = settle_run(study, plan, train.fingerprint, loaded.held_fingerprint, folder, system)
         run = _Run(plan=plan, name=name, entropy=entropy, folder=folder, system=system, watch=watch)
         with _charged(run, study, loaded, kept, begun) as books:
-            for text in [] if begun else notes_for_rows(loaded.train, loaded.preparation):
+            for text in [] if begun else [*loaded.notes, *notes_for_rows(loaded.train, loaded.preparation)]:
                 system.note(text)
             if plan.selection is not None:
                 return _tuned(run, lambda *_: (loaded, None), _both(train.fingerprint, loaded), books)

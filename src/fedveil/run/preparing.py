@@ -87,7 +87,8 @@ def preparation_in(plan: Plan) -> Preparation:
 def notes_of(found: Unprepared, learned: LearnedPreparation) -> list[str]:
     """What the data holder should know, and nobody else: it is computed from the records without noise."""
     train = found.train
-    return notes_for_holder(found.training_columns.rows(found.present), train.targets[found.present], train, learned)
+    columns, targets = found.training_columns.rows(found.present), train.targets[found.present]
+    return [*found.notes, *notes_for_holder(columns, targets, train, learned)]
 
 
 def write_notes(notes: list[str], private: Path) -> list[str]:

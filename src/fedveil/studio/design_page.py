@@ -100,9 +100,10 @@ def table_page(frame: Frame, data: str, found: Mapping[str, Any], sentence: str 
         ),
         field(
             "Leave out",
-            tag("input", id="ignore", name="ignore", autocomplete="off", value=", ".join(found["mixed"])),
+            tag("input", id="ignore", name="ignore", autocomplete="off", value=", ".join(found["doubtful"])),
             "ignore",
-            "More columns to leave out, separated by commas.",
+            "Separated by commas. Proposed are columns named like identifiers, and columns whose cells leave open what "
+            "they hold; take one off the list to use it.",
         ),
         button("Draft the study"),
     )

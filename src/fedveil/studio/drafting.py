@@ -1,5 +1,6 @@
 """A study drafted for a table: the names and types of its columns, and the file that ``fedveil init`` writes."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ def columns(data: str, root: str) -> dict[str, Any]:
         "records": found.records,
         "target": str(draft.target),
         "left_out": dict(draft.unused),
-        "mixed": list(draft.mixed),
+        "doubtful": [*draft.mixed, *draft.unsettled, *draft.identifiers],
     }
 
 
@@ -33,6 +34,7 @@ def draft(
     """Write the study for a table to the new file ``out``; return what it leaves open."""
     folder = Folder(Path(root))
     path, file = folder.existing(data, "The table"), folder.inside(out, "The study file")
+    ignore = [name for name in ignore if name not in (target, client)]
     wish = Wish(
         data=str(path),
         target=target,
@@ -42,5 +44,8 @@ def draft(
         ignore=ignore,
         unit="record",
     )
-    made, _ = init_study(wish, file)
+    # Whoever takes an identifier off the list that the page proposes wants it to be used.
+    _, found = draft_study(wish)
+    keep = [name for name in found.identifiers if name not in (*ignore, target, client)]
+    made, _ = init_study(replace(wish, keep=keep), file)
     return {"study": out, "open": [one.question for one in made.questions], "complete": made.complete}

@@ -59,7 +59,8 @@ class SiteData:
     ``places``, ``blank_rows``: what the certificate must say about them, as in a plan (fedveil.plan). ``cells``: where
     the rule for rows is to be learned; ``records`` then say whose each record is and what it is to predict, and hold no
     features. ``rule``: how they were made, where the site's file states it. ``held``: records of the same clients that
-    never train, for a private evaluation; ``held_columns``: their cells, likewise.
+    never train, for a private evaluation; ``held_columns``: their cells, likewise. ``notes``: for the site's operator
+    alone.
     """
 
     records: Records
@@ -71,6 +72,7 @@ class SiteData:
     rule: Preparation | None = None
     held: Records | None = None
     held_columns: Columns | None = None
+    notes: tuple[str, ...] = ()
 
     def fingerprint(self, key: bytes) -> str:
         """Return a keyed fingerprint of all rows of the source as they were read, or of the records of a trial."""
@@ -164,7 +166,8 @@ def read_site_data(path: Path) -> SiteData:
     base, draw = path.parent, np.random.default_rng
     if wanted is not None:
         source = replace(source, learned="all" if wanted.kind == "private" else "unstated")
-        found = open_columns(source, split, held_out, wanted, base=base, generator=draw)
+        # What a site says of its columns goes to the others, so its cells do not decide it.
+        found = open_columns(source, split, held_out, wanted, base=base, generator=draw, from_cells=False)
         cells = Cells(found.training_columns, found.outline, found.reading)
         return SiteData(
             found.train,
@@ -174,10 +177,19 @@ def read_site_data(path: Path) -> SiteData:
             cells=cells,
             held=same_clients(found.train, found.test),
             held_columns=found.held_columns,
+            notes=found.notes,
         )
     loaded = load(source, split, held_out, base=base, generator=draw)
     rule, held = loaded.preparation, same_clients(loaded.train, loaded.test)
-    return SiteData(loaded.train, places=places, blank_rows=source.drops_rows, raw=loaded.raw, rule=rule, held=held)
+    return SiteData(
+        loaded.train,
+        places=places,
+        blank_rows=source.drops_rows,
+        raw=loaded.raw,
+        rule=rule,
+        held=held,
+        notes=loaded.notes,
+    )
 
 
 def _held_out(given: Any, source: Source) -> HeldOut:

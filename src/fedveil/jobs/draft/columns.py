@@ -1,34 +1,34 @@
 """The columns of unknown data: how the file is written, and whether each holds numbers, texts or dates.
 
-Only types are looked at, never values: which columns hold what counts as public, like their names.
+A column is empty, or holds numbers, dates or texts: it is the first of these that no cell rules out. What is ruled out
+by the cells of one unit alone (a record, or a client where clients are protected) is *unsettled*: a draft asks about
+it, and a profile, whose plan is published, refuses it. So data that differ in one unit have the same columns, or one of
+them is refused: what two units rule out, at least one of them still rules out after a change of the other.
 """
 
 import json
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.data.cells import WRITINGS, writing_of
+from fedveil.data.cells import WRITINGS, is_written, writing_of
 from fedveil.data.opening import failing_clearly, text_of
 from fedveil.data.read_csv import DELIMITERS
 from fedveil.data.sources import files_of, format_of, read
 from fedveil.data.spec import MISSING, Source
 from fedveil.data.streams import chunks
 from fedveil.data.tables import nearest
-from fedveil.prepare.types import looks_textual
+from fedveil.jobs.draft.names import DATE, is_identifier
 
 Kind = Literal["numbers", "texts", "dates", "empty"]
+DATES: Final = "holds dates"
 _USUAL: Final = ("target", "label", "class", "outcome", "y", "response", "diagnosis")
-_IDENTIFIER: Final = re.compile(r"(?i)(.*[ _.-])?(id|ids|uuid|guid|rowid|key)|[a-z]+(Id|ID)|unnamed: ?\d+|index|")
-_DATE: Final = re.compile(
-    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ]\d{1,2}:\d{2}.*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})([T ]\d{1,2}:\d{2}.*)?"
-)
 _TABLES: Final = ("csv", "parquet")
 
 
@@ -36,25 +36,36 @@ _TABLES: Final = ("csv", "parquet")
 class Columns:
     """The columns in order with their kinds, how the file is read (keys of [data]), and how many rows it has.
 
-    ``mixed``: columns of numbers in which some cells are neither numbers nor marks of a missing value.
+    ``mixed``: columns of texts most of whose cells are numbers or dates, so that nobody knows what is meant.
+    ``unsettled``: columns whose kind one unit alone decides. ``layout``: what the first line alone says about the file,
+    each with the option that states it. ``repeated``: columns named like identifiers with values that occur in several
+    rows; for the data holder alone, since it is told from values.
     """
 
     kinds: Mapping[str, Kind]
     reading: Mapping[str, Any]
     records: int
     mixed: tuple[str, ...] = ()
+    unsettled: tuple[str, ...] = ()
+    layout: Mapping[str, str] = field(default_factory=dict)
+    repeated: tuple[str, ...] = ()
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """Columns that are named like identifiers."""
+        return tuple(name for name in self.kinds if is_identifier(name))
 
     @property
     def unused(self) -> dict[str, str]:
         """Columns that are left out of a draft, each with the reason."""
         found = {}
         for name, kind in self.kinds.items():
-            if kind == "dates":
-                found[name] = "holds dates"
+            if is_identifier(name):
+                found[name] = "is named like an identifier"
+            elif kind == "dates":
+                found[name] = DATES
             elif kind == "empty":
                 found[name] = "is empty"
-            elif _IDENTIFIER.fullmatch(name):
-                found[name] = "is named like an identifier"
         return found
 
     def target(self, given: str | None, client: str | None) -> tuple[str, bool]:
@@ -69,38 +80,160 @@ class Columns:
         return named or left[-1], True
 
 
-def columns_of(data: str, base: Path, given: Mapping[str, Any]) -> Columns:
-    """Return the columns of a file, of a folder of files, or of a table. ``given``: what is stated about reading it."""
-    stated = dict(given)
-    source = _source(data, stated)
+def columns_of(
+    data: str,
+    base: Path,
+    given: Mapping[str, Any],
+    *,
+    stated: Mapping[str, Kind] | None = None,
+    client: str | None = None,
+) -> Columns:
+    """Return the columns of a file, of a folder of files, or of a table. ``given``: what is stated about reading it.
+
+    ``stated``: the kinds of columns that need not be told from their cells. ``client``: the column that names the
+    clients, where these are protected.
+    """
+    reading, stated = dict(given), {} if stated is None else stated
+    source = _source(data, reading)
     require(source.shipped is None, "DATA", "be a file, a folder or a table", data, "A study can name it as it is.")
-    form = "sql" if source.database else _described(source, base / data, stated)
-    source = _source(data, stated)
+    form, layout = ("sql", {}) if source.database else _described(source, base / data, reading)
+    source = _source(data, reading)
     with closing(chunks(source, base, {})) as parts:
         part = next(parts, None)
     require(part is not None, source.source, "hold at least one row", "none")
     names = () if part is None else part.names
-    cells = _cells(data, stated, base, names)
+    cells = _cells(data, reading, base, names)
     marks = frozenset(MISSING)
-    if form == "csv" and "decimal" not in stated and "thousands" not in stated:
-        stated |= _writing(cells, marks)
-        if "decimal" in stated or "thousands" in stated:
-            cells = _cells(data, stated, base, names)
-    kinds = {name: _kind(cells[name], marks) for name in names}
-    mixed = tuple(name for name in names if kinds[name] == "numbers" and not _all_numbers(cells[name], marks))
-    return Columns(kinds=kinds, reading=stated, records=len(cells[names[0]]), mixed=mixed)
+    owner = None if client is None or client not in cells else np.unique(cells[client], return_inverse=True)[1]
+    held = {name: _Held.of(cells[name], marks, owner) for name in names}
+    open_signs = form == "csv" and "decimal" not in reading and "thousands" not in reading
+    told = {name: _told(held[name], open_signs) for name in names if name not in stated}
+    reading |= _writing(told)
+    signs = (reading.get("decimal", "."), reading.get("thousands"))
+    kinds = {name: stated[name] if name in stated else told[name].kind(signs) for name in names}
+    mixed = tuple(name for name in told if held[name].mixed(kinds[name], signs))
+    return Columns(
+        kinds=kinds,
+        reading=reading,
+        records=len(cells[names[0]]),
+        mixed=mixed,
+        unsettled=tuple(name for name in told if not told[name].settled and name not in mixed),
+        layout=layout,
+        repeated=tuple(name for name in names if is_identifier(name) and held[name].repeats),
+    )
 
 
-def _described(source: Source, path: Path, stated: dict[str, Any]) -> str:
-    """The format of a file or folder; what its first line shows is added to what is stated."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """The different words of a column that mark no missing value, how often each occurs, and the units that hold it.
+
+    No words for a column that is stored as numbers, whose type is no matter of its cells. ``owner``: of each row, None
+    where records are the units.
+    """
+
+    words: list[str]
+    counts: list[int]
+    numeric: bool
+    codes: Any
+    owner: Any
+
+    @classmethod
+    def of(cls, cells: Any, missing: Collection[str], owner: Any) -> "_Held":
+        numeric = cells.dtype.kind in "biuf"
+        if numeric:
+            cells = cells[~np.isnan(cells.astype(np.float64))]
+            _, counts = np.unique(cells, return_counts=True)
+            return cls([], counts.tolist(), True, None, None)
+        written, codes, counts = np.unique(cells, return_inverse=True, return_counts=True)
+        spelt = [str(word).strip() for word in written.tolist()]
+        there = [place for place, word in enumerate(spelt) if word not in missing]
+        renumbered = np.full(len(spelt), -1, dtype=np.int64)
+        renumbered[there] = np.arange(len(there))
+        return cls(
+            [spelt[place] for place in there],
+            [int(counts[place]) for place in there],
+            False,
+            renumbered[codes.reshape(-1)],
+            owner,
+        )
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a value occurs in several rows."""
+        return max(self.counts, default=0) > 1
+
+    def against(self, reads: Callable[[str], bool]) -> int:
+        """How many units hold a word that this reading cannot read; 2 stands for two or more."""
+        found, strange = 0, []
+        for place, (word, count) in enumerate(zip(self.words, self.counts, strict=True)):
+            if not reads(word):
+                found += count
+                strange.append(place)
+                if found >= 2 and self.owner is None:
+                    return 2
+        if self.owner is None or not strange:
+            return min(found, 2)
+        return min(int(np.unique(self.owner[np.isin(self.codes, strange)]).size), 2)
+
+    def mixed(self, kind: Kind, signs: tuple[str, str | None]) -> bool:
+        """Whether these are texts though most cells are numbers or dates."""
+        if self.numeric or kind != "texts":
+            return False
+        pairs = list(zip(self.words, self.counts, strict=True))
+        numbers = sum(count for word, count in pairs if is_written(word, WRITINGS[0]) or is_written(word, signs))
+        dates = sum(count for word, count in pairs if DATE.fullmatch(word))
+        return max(2 * numbers, 2 * dates - 1) >= sum(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the cells of a column say: the first kind that none rules out, and the signs with which all are numbers."""
+
+    first: Kind
+    signs: tuple[tuple[str, str | None], ...] = ()
+    settled: bool = True
+
+    def kind(self, signs: tuple[str, str | None]) -> Kind:
+        """The kind of the column where the numbers of the file are written with these signs."""
+        return "numbers" if signs in self.signs else self.first
+
+
+def _told(held: _Held, open_signs: bool) -> _Told:
+    """Rule out what cells rule out, in order; what one unit alone rules out leaves the column unsettled."""
+    if held.numeric:
+        return _Told("numbers")
+    cells = held.against(lambda word: False)
+    if cells == 0:
+        return _Told("empty")
+    strange = held.against(lambda word: is_written(word, WRITINGS[0]))
+    if strange == 0:
+        return _Told("numbers", settled=cells == 2)
+    others = {signs: held.against(partial(is_written, signs=signs)) for signs in (WRITINGS[1:] if open_signs else ())}
+    undated = held.against(lambda word: DATE.fullmatch(word) is not None)
+    settled = 1 not in (cells, strange, undated, *others.values())
+    possible = tuple(signs for signs, units in others.items() if units == 0)
+    return _Told("texts" if undated else "dates", possible, settled)
+
+
+def _described(source: Source, path: Path, stated: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """The format of a file or folder; what its first line shows is added to what is stated.
+
+    A first line that names the columns is public. What is told from one that is a record is returned too, each with the
+    option that states it.
+    """
+    layout: dict[str, str] = {}
     with failing_clearly(source.source):
         first = files_of(source, path)[0] if path.is_dir() else path
         form = format_of(source, first)
         hint = "For images, arrays and libsvm files write the study by hand: docs/study-file.md."
         require(form in _TABLES, "DATA", f"be a table: {', '.join(_TABLES)}", form, hint)
         if form == "csv":
-            stated |= {key: value for key, value in _layout(first).items() if key not in stated}
-    return form
+            found = {key: value for key, value in _layout(first).items() if key not in stated}
+            stated |= found
+            if stated.get("header") is False:
+                options = {"header": "--no-header", "delimiter": f"--delimiter {found.get('delimiter')!r}"}
+                layout = {f"data.{key}": options[key] for key in found}
+    return form, layout
 
 
 def _source(data: str, reading: Mapping[str, Any], target: str | int | None = None) -> Source:
@@ -132,39 +265,14 @@ def _layout(path: Path) -> dict[str, Any]:
     return found
 
 
-def _writing(cells: Mapping[str, Any], missing: Collection[str]) -> dict[str, str]:
+def _writing(told: Mapping[str, _Told]) -> dict[str, str]:
     """The signs of numbers, where columns are no numbers only because they are written with others."""
-    strange: set[str] = set()
-    for column in cells.values():
-        if column.dtype.kind == "U":
-            words = {str(word).strip() for word in np.unique(column).tolist()} - set(missing)
-            strange |= words if writing_of(words) not in (None, WRITINGS[0]) else set()
-    found = writing_of(strange)
-    if found is None:
+    strange = [set(one.signs) for one in told.values() if one.signs]
+    signs = next((signs for signs in WRITINGS if strange and all(signs in one for one in strange)), None)
+    if signs is None:
         return {}
-    decimal, thousands = found
+    decimal, thousands = signs
     return ({} if decimal == "." else {"decimal": decimal}) | ({} if thousands is None else {"thousands": thousands})
-
-
-def _kind(cells: Any, missing: Collection[str]) -> Kind:
-    if cells.dtype.kind in "biuf":
-        return "numbers"
-    words, counts = np.unique(cells, return_counts=True)
-    there = [(str(word).strip(), int(count)) for word, count in zip(words.tolist(), counts.tolist(), strict=True)]
-    there = [(word, count) for word, count in there if word not in missing]
-    if not there:
-        return "empty"
-    if not looks_textual(cells, missing):
-        return "numbers"
-    dates = sum(count for word, count in there if _DATE.fullmatch(word))
-    return "dates" if 2 * dates > sum(count for _, count in there) else "texts"
-
-
-def _all_numbers(cells: Any, missing: Collection[str]) -> bool:
-    if cells.dtype.kind in "biuf":
-        return True
-    words = {str(word).strip() for word in np.unique(cells).tolist()} - set(missing)
-    return all(writing_of([word]) == WRITINGS[0] for word in words)
 
 
 def quoted(value: Any) -> str:

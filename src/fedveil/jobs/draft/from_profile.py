@@ -7,6 +7,7 @@ from fedveil.jobs.draft.study import Draft
 from fedveil.prepare.profile.found import Profile
 
 MISSING_WORD = "(missing)"  # the category of an empty cell, where many are
+_COVERED = 0.8  # of the targets, that a drafted range must be seen to hold
 _RARE = "has no word that is frequent enough to be shown"
 
 
@@ -41,7 +42,9 @@ def _labels(found: Profile, target: str) -> tuple[tuple[str, ...], tuple[float, 
     if listed is not None:
         words = [word for word, _ in listed.words]
         return tuple(sorted(words, key=_order)), None
-    return (), None if number is None else (number.low, number.high)
+    if number is None or number.share < _COVERED * (1 - number.missing):
+        return (), None  # noise hides where the targets lie, and a range that cuts them would be learned wrongly
+    return (), (number.low, number.high)
 
 
 def _order(word: str) -> tuple[int, float, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedveil.jobs.draft.columns import quoted
+from fedveil.prepare.request import BOUND
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -24,7 +25,10 @@ class Question:
 class Draft:
     """All that a drafted study says. ``remarks``: sentences for its head; ``unused``: columns left out, and why.
 
-    Of ``classes`` and ``span`` one says what is predicted; neither while that is open.
+    Of ``classes`` and ``span`` one says what is predicted; neither while that is open. ``numbers`` and ``texts``: the
+    types of the features, which the study states, so that no cell decides them when it runs. ``identifiers``: columns
+    that are left out for their names alone. ``mixed``, ``unsettled`` and ``layout``: what the cells leave open
+    (:class:`fedveil.jobs.draft.columns.Columns`).
     """
 
     name: str
@@ -48,6 +52,11 @@ class Draft:
     remarks: tuple[str, ...] = ()
     guessed: bool = False
     mixed: tuple[str, ...] = ()
+    unsettled: tuple[str, ...] = ()
+    layout: Mapping[str, str] = field(default_factory=dict)
+    identifiers: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     ledger: str | None = None
 
     @property
@@ -59,9 +68,29 @@ class Draft:
         if not self.classes and self.span is None:
             asked = f"Which values can {self.target!r} have?"
             found.append(Question("data.classes", asked, "--classes A,B,... or, for a number, --range LOW,HIGH"))
+        if not self.features:
+            asked = "No column is left to predict from. Which of those that are left out can be used?"
+            found.append(Question("data.columns", asked, "--keep COLUMN, --texts COLUMN, or a larger --epsilon"))
+        if self.identifiers:
+            named = ", ".join(map(repr, self.identifiers))
+            asked = f"Are these identifiers, which are left out: {named}?"
+            found.append(Question("data.ignore", asked, "--ignore COLUMN for each, or --keep COLUMN"))
+        return (*found, *self.doubts)
+
+    @property
+    def doubts(self) -> tuple[Question, ...]:
+        """What one record could change in how the data are read, and columns that hold numbers and texts."""
+        found = []
+        for key, option in self.layout.items():
+            asked = "This was told from the first line, which seems to be a record. Is it so?"
+            found.append(Question(key, asked, option))
         for name in self.mixed:
-            asked = f"{name!r} holds numbers, and texts that mark no missing value. Leave it out?"
-            found.append(Question(f"column {name!r}", asked, f"--ignore {name}, or clean it"))
+            asked = f"{name!r} holds numbers or dates, and texts that mark no missing value. Leave it out?"
+            found.append(Question(f"column {name!r}", asked, f"--ignore {name}, --texts {name}, or clean it"))
+        for name in self.unsettled:
+            unit = self.unit
+            asked = f"The cells of one {unit} alone decide what {name!r} holds. Numbers or texts?"
+            found.append(Question(f"column {name!r}", asked, f"--numbers {name}, --texts {name} or --ignore {name}"))
         return tuple(found)
 
     @property
@@ -72,7 +101,17 @@ class Draft:
     @property
     def complete(self) -> bool:
         """Whether the study runs as it is; a guessed target can be right."""
-        return (bool(self.classes) or self.span is not None) and not self.mixed
+        return (bool(self.classes) or self.span is not None) and bool(self.features) and not self.doubts
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns to predict from."""
+        return tuple(name for name in (*self.numbers, *self.texts) if name not in self.unused)
+
+    @property
+    def learns(self) -> bool:
+        """Whether something is left to learn: a column of numbers, or one of texts without categories."""
+        return any(name in self.numbers or name not in self.categories for name in self.features)
 
     def text(self) -> str:
         """The study file."""
@@ -98,9 +137,11 @@ class Draft:
             yield 'unlisted = "drop-row"              # a record with a rarer label takes no part'
         if self.client_column is not None:
             yield f"client_column = {quoted(self.client_column)}"
+        if self.features and not self.learns:
+            yield f"feature_bound = {quoted(BOUND)}                # everything is stated, so nothing is learned"
         if self.unused:
             yield f"ignore = {quoted(list(self.unused))}"
-            yield from (f"# left out: {quoted(name)} {why}" for name, why in self.unused.items())
+            yield from (f"# left out: {quoted(name)} {why}{self.way_back(name)}" for name, why in self.unused.items())
         for key in ("scale", "bend", "categories", "fill"):
             yield from _rows(f"data.{key}", getattr(self, key))
         yield from ("", "# [data.held_out]                  # to measure the model: records that are not public are")
@@ -119,11 +160,20 @@ class Draft:
             yield f'neighbours = "{self.neighbours}"'
         if self.ledger is not None:
             yield from ("", "[books]", f"ledger = {quoted(self.ledger)}")
+        if self.features and not self.learns:
+            return
         yield from (
             "",
             "[prepare]",
             'kind = "auto"                      # what is not stated above is learned with noise',
         )
+        for key in ("numbers", "texts"):
+            if names := [name for name in getattr(self, key) if name not in self.unused]:
+                yield f"{key} = {quoted(names)}"
+
+    def way_back(self, name: str) -> str:
+        """How a column that is left out for its name alone is used after all."""
+        return f" (--keep {name} uses it)" if name in self.identifiers else ""
 
 
 def usual_delta(records: int) -> float:

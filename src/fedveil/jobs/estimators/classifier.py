@@ -25,7 +25,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
     ``prepare="private"`` learns ranges and means of the columns with noise, as part of the same budget. Otherwise every
     bound is public and given, never learned: rows are scaled from ``feature_range`` to [-1, 1] (None: as they
     are) and cut to norm ``feature_bound``; gradients are clipped to ``clip`` (None: what the bound implies).
-    ``classes``: the labels in advance; None takes the set of labels in ``y`` for public. ``budget`` charges every fit
+    ``classes``: the labels in advance; None takes the set of labels in ``y`` for public, of which each must have two
+    records. ``budget`` charges every fit
     to one ledger. ``random_state`` makes a fit repeatable, and not private. ``algorithm`` and ``schedule`` are the
     tables of a study file. ``coef_`` and ``intercept_`` apply to rows after scaling and cutting.
     """
@@ -73,7 +74,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         """Train on rows ``X`` with labels ``y``; ``clients`` names who owns each row (None: one holder all)."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        labels, targets = self._labelled(y)
+        labels, targets = self._labelled(y, clients)
         count = labels.size
         model = ModelPlan(kind="logistic" if count == 2 else "softmax", l2=self.l2, clip=self.clip, radius=self.radius)
         source = "read from y" if self.classes is None else "given as classes"
@@ -104,8 +105,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         best = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.intp)
         return np.asarray(self.classes_[best])
 
-    def _labelled(self, y: Array) -> tuple[Array, Vector]:
-        """Return all labels in order, and the index of each row's label among them."""
+    def _labelled(self, y: Array, clients: Any) -> tuple[Array, Vector]:
+        """Return all labels in order, and the index of each row's label among them.
+
+        The number of labels is in the plan, so a label that only one record (or one protected client) has must be named
+        in ``classes``: its presence must not show.
+        """
         labels = np.unique(y if self.classes is None else np.asarray(self.classes))
         if labels.size < 2:
             raise BadValue(f"The labels must be of at least 2 classes, got {labels.size} class: name all in classes.")
@@ -114,4 +119,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         places = np.clip(np.searchsorted(labels, y), 0, labels.size - 1)
         known = bool(np.all(labels[places] == y))
         require(known, "y", "hold only labels that classes names", "another label", "Name every label that may occur.")
+        if self.classes is None:
+            units = np.arange(y.size) if clients is None or self.unit == "record" else np.asarray(clients)
+            fits = units.shape == y.shape
+            lone = [label for place, label in enumerate(labels) if fits and np.unique(units[places == place]).size < 2]
+            rule = f"name all labels where one {self.unit} alone has one of them"
+            require(not lone, "classes", rule, None, f"Only one has {str(lone[:1])[1:-1]}: give classes=[...].")
         return labels, places.astype(np.float64)

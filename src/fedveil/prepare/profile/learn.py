@@ -14,12 +14,12 @@ from fedveil.prepare.contributions import (
     vectors,
     word_counts,
 )
-from fedveil.prepare.magnitudes import BINS, MISSING
+from fedveil.prepare.magnitudes import BINS, EDGES, MISSING
 from fedveil.prepare.measure import Measurer
 from fedveil.prepare.profile.budget import CLASSES
 from fedveil.prepare.profile.found import NumberColumn, Profile, TextColumn
 from fedveil.prepare.profile.plan import ProfilePlan
-from fedveil.prepare.ranges import Range, range_of
+from fedveil.prepare.ranges import Range, covering_range, range_of
 from fedveil.prepare.statement import Preparation
 from fedveil.values import Matrix, Vector
 
@@ -32,7 +32,7 @@ def profile_of(
 ) -> Profile:
     """Measure all that is planned; ``numbers`` names the columns of ``columns.numbers``."""
     planned, units = plan.preparation, plan.units
-    ranges, missing = _ranges(planned, columns, by, units)
+    ranges, missing, shares = _ranges(planned, columns, numbers, target, by, units)
     words = _words(planned, columns, by, units)
     means, spreads = _moments(planned, columns, ranges, np.maximum(units * (1 - missing), 1.0), by)
     names, matrix = numbers, np.zeros((0, 0))
@@ -46,7 +46,7 @@ def profile_of(
     }
     if "moments" in planned:
         error["correlations"] = 1.96 * planned["moments"].noise * planned["moments"].bound / math.sqrt(2) / units
-    found = zip(numbers, ranges, means.tolist(), spreads.tolist(), missing.tolist(), strict=True)
+    found = zip(numbers, ranges, means.tolist(), spreads.tolist(), missing.tolist(), shares, strict=True)
     return Profile(
         records=plan.data.records,
         target=target,
@@ -58,7 +58,7 @@ def profile_of(
     )
 
 
-def _number(name: str, range_: Range, mean: float, spread: float, missing: float) -> NumberColumn:
+def _number(name: str, range_: Range, mean: float, spread: float, missing: float, share: float) -> NumberColumn:
     """The centre in the column's own unit; the spread too, where the scale is straight."""
     unit = range_.unit
     low, high = (range_.low, range_.high) if unit == 0 else np.arcsinh([range_.low / unit, range_.high / unit]).tolist()
@@ -72,6 +72,7 @@ def _number(name: str, range_: Range, mean: float, spread: float, missing: float
         centre=centre if unit == 0 else unit * math.sinh(centre),
         spread=spread * half if unit == 0 else None,
         missing=missing,
+        share=share,
     )
 
 
@@ -84,15 +85,23 @@ def _text(name: str, found: list[Category]) -> TextColumn:
     )
 
 
-def _ranges(planned: Preparation, columns: Columns, by: Measurer, units: int) -> tuple[list[Range], Vector]:
+def _ranges(
+    planned: Preparation, columns: Columns, numbers: tuple[str, ...], target: str | None, by: Measurer, units: int
+) -> tuple[list[Range], Vector, list[float]]:
+    """The ranges, the shares of missing values, and the shares of the records that lie in the ranges."""
     count = columns.numbers.shape[1]
     if "ranges" not in planned:
-        return [], np.zeros(0)
+        return [], np.zeros(0), []
     one = planned["ranges"]
     counts = by.noisy_sum(one, range_counts(columns, range(count)), BINS * count).reshape(-1, BINS)
     deviation = one.noise * one.bound
     missing = np.where(counts[:, MISSING] > 3 * deviation, np.clip(counts[:, MISSING] / units, 0.0, 1.0), 0.0)
-    return [range_of(row, units, deviation) for row in counts], missing
+    found, shares = [], []
+    for name, row in zip(numbers, counts, strict=True):
+        found.append((covering_range if name == target else range_of)(row, units, deviation))
+        first, last = np.searchsorted(EDGES, [found[-1].low, found[-1].high])
+        shares.append(round(float(np.clip(row[first:last].sum() / units, 0.0, 1.0)), 4))
+    return found, missing, shares
 
 
 def _words(planned: Preparation, columns: Columns, by: Measurer, units: int) -> list[Category]:

@@ -32,7 +32,7 @@ def unprotected(view: View) -> list[tuple[str, str]]:
 def _types(plan: Plan) -> list[tuple[str, str]]:
     if plan.preparation is None:
         return []
-    why = "read off all cells without noise where the study does not state them (prepare.numbers, prepare.texts)"
+    why = "stated (prepare.numbers, prepare.texts), or read off cells of which no single unit could change them"
     return [("which columns hold numbers, and which texts", why)]
 
 
