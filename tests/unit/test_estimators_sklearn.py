@@ -18,7 +18,9 @@ def _expected(estimator: Any) -> dict[str, str]:
 @parametrize_with_checks(
     [
         PrivateLogisticRegression(schedule=QUICK),
+        PrivateLogisticRegression(schedule=QUICK, feature_bound=1.0),
         PrivateHuberRegressor(schedule=QUICK),
+        PrivateHuberRegressor(schedule=QUICK, feature_bound=1.0, target_range=(-1.0, 1.0)),
         PrivateHuberRegressor(epsilon=10.0, feature_bound=3.0, target_range=(-3.0, 3.0), schedule=QUICK),
     ],
     expected_failed_checks=_expected,
