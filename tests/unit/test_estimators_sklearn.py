@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedveil.jobs.estimators import PrivateHuberRegressor, PrivateLogisticRegression
@@ -15,6 +16,7 @@ def _expected(estimator: Any) -> dict[str, str]:
     return {"check_regressors_train": TOO_FEW} if strict else {}
 
 
+@pytest.mark.filterwarnings("ignore:The range of the targets is learned")  # from a few dozen records
 @parametrize_with_checks(
     [
         PrivateLogisticRegression(schedule=QUICK),

@@ -10,10 +10,11 @@ from fedveil.ledger import Ledger
 from fedveil.ledger.place import settled_place
 from fedveil.ledger.transaction import Transaction, caps_of
 from fedveil.plan import Plan
+from fedveil.prepare.loading import Unprepared
 from fedveil.study import Study
 
 
-def charge(comparison: Comparison, loaded: Loaded, plans: Sequence[Plan]) -> str:
+def charge(comparison: Comparison, loaded: Loaded | Unprepared, plans: Sequence[Plan]) -> str:
     """Charge everything or nothing, under one name, before the first model is trained; return the name."""
     study, name = comparison.study, f"compare-{os.urandom(12).hex()}"
     with _books(study, loaded) as ledger:
@@ -26,14 +27,15 @@ def charge(comparison: Comparison, loaded: Loaded, plans: Sequence[Plan]) -> str
     return name
 
 
-def record(comparison: Comparison, loaded: Loaded, name: str) -> None:
+def record(comparison: Comparison, loaded: Loaded | Unprepared, name: str) -> None:
     """Record the outcome by the hash of compare.json; the models themselves are not kept."""
     with _books(comparison.study, loaded) as ledger:
         Transaction(ledger, name).release(comparison.text().encode(), also=["compare.json"])
 
 
-def _books(study: Study, loaded: Loaded) -> Ledger:
-    place = settled_place(study, None, loaded.fingerprint, loaded.train.fingerprint)
+def _books(study: Study, loaded: Loaded | Unprepared) -> Ledger:
+    own = loaded.cells_fingerprint if isinstance(loaded, Unprepared) else loaded.train.fingerprint
+    place = settled_place(study, None, loaded.fingerprint, own)
     if place is None:
         raise BadValue("The study must name a ledger to be charged.")
-    return Ledger.open(place, loaded.fingerprint, older=loaded.train.fingerprint)
+    return Ledger.open(place, loaded.fingerprint, older=own)

@@ -71,7 +71,7 @@ def learned_by(step: Any) -> Iterator[str]:
         case FeatureUnion():
             inner = [one for _, one in step.transformer_list]
         case ColumnTransformer():
-            inner = [one[1] for one in step.transformers]
+            inner = [*(one[1] for one in step.transformers), step.remainder]
         case _:
             if not _learns_nothing(step):
                 yield type(step).__name__
