@@ -54,7 +54,9 @@ def write(path: Path, columns: dict[str, list[Any]], header: bool = True) -> Non
     with path.open("w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file)
         lines.writerows([list(columns)] if header else [])
-        lines.writerows([["?" if cell is None else cell for cell in row] for row in zip(*columns.values(), strict=True)])
+        lines.writerows(
+            [["?" if cell is None else cell for cell in row] for row in zip(*columns.values(), strict=True)]
+        )
 
 
 TARGETS: dict[str, dict[str, Any]] = {
@@ -74,7 +76,10 @@ def drafted(folder: Path, kind: str) -> Path | dict[str, Any]:
     way, _, name = kind.partition(" ")
     if way == "example":
         study = tomllib.loads((EXAMPLES / f"{name}.toml").read_text(encoding="utf-8"))
-        return study | {"algorithm": {"kind": "hidden", "order": "secret"}, "schedule": {"kind": "constant", "rounds": 2}}
+        return study | {
+            "algorithm": {"kind": "hidden", "order": "secret"},
+            "schedule": {"kind": "constant", "rounds": 2},
+        }
     table, out = made(400, 1), folder / "study.toml"
     if way == "no":
         numbers = {name: made(400, 1)[name] for name in ("income", "cost", "visits", "died")}
@@ -83,7 +88,9 @@ def drafted(folder: Path, kind: str) -> Path | dict[str, Any]:
     else:
         asked = dict(TARGETS[name])
         others = {"ill", "grade", "cost", "visits", "time", "died"} - {asked["target"]}
-        write(folder / "table.csv", {k: v for k, v in table.items() if k not in others - {"died" * (name == "survival")}})
+        write(
+            folder / "table.csv", {k: v for k, v in table.items() if k not in others - {"died" * (name == "survival")}}
+        )
         wish = Wish(data=str(folder / "table.csv"), **asked)
         if way == "profile":
             profile_data(wish, 8.0, folder / "profile")
@@ -144,7 +151,11 @@ def frames(frame: pd.DataFrame) -> dict[str, Any]:
     objects = frame.astype(object).where(frame.notna(), None)
     beside = swapped.assign(name="somebody", nothing=np.nan)
     found = {"frame": frame, "swapped": swapped, "objects": objects, "beside others": beside}
-    return found | {"array": frame.to_numpy(), "rows": frame.to_numpy(dtype=object).tolist(), "texts": objects.astype(str)}
+    return found | {
+        "array": frame.to_numpy(),
+        "rows": frame.to_numpy(dtype=object).tolist(),
+        "texts": objects.astype(str),
+    }
 
 
 @pytest.mark.parametrize("ending", [".skops", ".joblib", ".pkl"])

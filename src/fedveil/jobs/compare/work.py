@@ -109,7 +109,9 @@ def _measured(
     except (FedveilError, ValueError) as error:
         return replace(entry, refused=" ".join(str(error).split()))
     seconds, spread = (clock() - began) / runs, None
-    if runs > 1 and not isinstance(given, Unprepared):  # weights of rows that were made by different rules do not compare
+    if runs > 1 and not isinstance(
+        given, Unprepared
+    ):  # weights of rows that were made by different rules do not compare
         spread = float(np.sqrt(np.mean(np.var([one.model for one in found], axis=0, ddof=1))))
     return replace(
         entry,

@@ -34,6 +34,7 @@ from fedveil.values import Indices, Matrix, Vector
 _SURE = 12.0  # deviations of the noise: with fewer units the largest of its counts may pass for the bulk of the targets
 TARGET = "target "  # how targets are called among the columns, which are called by their numbers
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LearnedRule:
     """The rule from an array to bounded rows that was learned; used like a stated one.

@@ -67,7 +67,10 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         """Train on rows ``X`` with numbers ``y``; ``clients`` names who owns each row (None: each its own client)."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         model = ModelPlan(kind="huber", threshold=self.threshold, l2=self.l2, clip=self.clip, radius=self.radius)
-        targets, declared = np.asarray(y, dtype=np.float64), Assumption("target_range", "learned", "charged with the rest")
+        targets, declared = (
+            np.asarray(y, dtype=np.float64),
+            Assumption("target_range", "learned", "charged with the rest"),
+        )
         if self.target_range is not None:
             low, high = _span(self.target_range)
             targets = scaled(targets, (low, high))
