@@ -41,7 +41,16 @@ delta = 1e-4
 [prepare]
 kind = "private"
 """
-QUICK = '[model]\nkind = "logistic"\n[algorithm]\nkind = "hidden"\norder = "secret"\n[schedule]\nkind = "constant"\nrounds = 2\n'
+QUICK = """
+[model]
+kind = "logistic"
+[algorithm]
+kind = "hidden"
+order = "secret"
+[schedule]
+kind = "constant"
+rounds = 2
+"""
 PAGES = ["report", "card", "profile", "synthetic", "compare"]
 
 
@@ -49,10 +58,9 @@ PAGES = ["report", "card", "profile", "synthetic", "compare"]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, run = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("run")
     draw = np.random.default_rng(1)
-    rows = [f"{LONG},ward,ill"]
-    for age in draw.integers(20, 90, 400):
-        rows.append(f"{age},{draw.choice(['A', LONG])},{'yes' if age > 55 else 'no'}")
-    (folder / "visits.csv").write_text("\n".join(rows) + "\n")
+    ages = draw.integers(20, 90, 400)
+    rows = [f"{age},{draw.choice(['A', LONG])},{'yes' if age > 55 else 'no'}" for age in ages]
+    (folder / "visits.csv").write_text("\n".join([f"{LONG},ward,ill", *rows]) + "\n")
     (folder / "study.toml").write_text(STUDY + QUICK)
     (folder / "tables.toml").write_text(STUDY.partition("[data.held_out]")[0] + STUDY[STUDY.index("[privacy]") :])
     write_folder(run, some_plan(), MEASURED)

@@ -173,12 +173,10 @@ def _kind(column: Column, place: int) -> str:
 
 def _replaced(marks: list[Any], stand_in: Any, width: int, kind: type) -> list[tuple[str, Any]]:
     """Steps that put one value in the place of each mark."""
-    example = np.full((2, width), stand_in, dtype=kind)
+    example: Any = np.full((2, width), stand_in, dtype=object) if kind is object else np.zeros((2, width))
+    made = {"strategy": "constant", "fill_value": stand_in, "keep_empty_features": True}  # else NaN is no stand-in
     return [
-        (
-            f"{kind.__name__} {index}",
-            SimpleImputer(missing_values=mark, strategy="constant", fill_value=stand_in).fit(example),
-        )
+        (f"{kind.__name__} {index}", SimpleImputer(missing_values=mark, **made).fit(example))
         for index, mark in enumerate(marks)
     ]
 
@@ -189,11 +187,13 @@ def _numbers(group: list[Column], missing: tuple[str, ...]) -> list[tuple[str, A
     texts = [word for word in missing if not NUMBER.fullmatch(canonical(word)) and word.lower() != GAP]
     steps = _replaced([np.nan, None, *texts], GAP, width, object)  # NaN first: other marks are not looked for beside it
     steps.append(("read", FunctionTransformer(np.asarray, kw_args={"dtype": "float64"})))
-    steps += _replaced(number_marks(missing), np.nan, width, float)
     if group[0].filled:
-        fill = SimpleImputer().fit(np.zeros((2, width)))
-        fill.statistics_ = np.array([float(column.fill) for column in group])
-        steps.append(("fill", fill))
+        for index, mark in enumerate([np.nan, *number_marks(missing)]):
+            fill = SimpleImputer(missing_values=mark).fit(np.ones((2, width)) if mark != 1 else np.zeros((2, width)))
+            fill.statistics_ = np.array([float(column.fill) for column in group])
+            steps.append((f"fill {index}", fill))
+    else:
+        steps += _replaced(number_marks(missing), np.nan, width, float)
     if group[0].unit:
         steps.append(("unit", _moved(np.zeros(width), np.array([column.unit for column in group]))))
         steps.append(("bend", FunctionTransformer(np.arcsinh)))

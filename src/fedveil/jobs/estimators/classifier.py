@@ -22,9 +22,10 @@ Array = NDArray[Any]
 class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """A classifier whose released weights are (``epsilon``, ``delta``)-differentially private.
 
-    Ranges and means of the columns are learned with noise, within the same budget, unless ``feature_bound`` is given (or
-    ``prepare="stated"``): then nothing is learned, rows are scaled from the public ``feature_range`` to [-1, 1] (None:
-    as they are) and cut to norm ``feature_bound``. Gradients are clipped to ``clip`` (None: what the bound implies).
+    Ranges and means of the columns are learned with noise, within the same budget, unless ``feature_bound`` is given
+    (or ``prepare="stated"``): then nothing is learned, rows are scaled from the public ``feature_range`` to [-1, 1]
+    (None: as they are) and cut to norm ``feature_bound``. Gradients are clipped to ``clip`` (None: what the bound
+    implies).
     ``classes``: the labels in advance; None takes the set of labels in ``y`` for public. ``budget`` charges every fit
     to one ledger. ``random_state`` makes a fit repeatable, and not private. ``algorithm`` and ``schedule`` are the
     tables of a study file. ``coef_`` and ``intercept_`` apply to rows after scaling and cutting.

@@ -122,14 +122,14 @@ def unsure_range(planned: Preparation, outline: Outline, shape: DataShape, targe
     if units >= _SURE * noise:
         return None
     return (
-        f"The range of the targets is learned from {units} {target.unit}s with noise of about {noise:.0f} of them on each "
-        "count, and may be far off, and predictions with it: state target_range, or raise epsilon."
+        f"The range of the targets is learned from {units} {target.unit}s with noise of about {noise:.0f} of them on "
+        "each count, and may be far off, and predictions with it: state target_range, or raise epsilon."
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Averaged:
-    """Noisy sums in which every copy of the targets has the mean of all copies: free, since it looks at nothing else."""
+    """Noisy sums in which every copy of the targets has the mean of all copies: computed from noisy sums alone."""
 
     inner: Measures
     copies: int

@@ -17,9 +17,9 @@ from fedveil.values import Vector, number
 class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
     """A linear regressor whose released weights are (``epsilon``, ``delta``)-differentially private.
 
-    Targets are cut to ``target_range`` and mapped to [-1, 1]; errors above ``threshold``, in that scale, count linearly.
-    A range that is given is public; without one it is learned with noise, as the ranges of the columns are, and is
-    ``target_range_`` after fitting. The other parameters are those of :class:`PrivateLogisticRegression`.
+    Targets are cut to ``target_range`` and mapped to [-1, 1]; errors above ``threshold``, in that scale, count
+    linearly. A range that is given is public; without one it is learned with noise, as the ranges of the columns are,
+    and is ``target_range_`` after fitting. The other parameters are those of :class:`PrivateLogisticRegression`.
     """
 
     def __init__(

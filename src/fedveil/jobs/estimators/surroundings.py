@@ -1,4 +1,4 @@
-"""Notice who fits an estimator: a search that fits it many times, or a pipeline whose earlier steps learn without noise.
+"""Notice who fits an estimator: a search that fits it many times, or a pipeline with steps that learn without noise.
 
 Both are read off the call stack. scikit-learn hands an estimator nothing but arrays, so there is no other way to see
 that they come from a scaler that was fitted to the same records.
