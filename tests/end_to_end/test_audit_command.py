@@ -152,3 +152,37 @@ def test_a_mechanism_is_held_against_the_exact_law(tmp_path: Path) -> None:
     assert "consistent" in shown.stdout
     (tmp_path / "gaussian.toml").write_text('[mechanism]\nkind = "gaussian"\nnoise_multiplier = 1.0\n')
     refused(fedveil("audit", "gaussian.toml", cwd=tmp_path), "last-iterate")
+
+
+ASYNCHRONOUS = """
+[algorithm]
+kind = "dpsgd"
+rate = 0.2
+rounds = 6
+speeds = [1.0, 2.0, 0.5, 1.0]
+weights = [0.1, 0.2, 0.3, 0.4]
+jitter = 0.2
+delay = 0.5
+loss = 0.1
+max_deviation = 0.5
+participants = 2
+window_steps = [1.0, 0.5]
+"""
+
+
+def test_clients_with_speeds_of_their_own_are_attacked_too(tmp_path: Path) -> None:
+    """What a client sends at a model does not depend on when it sends it: the game needs no clock."""
+    head, _, _ = STUDY.partition("[algorithm]")
+    (tmp_path / "study.toml").write_text(head.replace("epsilon = 2.0", "epsilon = 4.0") + ASYNCHRONOUS)
+    done = fedveil("run", "study.toml", "--out", "results", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = fedveil(
+        "audit", "results", "--study", "study.toml", "--runs", "2000", "--shadows", "8", "--json", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "consistent"
+    game = found["findings"][0]
+    assert (game["attack"], game["adversary"]) == ("distinguishing-game", "server")
+    assert game["measured"] > 0.3
+    assert len(found["private_findings"]) == 3

@@ -67,7 +67,7 @@ def test_scikit_learn_gives_the_same_numbers(
 
     model, X = exported[kind]
     path = tmp_path / "model.joblib"
-    path.write_bytes(written(model.bundle, "sklearn"))
+    path.write_bytes(written(model.bundle, "sklearn", ending=".joblib"))
     loaded = joblib.load(path)
     ways = {"huber": "predict", "smoothed-hinge": "decision_function"}
     assert getattr(loaded, ways.get(kind, "predict_proba"))(X) == pytest.approx(outputs(model, X), abs=1e-12, rel=1e-12)
@@ -77,12 +77,17 @@ def test_scikit_learn_gives_the_same_numbers(
 
 
 def test_scikit_learn_reads_texts_and_gaps(exported: dict[str, tuple[fedveil.ReleasedModel, Any]]) -> None:
-    """Ages have no fill, so a mark of a missing value that is a number cannot be told in them: said, not guessed."""
+    """Ages have no fill: a missing one is refused, also where a number marks it."""
     from fedveil.bundle.to_sklearn import pipeline_of
 
-    model, _ = exported["mixed"]
-    with pytest.raises(fedveil.BadValue, match="Columns without a fill"):
-        pipeline_of(model.bundle)
+    model, X = exported["mixed"]
+    pipeline = pipeline_of(model.bundle)
+    assert pipeline.predict_proba(X) == pytest.approx(model.predict_proba(X), abs=1e-12)
+    for gap in (None, np.nan, "", "?", -9, -9.0, "-9"):
+        with pytest.raises(ValueError, match="missing"):
+            model.predict([[gap, "A", 130.0]])
+        with pytest.raises(ValueError, match="NaN"):
+            pipeline.predict(np.array([[gap, "A", 130.0]], dtype=object))
 
 
 def test_scikit_learn_reads_texts_and_gaps_where_all_have_a_fill(tmp_path: Path) -> None:
@@ -268,3 +273,26 @@ def test_canaries_are_not_part_of_the_model_in_use(tmp_path: Path) -> None:
     weights = np.load(tmp_path / "out" / "model.npz")["coefficients"]
     assert model.bundle.parameters.tolist() == weights.ravel().tolist()
     assert model.predict(cells).size == 10
+
+
+@pytest.mark.parametrize("fill", ["(other)", "zero", "refuse", "drop-row"])
+@pytest.mark.parametrize("unknown", ["(other)", "zero", "refuse"])
+def test_every_rule_for_other_words_is_exported(run: Path, fill: str, unknown: str) -> None:
+    """Also numbers as categories, whether they are given as 3, 3.0 or "3"; what fedveil refuses is refused."""
+    from fedveil.bundle.to_sklearn import pipeline_of
+
+    bundle = fedveil.load_model(run).bundle
+    assert bundle.preparation is not None
+    wards = Column(name="ward", categories=("3", "A", "(other)"), offsets=(0.1, 0.4, 0.5), fill=fill, unknown=unknown)
+    known = replace(bundle.preparation, columns=(bundle.preparation.columns[0], wards, bundle.preparation.columns[2]))
+    model = fedveil.ReleasedModel(Bundle.of(bundle.files, known))
+    pipeline = pipeline_of(model.bundle)
+    for word in ("A", " A ", 3, 3.0, "3", "3.0", "Q", "", None, np.nan, "NA", "-9", "?"):
+        given = np.array([[50.0, word, 120.0]], dtype=object)
+        try:
+            expected = model.predict_proba(given)
+        except fedveil.BadValue:
+            with pytest.raises(ValueError, match=r"unknown categor|NaN"):
+                pipeline.predict_proba(given)
+        else:
+            assert pipeline.predict_proba(given) == pytest.approx(expected, abs=1e-12), word

@@ -74,11 +74,31 @@ def test_from_a_table_to_a_certified_model_and_a_prediction(tmp_path: Path, chro
         officer(page)
         operator(page, visits(elsewhere / "new.csv", 20, labelled=False), folder)
         assert page.run("document.documentElement.scrollWidth <= innerWidth")
+        assert on_a_phone(page) == {}
     refused = "the server responded with a status of 400"  # the mistake that the engineer makes
     assert [one for one in chromium.complaints if refused not in one] == []
     assert (folder / "predictions.csv").read_text().count("\n") == 21
     certificate = json.loads((folder / "results-visits" / "certificate.json").read_text())
     assert certificate["private"]
+
+
+def on_a_phone(page: Page) -> dict[str, int]:
+    """Open every page that the pages link to, and return those that are wider than a phone, with their widths."""
+    page.size(390, 844)
+    origin, seen, wide = page.run("location.origin"), set[str](), dict[str, int]()
+    left = ["/", "/explore", "/sign", "/runs", "/design?study=visits.toml"]
+    while left:
+        path = left.pop()
+        if path in seen or path.startswith("/file"):  # a file of a run is shown, or downloaded, as it is
+            continue
+        seen.add(path)
+        page.go(origin + path)
+        page.run("for (const d of document.querySelectorAll('details')) d.open = true")
+        width = page.run("document.documentElement.scrollWidth")
+        wide |= {path: width} if width > 390 else {}
+        left += page.run("[...document.querySelectorAll('a[href^=\"/\"]')].map(e => e.getAttribute('href'))")
+    assert {path.partition("?")[0] for path in seen} >= {"/", "/design", "/explore", "/sign", "/runs", "/start", "/run"}
+    return wide
 
 
 def engineer(page: Page, data: Path) -> None:

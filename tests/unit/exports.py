@@ -15,7 +15,7 @@ from fedveil.bundle.model import ReleasedModel
 
 def check_exports(model: ReleasedModel, X: Any, expected: Any, others: dict[str, Any]) -> None:
     """``expected``: predictions for the rows ``X`` of raw numbers; ``others``: further outputs of an ONNX file."""
-    loaded = joblib.load(io.BytesIO(exported(model.bundle, "sklearn")))
+    loaded = joblib.load(io.BytesIO(exported(model.bundle, "sklearn", ending=".joblib")))
     assert loaded.predict(X) == pytest.approx(expected, abs=1e-12, rel=1e-12)
     assert b"fedveil" not in pickle.dumps(loaded), "it must load where fedveil is not installed"
     for values in others.values():

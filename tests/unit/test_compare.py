@@ -15,10 +15,11 @@ from fedveil.data.records import Records
 from fedveil.errors import BadValue
 from fedveil.jobs.compare import TRUST, Comparison, compare
 from fedveil.jobs.compare.candidates import candidates
+from fedveil.jobs.entry import Wish, init_study
 from fedveil.jobs.local import plan_study
 from fedveil.ledger import CapExceeded, Ledger
 from fedveil.plan import Plan
-from fedveil.promises import ADVERSARIES
+from fedveil.promises import ADVERSARIES, promise
 from fedveil.report.compare_page import compare_page
 from fedveil.report.words import bytes_text
 from fedveil.study import study_of
@@ -267,3 +268,67 @@ def test_records_that_draw_in_classes_are_compared_too() -> None:
     labels = [entry.label for entry, _ in candidates(study_of(tables(), data_given=True, base=Path()), "noise", ())]
     assert len(labels) == 4 * len(ADVERSARIES)
     assert "correlated, drawn, server" in labels
+
+
+class TestDrafted:
+    """A study that leaves its columns to be learned: each model learns them anew, and pays for it."""
+
+    def drafted(self, folder: Path, extra: str = "") -> Path:
+        draw = np.random.default_rng(2)
+        lines = ["age,town,ill"]
+        for _ in range(400):
+            age, town = draw.normal(50, 15), draw.choice(["Ulm", "Bonn", "?"])
+            lines.append(f"{age:.0f},{town},{'yes' if age + 10 * (town == 'Ulm') > 55 else 'no'}")
+        (folder / "data.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        out = folder / "study.toml"
+        init_study(Wish(data=str(folder / "data.csv"), target="ill", classes=("no", "yes"), epsilon=3.0), out)
+        held = "[data.held_out]\nfraction = 0.25\npublic = true\n"
+        quick = '[algorithm]\nkind = "hidden"\norder = "secret"\n[schedule]\nkind = "constant"\nrounds = 2\n'
+        out.write_text(out.read_text(encoding="utf-8") + held + quick + extra, encoding="utf-8")
+        return out
+
+    def test_it_is_trained_measured_and_charged(self, tmp_path: Path) -> None:
+        found = compare(self.drafted(tmp_path), algorithms=["hidden", "hidden:order=public"], runs=2)
+        assert [entry.refused for entry in found.entries] == [None, None]
+        for entry in found.entries:
+            assert 2.9 < entry.epsilon <= 3.0
+            assert len(entry.scores) == 2
+            assert entry.model_spread is None
+        assert found.best is not None
+        assert found.best.mean > 0.7
+        assert found.charged
+        spent = {cost.adversary: cost.epsilon for cost in found.costs}
+        assert spent["final-model"] == pytest.approx(2 * sum(entry.epsilon for entry in found.entries))
+        assert found.constant in ("always 'yes'", "always 'no'")
+        assert "&#x27;" in compare_page(found.as_json())
+        assert (tmp_path / ".fedveil" / "data.csv.sqlite").is_file()
+
+    def test_each_plan_holds_the_preparation_it_is_charged_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from fedveil.jobs.compare import work
+
+        carried: list[Plan] = []
+        usual = work.learned_from
+
+        def watched(plan: Plan, *given: object) -> object:
+            carried.append(plan)
+            return usual(plan, *given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(work, "learned_from", watched)
+        found = compare(self.drafted(tmp_path), algorithms=["hidden"], runs=2)
+        assert len(carried) == 2
+        assert all(plan.preparation is not None for plan in carried)
+        assert found.entries[0].epsilon == promise(carried[0], "final-model").epsilon
+
+    def test_a_cap_stops_it_before_anything_is_learned(self, tmp_path: Path) -> None:
+        study = self.drafted(tmp_path, "[books]\ncap = {final-model = [4.0, 1e-3]}\n")
+        with pytest.raises(CapExceeded):
+            compare(study, algorithms=["hidden"], runs=4)
+
+    def test_public_records_have_a_reference(self, tmp_path: Path) -> None:
+        study = self.drafted(tmp_path, "[report]\nbaselines = true\n")
+        study.write_text(study.read_text().replace("[data]\n", "[data]\npublic = true\n"))
+        found = compare(study, algorithms=["hidden"], runs=1)
+        assert found.reference is not None
+        assert found.reference > 0.8

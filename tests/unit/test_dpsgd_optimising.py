@@ -193,6 +193,7 @@ def test_shapes_of_steps(decay: Any, warm_up: int | None, expected: Any) -> None
     [
         ({"optimizer": "lion"}, "algorithm.optimizer must be one of sgd, momentum, adam"),
         ({"optimizer": "sgd", "momentum": 0.5}, "algorithm.momentum must be 0 or left out"),
+        ({"optimizer": "sgd", "momentum": 0.9}, "algorithm.momentum must be 0 or left out"),
         ({"beta2": 0.9}, "algorithm.beta2 must be left out unless the optimizer is adam"),
         ({"optimizer": "adam", "beta2": 0.5}, "algorithm.momentum must be at most beta2"),
         ({"average": 1.0}, "algorithm.average must lie between 0 and 1"),

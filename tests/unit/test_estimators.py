@@ -22,11 +22,14 @@ THREE = np.argmax(X, axis=1)
 
 
 def classifier(**changes: object) -> PrivateLogisticRegression:
-    return PrivateLogisticRegression(**({"epsilon": 3.0, "delta": 1e-4, "schedule": QUICK} | changes))
+    """Nothing is learned but the weights: the bound of rows is stated."""
+    given = {"epsilon": 3.0, "delta": 1e-4, "schedule": QUICK, "feature_bound": 1.0}
+    return PrivateLogisticRegression(**(given | changes))
 
 
 def regressor(**changes: object) -> PrivateHuberRegressor:
-    return PrivateHuberRegressor(**({"epsilon": 3.0, "delta": 1e-4, "schedule": QUICK} | changes))
+    given = {"epsilon": 3.0, "delta": 1e-4, "schedule": QUICK, "feature_bound": 1.0, "target_range": (-1.0, 1.0)}
+    return PrivateHuberRegressor(**(given | changes))
 
 
 def test_two_classes_are_one_score_and_more_are_softmax() -> None:

@@ -25,7 +25,8 @@ def budget(folder: Path, epsilon: float, delta: float = 1e-3) -> Budget:
 
 
 def model(books: Budget | None, **changes: object) -> PrivateLogisticRegression:
-    return PrivateLogisticRegression(**({"epsilon": 1.0, "schedule": QUICK, "budget": books} | changes))
+    given = {"epsilon": 1.0, "schedule": QUICK, "budget": books, "feature_bound": 1.0}
+    return PrivateLogisticRegression(**(given | changes))
 
 
 def test_a_fresh_budget_has_spent_nothing_and_makes_no_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedveil.jobs.estimators import PrivateHuberRegressor, PrivateLogisticRegression
@@ -15,10 +16,13 @@ def _expected(estimator: Any) -> dict[str, str]:
     return {"check_regressors_train": TOO_FEW} if strict else {}
 
 
+@pytest.mark.filterwarnings("ignore:The range of the targets is learned")  # from a few dozen records
 @parametrize_with_checks(
     [
         PrivateLogisticRegression(schedule=QUICK),
+        PrivateLogisticRegression(schedule=QUICK, feature_bound=1.0),
         PrivateHuberRegressor(schedule=QUICK),
+        PrivateHuberRegressor(schedule=QUICK, feature_bound=1.0, target_range=(-1.0, 1.0)),
         PrivateHuberRegressor(epsilon=10.0, feature_bound=3.0, target_range=(-3.0, 3.0), schedule=QUICK),
     ],
     expected_failed_checks=_expected,

@@ -3,18 +3,26 @@
 from typing import Final
 
 from fedveil.bundle.bundle import Bundle
+from fedveil.checks import require
 from fedveil.errors import BadValue
 
-FORMATS: Final = {"sklearn": ".joblib", "onnx": ".onnx", "json": ".json"}
+FORMATS: Final = {"sklearn": ".skops", "onnx": ".onnx", "json": ".json"}  # with the usual ending of their files
+ENDINGS: Final = (".skops", ".joblib", ".pkl")  # how a pipeline of scikit-learn can be written
+TRUSTED: Final = ("numpy.asarray", "numpy.dtype", "numpy.strings.strip")  # what loading a .skops file has to allow
 
 
-def exported(bundle: Bundle, to: str) -> bytes:
-    """Return the model in this format; what the format needs is loaded here, and only here."""
+def exported(bundle: Bundle, to: str, *, ending: str | None = None) -> bytes:
+    """Return the model in this format; what the format needs is loaded here, and only here.
+
+    ``ending``: of the file, which says how a pipeline of scikit-learn is written; without one, as ``.skops``.
+    """
     match to:
         case "sklearn":
+            way = ending or FORMATS[to]
+            require(way in ENDINGS, "A file for scikit-learn", f"end in {', '.join(ENDINGS)}", way)
             from fedveil.bundle.to_sklearn import to_sklearn
 
-            return to_sklearn(bundle)
+            return to_sklearn(bundle, way)
         case "onnx":
             from fedveil.bundle.to_onnx import to_onnx
 

@@ -7,6 +7,8 @@ import numpy as np
 
 from fedveil.bundle.bundle import Bundle
 from fedveil.checks import require
+from fedveil.data.cells import canonical
+from fedveil.data.column import ZERO, Column
 from fedveil.data.preparation import Preparation
 from fedveil.data.rows import slack
 from fedveil.errors import BadValue
@@ -106,3 +108,23 @@ def linear_of(bundle: Bundle, to: str) -> Linear:
         rate=rate,
         top=top,
     )
+
+
+def known_texts(column: Column, missing: tuple[str, ...]) -> dict[str, int | None]:
+    """Return each text that a column of categories knows, with the place of its category.
+
+    -1: none of the categories; None: a missing value that the model refuses. A whole number is listed in the two ways
+    in which programs write it, 3 and 3.0, since both name the same category.
+    """
+    place = {word: index for index, word in enumerate(column.categories)}
+    gap = place.get(canonical(column.fill), -1) if column.filled else None
+    marks = dict.fromkeys((canonical(word) for word in (*missing, "nan")), gap)
+    known = {**marks, **place}  # a category may be spelt like a mark
+    return {text: at for word, at in known.items() for text in (word, f"{word}.0") if canonical(text) == word}
+
+
+def other_place(column: Column) -> int | None:
+    """Return the place of the category that every other text counts as: -1 for none, None where it is refused."""
+    if column.unknown == "refuse":
+        return None
+    return -1 if column.unknown == ZERO else column.categories.index(column.unknown)

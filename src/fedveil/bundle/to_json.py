@@ -1,9 +1,11 @@
 """A model as one JSON text: every number that a program in another language needs, and the certificate."""
 
 import json
+from typing import Any
 
 from fedveil.bundle.bundle import Bundle
 from fedveil.bundle.linear import linear_of
+from fedveil.data.preparation import Preparation
 
 
 def to_json(bundle: Bundle) -> bytes:
@@ -25,7 +27,15 @@ def to_json(bundle: Bundle) -> bytes:
         **({} if found.turn is None else {"turn": found.turn.tolist(), "cut_again": found.again}),
         "weights": found.weights.tolist(),
         "constants": found.constants.tolist(),
-        "preparation": prepared.table(),
+        "preparation": _whole(prepared),
         "certificate": bundle.certificate,
     }
     return (json.dumps(result, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _whole(prepared: Preparation) -> dict[str, Any]:
+    """The preparation with what goes without saying in fedveil: a stranger's program knows no usual marks and rules."""
+    table = prepared.table()
+    for row, column in zip(table["columns"], prepared.columns, strict=True):
+        row |= {"fill": column.fill} | ({"unknown": column.unknown} if column.categories else {})
+    return {**table, "missing": list(prepared.missing)}

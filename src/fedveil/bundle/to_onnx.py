@@ -10,11 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from fedveil.bundle.bundle import Bundle
-from fedveil.bundle.linear import Linear, linear_of
+from fedveil.bundle.linear import Linear, known_texts, linear_of, other_place
 from fedveil.bundle.model import ReleasedModel
 from fedveil.bundle.to_onnx_torch import outline_of, torch_scores
-from fedveil.data.cells import canonical
-from fedveil.data.column import ZERO, Column, number_marks
+from fedveil.data.column import Column, number_marks
 from fedveil.errors import BadValue
 from fedveil.model.adjusted import score_at
 from fedveil.version import __version__
@@ -114,20 +113,17 @@ def _bent(graph: _Graph, values: str) -> str:
 def _category(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
     """Return the place of each text, then one column of 0 or 1 for each category."""
     words = graph.input(column.name, graph.kinds.STRING)
-    index = {word: float(place) for place, word in enumerate(column.categories)}
-    known = dict(index)
-    for mark in {*missing, "nan"} - set(known):
-        known[mark] = index.get(canonical(column.fill), -1.0) if column.filled else np.nan
-    other = -1.0 if column.unknown == ZERO else index.get(column.unknown, np.nan)
+    known = known_texts(column, missing)
+    other = other_place(column)
     place = graph.add(
         "LabelEncoder",
         [words],
         domain="ai.onnx.ml",
         keys_strings=list(known),
-        values_floats=list(known.values()),
-        default_float=other,
+        values_floats=[np.nan if at is None else float(at) for at in known.values()],
+        default_float=np.nan if other is None else float(other),
     )
-    listed = graph.constant(np.arange(len(index), dtype=np.float32)[None, :])
+    listed = graph.constant(np.arange(column.width, dtype=np.float32)[None, :])
     hot = graph.add("Cast", [graph.add("Equal", [place, listed])], to=graph.kinds.DOUBLE)
     if column.offsets:
         hot = graph.add("Sub", [hot, graph.constant(np.array([column.offsets]))])

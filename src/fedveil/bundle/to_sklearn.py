@@ -1,71 +1,245 @@
-"""A model as a fitted pipeline of scikit-learn, which loads where fedveil is not installed.
+"""A model as a fitted pipeline of scikit-learn, which finds its columns by name and loads without fedveil.
 
-Every step is scikit-learn's own and every function numpy's. The cut of a row x to norm b is x / max(1, |x| / b): the
-row over b, its norm and a one stand side by side, and dividing all of them by the largest (``Normalizer``) is that cut.
+Every step is scikit-learn's own, and nearly every function a ufunc of numpy or scipy, which skops trusts without being
+told; it has to be told of three names (``export.TRUSTED``). This is why some steps look odd:
+
+- A matrix product is a ``TruncatedSVD`` whose components were put in, and a cut to [-1, 1] a ``MinMaxScaler``.
+- The cut of a row x to norm b is x / max(1, |x| / b): a one, the row over b and its norm over b stand side by side, and
+  dividing all of them by the largest (``Normalizer``) is that cut.
 """
 
+import importlib
 import io
 import math
-from typing import Any
+import pickle
+import zipfile
+from typing import Any, Final
 
 import joblib
 import numpy as np
 from scipy.special import log_expit
-from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import TruncatedSVD
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
 from sklearn.svm import LinearSVC
 
 from fedveil.bundle.bundle import Bundle
-from fedveil.bundle.linear import Linear, linear_of
-from fedveil.checks import require
+from fedveil.bundle.linear import Linear, known_texts, linear_of, other_place
 from fedveil.data.cells import canonical
-from fedveil.data.column import ZERO, Column, number_marks
+from fedveil.data.column import Column, number_marks
+from fedveil.data.missing import NUMBER
 from fedveil.data.preparation import Preparation
+from fedveil.errors import BadValue
 from fedveil.values import Matrix, Vector
 
+GAP: Final = "nan"  # how a missing cell is spelt before cells become numbers or categories
 
-def to_sklearn(bundle: Bundle) -> bytes:
-    """Return the pipeline as joblib writes it; read it with ``joblib.load``, which runs what the file says."""
+
+def to_sklearn(bundle: Bundle, ending: str) -> bytes:
+    """Return the pipeline as a file with this ending; a ``.skops`` file runs nothing when it is loaded."""
+    made = pipeline_of(bundle)
+    if ending == ".pkl":
+        return pickle.dumps(made)
+    if ending == ".skops":
+        return bytes(_skops().dumps(made, compression=zipfile.ZIP_DEFLATED))
     buffer = io.BytesIO()
-    joblib.dump(pipeline_of(bundle), buffer)
+    joblib.dump(made, buffer)
     return buffer.getvalue()
 
 
-def pipeline_of(bundle: Bundle) -> Any:
-    """Return a fitted pipeline that takes rows of raw columns, in the model's order.
+def _skops() -> Any:
+    try:
+        return importlib.import_module("skops.io")
+    except ImportError as error:
+        hint = "install the extra fedveil[skops], or name a .joblib file, which is a pickle and runs what it says."
+        raise BadValue(f"A .skops file needs the package skops: {hint}") from error
 
-    An array of objects, or a data frame.
-    """
+
+def pipeline_of(bundle: Bundle) -> Any:
+    """Return a fitted pipeline that takes raw columns: a data frame by names, or an array in the model's order."""
     found = linear_of(bundle, "sklearn").binary
     columns, order = _columns(found.preparation)
-    steps = [("columns", columns), *_cut(len(order), found.cut)]
+    steps = [("select", _selected(found.preparation.names)), ("columns", columns), *_cut(len(order), found.cut)]
     rows, cut = found.weights, found.cut
     if found.turn is None:
         rows = rows[order]
     else:
-        turn = np.concatenate([found.turn[order] * cut, np.zeros((2, found.turn.shape[1]))])
-        steps.append(("turn", FunctionTransformer(np.dot, kw_args={"b": turn})))
+        steps.append(("turn", _product(_beside(found.turn[order] * cut))))
         cut = found.again
         steps += [(f"{name} again", step) for name, step in _cut(found.turn.shape[1], cut)]
-    weights = np.concatenate([rows * cut, np.zeros((2, found.weights.shape[1]))])
+    weights = _beside(rows * cut)
     if found.kind == "survival":
-        return Pipeline([*steps, *_survival(weights, found.constants), ("model", _risk(found.constants.size))])
-    return Pipeline([*steps, ("model", _estimator(found, weights))])
+        last = [*_survival(weights, found.constants), ("model", _risk(found.constants.size))]
+    elif found.kind == "counts":
+        last = _counts(found, weights)
+    else:
+        last = [("model", _estimator(found, weights))]
+    # Arrays between the steps, also where scikit-learn is set to make data frames: names would be made up.
+    return Pipeline([*steps, *last]).set_output(transform="default")
+
+
+def _selected(names: tuple[str, ...]) -> Any:
+    """The model's columns in its order: by name of a data frame, which may have others; all of an array."""
+    places = list(range(len(names)))
+    step = ColumnTransformer([("columns", "passthrough", places)]).fit(np.zeros((2, len(names))))
+    step.feature_names_in_ = np.array(names, dtype=object)  # as if it had been fitted to a data frame
+    return step
+
+
+def _product(matrix: Matrix) -> Any:
+    """Rows times a matrix."""
+    step = TruncatedSVD(n_components=matrix.shape[1])
+    step.components_, step.n_features_in_ = matrix.T.copy(), matrix.shape[0]
+    return step
+
+
+def _moved(centre: Vector, scale: Vector) -> Any:
+    """Subtract, then divide."""
+    step = StandardScaler()
+    step.mean_, step.scale_, step.var_ = np.array(centre), np.array(scale), np.array(scale) ** 2
+    step.n_features_in_, step.n_samples_seen_ = centre.size, 1
+    return step
+
+
+def _within_one(width: int) -> Any:
+    """Numbers cut to [-1, 1]."""
+    step = MinMaxScaler(feature_range=(-1, 1), clip=True).fit(np.repeat([[-1.0], [1.0]], width, axis=1))
+    step.scale_, step.min_ = np.ones(width), np.zeros(width)
+    return step
+
+
+def _cut(width: int, bound: float) -> list[tuple[str, Any]]:
+    """The steps that cut rows; what comes out is a one, the row and its norm, all over the bound, and cut."""
+    square, root = FunctionTransformer(np.square), FunctionTransformer(np.sqrt)
+    norm = Pipeline([("squares", square), ("sum", _product(np.ones((width, 1)))), ("root", root)])
+    beside = FeatureUnion([("row", "passthrough"), ("norm", norm)])
+    one = PolynomialFeatures(degree=1).fit(np.ones((2, width + 1)))
+    largest = Normalizer(norm="max").fit(np.ones((2, width + 2)))
+    return [
+        ("unit", _moved(np.zeros(width), np.full(width, bound))),
+        ("beside", beside),
+        ("one", one),
+        ("cut", largest),
+    ]
+
+
+def _beside(weights: Matrix) -> Matrix:
+    """Weights of a row as :func:`_cut` leaves it: nothing for the one before it and for the norm after it."""
+    nothing = np.zeros((1, weights.shape[1]))
+    return np.concatenate([nothing, weights, nothing])
+
+
+def _columns(prepared: Preparation) -> tuple[Any, list[int]]:
+    """Return the fitted steps that make features, and which feature of the model each of theirs is."""
+    starts = np.cumsum([0, *(column.width for column in prepared.columns)])[:-1].tolist()
+    groups: dict[str, list[int]] = {}
+    for place, column in enumerate(prepared.columns):
+        groups.setdefault(_kind(column, place), []).append(place)
+    parts: list[tuple[str, Any, list[int]]] = []
+    order: list[int] = []
+    slices: dict[str, slice] = {}
+    for kind, places in groups.items():
+        group = [prepared.columns[place] for place in places]
+        make = _category(group[0], prepared.missing) if group[0].categories else _numbers(group, prepared.missing)
+        parts.append((kind, Pipeline(make), places))
+        begin = len(order)
+        order += [starts[place] + index for place in places for index in range(prepared.columns[place].width)]
+        slices[kind] = slice(begin, len(order))
+    # Fitted with steps that do nothing, since fitting would replace the model's own numbers in the steps made above.
+    idle = [(kind, FunctionTransformer(), places) for kind, _, places in parts]
+    steps = ColumnTransformer(idle, sparse_threshold=0.0).fit(np.zeros((2, len(prepared.columns))))
+    steps.transformers, steps.transformers_, steps.output_indices_ = parts, list(parts), slices
+    return steps, order
+
+
+def _kind(column: Column, place: int) -> str:
+    if column.categories:
+        return f"category {place}"
+    words = ("filled" if column.filled else "open", "bent" if column.unit else "straight")
+    return " ".join((*words, "cut" if column.range is not None else "whole"))
+
+
+def _replaced(marks: list[Any], stand_in: Any, width: int, kind: type) -> list[tuple[str, Any]]:
+    """Steps that put one value in the place of each mark."""
+    example: Any = np.full((2, width), stand_in, dtype=object) if kind is object else np.zeros((2, width))
+    made = {"strategy": "constant", "fill_value": stand_in, "keep_empty_features": True}  # else NaN is no stand-in
+    return [
+        (f"{kind.__name__} {index}", SimpleImputer(missing_values=mark, **made).fit(example))
+        for index, mark in enumerate(marks)
+    ]
+
+
+def _numbers(group: list[Column], missing: tuple[str, ...]) -> list[tuple[str, Any]]:
+    """Read, fill, bend, scale and cut some columns of numbers. What has no fill stays NaN, and the model refuses it."""
+    width = len(group)
+    texts = [word for word in missing if not NUMBER.fullmatch(canonical(word)) and word.lower() != GAP]
+    steps = _replaced([np.nan, None, *texts], GAP, width, object)  # NaN first: other marks are not looked for beside it
+    steps.append(("read", FunctionTransformer(np.asarray, kw_args={"dtype": "float64"})))
+    if group[0].filled:
+        for index, mark in enumerate([np.nan, *number_marks(missing)]):
+            fill = SimpleImputer(missing_values=mark).fit(np.ones((2, width)) if mark != 1 else np.zeros((2, width)))
+            fill.statistics_ = np.array([float(column.fill) for column in group])
+            steps.append((f"fill {index}", fill))
+    else:
+        steps += _replaced(number_marks(missing), np.nan, width, float)
+    if group[0].unit:
+        steps.append(("unit", _moved(np.zeros(width), np.array([column.unit for column in group]))))
+        steps.append(("bend", FunctionTransformer(np.arcsinh)))
+    centre, scale, low, high = (np.array(one) for one in zip(*(column.affine for column in group), strict=True))
+    if group[0].range is not None:  # to [-1, 1], where scikit-learn can cut, and from there to the column's own scale
+        half, middle = scale * (high - low) / 2, centre + scale * (high + low) / 2
+        steps += [("range", _moved(middle, half)), ("limits", _within_one(width))]
+        centre, scale = (centre - middle) / half, scale / half
+    return [*steps, ("scale", _moved(centre, scale))]
+
+
+def _category(column: Column, missing: tuple[str, ...]) -> list[tuple[str, Any]]:
+    """Spread a column of categories: each text that the model knows becomes the features of its category.
+
+    What it does not know becomes those of the category for others, to which ``moved`` leads back.
+    """
+    known, other = known_texts(column, missing), other_place(column)
+    listed = [text for text, place in known.items() if place is not None]
+    refused = [text for text, place in known.items() if place is None]
+    codes = np.array([place for place in known.values() if place is not None], dtype=np.int64)
+    base = column.hot(np.array([-1 if other is None else other]))[0]
+    steps = _replaced([np.nan, None], GAP, 1, object)
+    steps.append(("text", FunctionTransformer(np.asarray, kw_args={"dtype": "str"})))
+    steps.append(("strip", FunctionTransformer(np.strings.strip)))
+    if refused and other is not None:  # a missing value is refused, and any other text is not
+        words = np.array([*listed, *refused], dtype=object)
+        place = OrdinalEncoder(categories=[words], handle_unknown="use_encoded_value", unknown_value=-1)
+        steps.append(("place", place.fit([[words[0]]])))
+        allowed = np.arange(-1.0, len(listed))
+        spread = OneHotEncoder(categories=[allowed], sparse_output=False).fit([[0.0]])
+        codes = np.array([other, *codes])
+    else:
+        unlisted = "error" if other is None else "ignore"
+        words = np.array(listed, dtype=object)
+        spread = OneHotEncoder(categories=[words], handle_unknown=unlisted, sparse_output=False).fit([[words[0]]])
+    features = _product(column.hot(codes) - base)
+    return [*steps, ("spread", spread), ("features", features), ("others", _moved(-base, np.ones(column.width)))]
 
 
 def _survival(weights: Matrix, constants: Vector) -> list[tuple[str, Any]]:
     """The steps that make the chances to be without the event after each interval: all of the pipeline but the last."""
-    moved = StandardScaler().fit(np.ones((2, constants.size)))
-    moved.mean_, moved.scale_, moved.var_ = constants.copy(), np.ones(constants.size), np.ones(constants.size)
     return [
-        ("scores", FunctionTransformer(np.dot, kw_args={"b": -weights})),  # of no event
-        ("constants", moved),
+        ("scores", _product(-weights)),  # of no event
+        ("constants", _moved(constants, np.ones(constants.size))),
         ("logarithms", FunctionTransformer(log_expit)),
-        ("together", FunctionTransformer(np.cumsum, kw_args={"axis": 1})),
+        ("together", _product(np.triu(np.ones((constants.size, constants.size))))),
         ("survival", FunctionTransformer(np.exp)),
     ]
 
@@ -78,125 +252,26 @@ def _risk(intervals: int) -> Any:
     return model
 
 
-def _counts(found: Linear, weights: Matrix) -> Any:
-    """Return the last step of a model of counts: exponentials of scores, cut to the range."""
-    model = PoissonRegressor()
-    model.coef_, model.intercept_ = weights[:, 0], float(found.constants[0]) + math.log(found.rate * found.top)
-    model.n_features_in_ = weights.shape[0]
-    model._base_loss = model._get_loss()  # as fitting sets it
-    cut = FunctionTransformer(inverse_func=np.clip, inv_kw_args={"a_min": 0.0, "a_max": found.top})
-    whole = TransformedTargetRegressor(model, transformer=cut, check_inverse=False)
-    whole.regressor_, whole.transformer_ = model, cut.fit(np.ones((2, 1)))
-    whole._training_dim = 1  # likewise
-    return whole
-
-
-def _cut(width: int, bound: float) -> list[tuple[str, Any]]:
-    """The steps that cut rows; what comes out is over the bound, with two more columns."""
-    unit = StandardScaler(with_mean=False).fit(np.ones((2, width)))
-    unit.scale_ = np.full(width, bound)
-    norm = FunctionTransformer(np.linalg.norm, kw_args={"axis": 1, "keepdims": True})
-    one = Pipeline([("norm", norm), ("one", FunctionTransformer(np.ones_like))])
-    beside = FeatureUnion([("row", "passthrough"), ("norm", norm), ("one", one)]).fit(np.ones((2, width)))
-    return [("unit", unit), ("beside", beside), ("cut", Normalizer(norm="max").fit(np.ones((2, width + 2))))]
-
-
-def _columns(prepared: Preparation) -> tuple[Any, list[int]]:
-    """Return the fitted steps that make features, and which feature of the model each of theirs is."""
-    marks, names = number_marks(prepared.missing), prepared.names
-    starts = np.cumsum([0, *(column.width for column in prepared.columns)])[:-1].tolist()
-    places = {name: (place, start) for place, (name, start) in enumerate(zip(names, starts, strict=True))}
-    numeric = [column for column in prepared.columns if not column.categories]
-    groups = {
-        f"{'filled' if filled else 'open'} {'bent' if bent else 'straight'}": [
-            column for column in numeric if column.filled is filled and (column.unit > 0) is bent
-        ]
-        for filled in (True, False)
-        for bent in (True, False)
-    }
-    hint = "State a fill for them (data.fill)."
-    clear = not marks or all(column.filled for column in numeric)
-    require(clear, "Columns without a fill", "have no numbers that mark a missing value", marks, hint)
-    parts: list[tuple[str, Any, list[int]]] = []
-    order: list[int] = []
-    for name, group in list(groups.items()):
-        if group:
-            parts.append((name, _numbers(group, marks), [places[column.name][0] for column in group]))
-            order += [places[column.name][1] for column in group]
-    for index, column in enumerate(column for column in prepared.columns if column.categories):
-        parts.append((f"category {index}", _category(column, prepared.missing), [places[column.name][0]]))
-        groups[f"category {index}"] = [column]
-        order += range(places[column.name][1], places[column.name][1] + column.width)
-    example = np.array([[_example(column) for column in prepared.columns]] * 2, dtype=object)
-    steps = ColumnTransformer(parts, sparse_threshold=0.0).fit(example)
-    for name, group in groups.items():
-        if group:
-            _settle(steps.named_transformers_[name], group)
-    return steps, order
-
-
-def _numbers(group: list[Column], marks: list[float]) -> Any:
-    """Fill, scale and cut some columns of numbers."""
-    _, _, low, high = (np.array(values) for values in zip(*(column.affine for column in group), strict=True))
-    given = [np.nan, *marks] if group[0].filled else []
-    fills = [(f"fill{index}", SimpleImputer(missing_values=mark, strategy="mean")) for index, mark in enumerate(given)]
-    bend = [("unit", StandardScaler()), ("bend", FunctionTransformer(np.arcsinh))] if group[0].unit else []
-    limits = FunctionTransformer(np.clip, kw_args={"a_min": low, "a_max": high})
-    return Pipeline([*fills, *bend, ("scale", StandardScaler()), ("limits", limits)])
-
-
-def _settle(steps: Any, group: list[Column]) -> None:
-    """Put the model's own numbers into steps that were fitted to nothing."""
-    if group[0].categories:
-        centre = np.array(group[0].offsets or (0.0,) * group[0].width)
-        scale = np.full(group[0].width, 1.0 / group[0].weight)
-    else:
-        centre, scale, _, _ = (np.array(values) for values in zip(*(one.affine for one in group), strict=True))
-    for name, step in steps.steps:
-        if name.startswith("fill") and not group[0].categories:
-            step.statistics_ = np.array([float(column.fill) for column in group])
-        if name == "unit":
-            unit = np.array([column.unit for column in group])
-            step.mean_, step.scale_, step.var_ = np.zeros(len(group)), unit, unit**2
-        if name == "scale":
-            step.mean_, step.scale_, step.var_ = centre, scale, scale**2
-
-
-def _category(column: Column, missing: tuple[str, ...]) -> Any:
-    """Fill and spread a column of categories. One that stands for all others must come last, and is what is left."""
-    words, other = column.categories, column.unknown in column.categories
-    known = (not other or column.unknown == words[-1]) and (column.fill != ZERO or column.unknown == ZERO)
-    rule = (column.unknown, column.fill)
-    require(known, f"The column {column.name!r}", "have rules for other values that scikit-learn knows", rule)
-    listed = np.array(words[:-1] if other else words, dtype=object)
-    unlisted = "error" if column.unknown == "refuse" else "ignore"
-    steps: list[tuple[str, Any]] = [
-        ("encode", OneHotEncoder(categories=[listed], handle_unknown=unlisted, sparse_output=False))
+def _counts(found: Linear, weights: Matrix) -> list[tuple[str, Any]]:
+    """The last steps of a model of counts: exponentials of scores, each cut where the count is the largest."""
+    most = -math.log(found.rate)
+    least = min(float(found.constants[0] - np.linalg.norm(weights)) * 2, most - 2)  # no score of a cut row is so low
+    middle, half = np.array([(most + least) / 2]), np.array([(most - least) / 2])
+    model = LinearRegression()
+    model.coef_, model.intercept_, model.n_features_in_ = np.array([found.rate * found.top]), 0.0, 1
+    return [
+        ("scores", _product(weights)),
+        ("constants", _moved(-found.constants, np.ones(1))),
+        ("range", _moved(middle, half)),
+        ("limits", _within_one(1)),
+        ("back", _moved(-middle / half, 1 / half)),
+        ("exponentials", FunctionTransformer(np.exp)),
+        ("model", model),
     ]
-    if other:
-        count = FunctionTransformer(np.sum, kw_args={"axis": 1, "keepdims": True})
-        rest = Pipeline([("count", count), ("none", FunctionTransformer(np.logical_not))])
-        steps.append(("rest", FeatureUnion([("listed", "passthrough"), ("rest", rest)])))
-    if column.offsets or column.weight != 1.0:
-        steps.append(("scale", StandardScaler()))
-    marks = [None, np.nan, *(word for word in missing if canonical(word) not in words)] if column.filled else []
-    fills = [
-        (f"fill{index}", SimpleImputer(missing_values=mark, strategy="constant", fill_value=canonical(column.fill)))
-        for index, mark in enumerate(marks)
-    ]
-    return Pipeline([*fills, *steps])
-
-
-def _example(column: Column) -> Any:
-    if column.categories:
-        return column.categories[0]
-    return float(column.fill) if column.filled else 0.0
 
 
 def _estimator(found: Linear, weights: Matrix) -> Any:
     """Return the last step, as if it had been fitted."""
-    if found.kind == "counts":
-        return _counts(found, weights)
     if not found.classes:
         model = LinearRegression()
         model.coef_, model.intercept_ = weights[:, 0], float(found.constants[0])

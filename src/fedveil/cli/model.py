@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedveil.bundle.bundle import FILE as BUNDLE
-from fedveil.bundle.export import FORMATS, exported
+from fedveil.bundle.export import ENDINGS, FORMATS, TRUSTED, exported
 from fedveil.bundle.model import load_model
 from fedveil.bundle.personal import STAYS
 from fedveil.bundle.predicting import predict_file
@@ -71,13 +71,23 @@ def export(
     module: Module = None,
     as_json: Json = False,
 ) -> None:
-    """Write a released model in a format of others: scikit-learn (joblib), ONNX, or plain JSON."""
+    """Write a released model in a format of others: scikit-learn (.skops, .joblib or .pkl), ONNX, or plain JSON."""
     require(to in FORMATS, "--to", f"be one of {', '.join(FORMATS)}", to, nearest(to, FORMATS))
+    ending = file is None or to != "sklearn" or file.suffix in ENDINGS
+    hint = "A .skops file runs nothing when it is loaded; the others are pickles."
+    require(ending, "--out", f"end in {', '.join(ENDINGS)} for scikit-learn", str(file), hint)
     loaded = load_model(model)
     path = file or (model if model.is_dir() else model.parent) / f"model{FORMATS[to]}"
-    write_atomically(path, exported(loaded.bundle, to), mode=PUBLIC)
+    write_atomically(path, exported(loaded.bundle, to, ending=path.suffix), mode=PUBLIC)
     result: dict[str, Any] = {"written": str(path), "to": to, "plan": loaded.plan.hash}
-    show(result, as_json, lambda: out().print(f"written: {path}", soft_wrap=True))
+    trusted = list(TRUSTED) if path.suffix == ".skops" else []
+
+    def text() -> None:
+        out().print(f"written: {path}", soft_wrap=True)
+        if trusted:
+            out().print(f"load it: skops.io.load({str(path)!r}, trusted={trusted})", soft_wrap=True, markup=False)
+
+    show(result | ({"trusted": trusted} if trusted else {}), as_json, text)
 
 
 def personalise_model(

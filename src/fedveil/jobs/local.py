@@ -95,10 +95,15 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
             "The study must state here how its columns become rows (data.feature_bound, and ranges and categories), "
             "since this cannot learn it: its preparation is private."
         )
-    hint = "It trains models that are measured without noise, or not at all."
-    exact = found.evaluation is None or not found.evaluation.private
-    require(exact, "[evaluation]", "be left out here", "a private evaluation", hint)
+    refuse_evaluation(found)
     return found, loaded
+
+
+def refuse_evaluation(study: Study) -> None:
+    """Refuse a private evaluation, in jobs that have no place for it."""
+    hint = "It trains models that are measured without noise, or not at all."
+    exact = study.evaluation is None or not study.evaluation.private
+    require(exact, "[evaluation]", "be left out here", "a private evaluation", hint)
 
 
 def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | Unprepared]:

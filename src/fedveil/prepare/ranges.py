@@ -1,9 +1,9 @@
 """From noisy counts on the grid of magnitudes to a range of each column: post-processing, so free of charge.
 
-The window of one or two neighbouring bins with the strongest count relative to its noise holds the bulk. A neighbour
-joins if it holds a fifth of the records; a bin farther away if its count is beyond what noise makes. Where the range
-spans many magnitudes, numbers are measured on the scale of the inverse hyperbolic sine, which is a logarithm far from
-zero and a straight line near it.
+The window of neighbouring bins, or of magnitudes on both sides of zero, with the strongest count relative to its noise
+holds the bulk. A neighbour joins if it holds a fifth of the records; a bin farther away if its count is beyond what
+noise makes. Where the range spans many magnitudes, numbers are measured on the scale of the inverse hyperbolic sine,
+which is a logarithm far from zero and a straight line near it.
 """
 
 import math
@@ -16,7 +16,7 @@ from fedveil.checks import require
 from fedveil.prepare.magnitudes import EDGES, LEAST, VALUES, ZERO
 from fedveil.values import Vector
 
-_NEAR_SHARE: Final = 0.2  # of the records: a neighbour with so many joins the bulk
+_NEAR_SHARE: Final = 0.2  # of the records: a neighbour with so many joins the bulk, or one side of zero the other
 _NEAR: Final = 3.0  # deviations that it must have at least
 _FAR_SHARE: Final = 0.005
 _FAR: Final = 5.0  # of about a hundred and sixty bins a column, one in ten thousand columns errs
@@ -24,6 +24,7 @@ _HINT: Final = 2.0  # deviations from which on a bin beside a target's range joi
 _OCTAVES: Final = 4  # magnitudes that a target's numbers of the other sign may share
 _EMPTY_SHARE: Final = 0.02  # of the records: a bin with fewer counts as empty
 _INNER_SHARE: Final = 0.05  # likewise, for all bins between a target's range and zero
+_SIDES: Final = 4  # magnitudes on both sides of zero
 _LINEAR: Final = 16.0  # ratio of magnitudes up to which a straight scale does
 
 
@@ -122,7 +123,7 @@ def _seen(
     counts: Vector, records: int, deviation: float
 ) -> "tuple[int, int, np.ndarray[tuple[int], np.dtype[np.intp]]]":
     """The first and the last bin of the bulk, and all bins that stand out for certain."""
-    low, high = _bulk(counts, deviation)
+    low, high = _bulk(counts)
     near = max(_NEAR_SHARE * records, _NEAR * deviation)
     if low > 0 and counts[low - 1] > near:
         low -= 1
@@ -134,13 +135,27 @@ def _seen(
     return low, high, beyond
 
 
-def _bulk(counts: Vector, deviation: float) -> tuple[int, int]:
-    """The first and last bin of the strongest window, each window's count measured against its own noise."""
+def _bulk(counts: Vector) -> tuple[int, int]:
+    """The first and last bin of the strongest window, each window's count measured against its own noise.
+
+    A window is a bin, a pair of neighbours, or the largest one to four magnitudes on both sides of zero: numbers that
+    are centred have half of their records on each side, and no single bin with many of them.
+    """
     alone, pair = int(np.argmax(counts)), counts[:-1] + counts[1:]
     first = int(np.argmax(pair))
-    if pair[first] / math.sqrt(2) > counts[alone]:
-        return first, first + 1
-    return alone, alone
+    found, strength = (alone, alone), float(counts[alone])
+    if pair[first] / math.sqrt(2) > strength:
+        found, strength = (first, first + 1), float(pair[first]) / math.sqrt(2)
+    above, below = counts[ZERO + 1 :], counts[:ZERO][::-1]  # by magnitude
+    for many in range(1, _SIDES + 1):
+        sides = [np.convolve(side, np.ones(many), "valid") for side in (above, below)]
+        both = sides[0] + sides[1]
+        even = np.minimum(*sides) > _NEAR_SHARE * both
+        strengths = np.where(even, both / math.sqrt(2 * many), -math.inf)
+        best = int(np.argmax(strengths))
+        if strengths[best] > strength:
+            found, strength = (ZERO - best - many, ZERO + best + many), float(strengths[best])
+    return found
 
 
 def _unit(low: int, high: int, shown: "np.ndarray[tuple[int], np.dtype[np.intp]]") -> float:

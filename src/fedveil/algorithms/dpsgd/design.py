@@ -21,7 +21,7 @@ from fedveil.algorithms.dpsgd.correlated_design import ANY, charges_of, check_no
 from fedveil.algorithms.dpsgd.deep import check_company, deep_step
 from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd
 from fedveil.algorithms.dpsgd.network import Network
-from fedveil.algorithms.dpsgd.optimising import USUAL_MOMENTUM, check_optimising, fields_of, later_of
+from fedveil.algorithms.dpsgd.optimising import check_optimising, fields_of, later_of
 from fedveil.algorithms.dpsgd.rates import LEAST_BATCH, USUAL_RATE, check_batch, picked_among, share
 from fedveil.algorithms.dpsgd.risk import expected_risk, passes_of
 from fedveil.algorithms.dpsgd.segments import affordable, charged, fitting_budget, joint_cost
@@ -67,7 +67,7 @@ class DpSgdRequest:
     clip_share: float | None = None
     noise_multiplier: Numbers | None = None
     steps: Any = None
-    momentum: float = USUAL_MOMENTUM
+    momentum: float | None = None
     compression: Compression = "none"
     keep: float = 1.0
     levels: int = 127

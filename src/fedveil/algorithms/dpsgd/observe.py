@@ -14,6 +14,7 @@ from fedveil.algorithms.dpsgd.client import Client
 from fedveil.algorithms.dpsgd.client_settings import DRAWN, class_rate
 from fedveil.algorithms.dpsgd.messages import Journal
 from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.algorithms.dpsgd.network import Network
 from fedveil.algorithms.dpsgd.steps import dpsgd_of, train_dpsgd, weights_of
 from fedveil.algorithms.observation import AttackView, DrawnRounds, Observation, Observations, Push, Releases
 from fedveil.data.records import Records
@@ -105,7 +106,9 @@ def _widened(plan: Plan, width: int) -> DpSgd:
     if method.segments:
         raise BadValue("algorithm.segments must be left out in this game: its scores are for rounds that are alike.")
     limits = None if method.clip_limits is None else method.clip_limits[:1]
-    return replace(method, client_settings=method.client_settings[:1], weights=(), clip_limits=limits)
+    # A client's sums at a given model do not depend on when they are sent, nor on who else is there.
+    first = method.client_settings[:1]
+    return replace(method, client_settings=first, weights=(), clip_limits=limits, network=Network())
 
 
 def _rows(plan: Plan, width: int) -> int:

@@ -38,8 +38,8 @@ def fields_of(request: DpSgdRequest) -> dict[str, Any]:
     Plain steps and momentum are written as they always were, by the momentum alone; only Adam is written by its name.
     """
     kind, momentum = request.optimizer, request.momentum
-    if kind == "sgd" and momentum == USUAL_MOMENTUM:  # the usual one, which nobody stated
-        momentum = 0.0
+    if momentum is None:
+        momentum = 0.0 if kind == "sgd" else USUAL_MOMENTUM
     hint = 'Say optimizer = "adam".'
     known = request.beta2 is None or kind == "adam"
     require(known, "algorithm.beta2", "be left out unless the optimizer is adam", request.beta2, hint)

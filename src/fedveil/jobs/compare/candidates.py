@@ -17,7 +17,9 @@ from fedveil.guarantee import Adversary
 from fedveil.jobs.compare.noises import by_noise
 from fedveil.jobs.compare.result import Entry, View
 from fedveil.plan import Plan
+from fedveil.prepare.loading import Unprepared
 from fedveil.promises import promise
+from fedveil.run.preparing import planned_columns
 from fedveil.study import Study
 from fedveil.tables import read_tables
 
@@ -102,7 +104,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def planned_entry(entry: Entry, studies: Sequence[Study], loaded: Loaded) -> tuple[Entry, Plan | None]:
+def planned_entry(entry: Entry, studies: Sequence[Study], loaded: Loaded | Unprepared) -> tuple[Entry, Plan | None]:
     """Return the entry with its plan, or with the reason why there is none.
 
     Of several studies the one of least expected risk is taken, by the yardstick that all designs share.
@@ -124,11 +126,14 @@ def _risk(planned: Planned) -> str:
     return "unknown" if planned.draft.risk is None else f"{planned.draft.risk:.3g}"
 
 
-def _planned_one(entry: Entry, study: Study, loaded: Loaded) -> tuple[Entry, Planned | None]:
-    """Plan one study for an entry."""
+def _planned_one(entry: Entry, study: Study, loaded: Loaded | Unprepared) -> tuple[Entry, Planned | None]:
+    """Plan one study for an entry; what it learns about its columns is part of its plan, and of its target."""
     held = 0 if loaded.test is None else len(loaded.test)
     try:
-        planned = study.planned(loaded.train.shape, held, loaded.test_public)
+        if isinstance(loaded, Unprepared):
+            planned = planned_columns(study, loaded)
+        else:
+            planned = study.planned(loaded.train.shape, held, loaded.test_public)
         plan = planned.plan
         found = math.inf if plan.told_by_places else promise(plan, entry.adversary).epsilon
     except (FedveilError, ValueError) as error:

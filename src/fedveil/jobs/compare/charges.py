@@ -10,11 +10,12 @@ from fedveil.jobs.compare.result import Comparison
 from fedveil.ledger.place import books_of, open_books
 from fedveil.ledger.transaction import Transaction, caps_of
 from fedveil.plan import Plan
+from fedveil.prepare.loading import Unprepared
 from fedveil.run.held_out import ledgers_beside
 from fedveil.study import Study
 
 
-def charge(comparison: Comparison, loaded: Loaded, plans: Sequence[Plan]) -> str:
+def charge(comparison: Comparison, loaded: Loaded | Unprepared, plans: Sequence[Plan]) -> str:
     """Charge everything or nothing, under one name, before the first model is trained; return the name."""
     study, name = comparison.study, f"compare-{os.urandom(12).hex()}"
     with _opened(study, loaded, plans, name) as transaction:
@@ -27,19 +28,20 @@ def charge(comparison: Comparison, loaded: Loaded, plans: Sequence[Plan]) -> str
     return name
 
 
-def record(comparison: Comparison, loaded: Loaded, plans: Sequence[Plan], name: str) -> None:
+def record(comparison: Comparison, loaded: Loaded | Unprepared, plans: Sequence[Plan], name: str) -> None:
     """Record the outcome by the hash of compare.json; the models themselves are not kept."""
     with _opened(comparison.study, loaded, plans, name) as transaction:
         transaction.release(comparison.text().encode(), also=["compare.json"])
 
 
 @contextmanager
-def _opened(study: Study, loaded: Loaded, plans: Sequence[Plan], name: str) -> Iterator[Transaction]:
+def _opened(study: Study, loaded: Loaded | Unprepared, plans: Sequence[Plan], name: str) -> Iterator[Transaction]:
     """Open the ledger of the training data, and that of a held-out source that exact scores are released about."""
+    own = loaded.cells_fingerprint if isinstance(loaded, Unprepared) else loaded.train.fingerprint
     if books_of(study, None) is None:
         raise BadValue("The study must name a ledger to be charged.")
     with (
-        open_books(study, None, loaded.fingerprint, loaded.train.fingerprint) as ledger,
+        open_books(study, None, loaded.fingerprint, own) as ledger,
         ledgers_beside(study, plans[0], loaded, ledger.path) as beside,
     ):
         yield Transaction(ledger, name, beside=beside)

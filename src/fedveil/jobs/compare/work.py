@@ -16,14 +16,16 @@ from fedveil.evaluate.request import EvaluationRequest
 from fedveil.jobs.compare.candidates import candidates, planned_entry
 from fedveil.jobs.compare.charges import charge, record
 from fedveil.jobs.compare.result import Comparison, Entry, View
-from fedveil.jobs.local import Given, Wanted, open_study
+from fedveil.jobs.local import Given, Wanted, open_any_study, refuse_evaluation
 from fedveil.ledger.place import books_of
 from fedveil.ledger.transaction import costs_of
 from fedveil.model.evaluation import evaluate_numbers, majority
 from fedveil.model.metrics import scores
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
+from fedveil.prepare.loading import Unprepared
 from fedveil.run.baselines import centralised
+from fedveil.run.preparing import learned_from
 from fedveil.run.train import train
 from fedveil.study import Study
 from fedveil.values import Vector
@@ -41,13 +43,17 @@ def compare(
 ) -> Comparison:
     """Train every algorithm ``runs`` times for the study's own target.
 
+    What a study leaves to be learned about its columns is learned anew for each model, as in a run of its own: it is
+    part of each plan, and so of what each model costs.
+
     ``algorithms``: kinds, or kinds with settings as ``hidden:order=public``; none means all (for ``trust``, the study's
     own). A study with books (docs/ledger.md) is charged for everything before anything is trained. ``watch`` is called
     with what comes next.
     """
     require(view in get_args(View), "view", f"be one of {', '.join(get_args(View))}", view)
     require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
-    found, loaded = open_study(study, data)
+    found, loaded = open_any_study(study, data)
+    refuse_evaluation(found)
     hint = "Declare them public, or say [evaluation] private = false: then every observer is charged infinity."
     free = loaded.test is None or loaded.test_public or found.exact
     require(free, "[data.held_out]", "be public where algorithms are compared on it exactly", "private records", hint)
@@ -93,28 +99,39 @@ def compare(
 
 
 def _measured(
-    entry: Entry, plan: Plan, loaded: Loaded, seed: int | None, runs: int, clock: Callable[[], float]
+    entry: Entry, plan: Plan, given: Loaded | Unprepared, seed: int | None, runs: int, clock: Callable[[], float]
 ) -> Entry:
     """Train and measure; a refusal of the data is reported like a refusal of the plan."""
     found: list[Trained] = []
+    scored: list[float] = []
     began = clock()
     try:
         for run in range(runs):
             entropy = Entropy.from_system() if seed is None else Entropy.from_seed(seed + run)
+            loaded = _loaded(given, plan, entropy)
             found.append(train(plan, loaded.train, entropy))
+            if loaded.test is not None:
+                scored.append(_score(plan, found[-1].model, loaded.test))
     except (FedveilError, ValueError) as error:
         return replace(entry, refused=" ".join(str(error).split()))
-    seconds = (clock() - began) / runs
-    models, held = np.array([one.model for one in found]), loaded.test
-    spread = float(np.sqrt(np.mean(np.var(models, axis=0, ddof=1)))) if runs > 1 else None
+    seconds, spread = (clock() - began) / runs, None
+    if runs > 1 and not isinstance(
+        given, Unprepared
+    ):  # weights of rows that were made by different rules do not compare
+        spread = float(np.sqrt(np.mean(np.var([one.model for one in found], axis=0, ddof=1))))
     return replace(
         entry,
-        scores=() if held is None else tuple(_score(plan, model, held) for model in models),
+        scores=tuple(scored),
         model_spread=spread,
         bytes_up=round(sum(one.bytes_up for one in found) / runs),
         bytes_down=round(sum(one.bytes_down for one in found) / runs),
         seconds=seconds,
     )
+
+
+def _loaded(given: Loaded | Unprepared, plan: Plan, entropy: Entropy) -> Loaded:
+    """The records; where the rule for rows is to be learned, by this plan's noisy sums with this randomness."""
+    return given.loaded(learned_from(plan, given, entropy)) if isinstance(given, Unprepared) else given
 
 
 def _score(plan: Plan, model: Vector, held: Records) -> float:
@@ -123,21 +140,24 @@ def _score(plan: Plan, model: Vector, held: Records) -> float:
     return found["accuracy" if plan.data.classes else "r2"]
 
 
-def _constant(loaded: Loaded) -> tuple[float | None, str]:
+def _constant(loaded: Loaded | Unprepared) -> tuple[float | None, str]:
     """Return the best constant answer on the held-out records, by the same metric, and what it is called."""
     if loaded.test is None:
         return None, ""
     held = loaded.test.present()
     if not held.classes:
         return evaluate_numbers(held.targets, held.targets)["baseline"]["r2"], "always the median"
-    known = loaded.preparation
+    known = loaded.reading if isinstance(loaded, Unprepared) else loaded.preparation
     names = [str(k) for k in range(held.classes)] if known is None else known.labels.classes
     found = majority(held.targets.astype(np.int64), names)
     return found["accuracy"], f"always {found['class']!r}"
 
 
-def _reference(study: Study, plans: Sequence[Plan], loaded: Loaded) -> float | None:
+def _reference(study: Study, plans: Sequence[Plan], given: Loaded | Unprepared) -> float | None:
     """Train on pooled data without noise, if the study asks for baselines and says that its records are public."""
-    if not (study.baselines and study.training_public) or loaded.test is None or not plans:
+    if not (study.baselines and study.training_public) or given.test is None or not plans:
         return None
+    seed = study.seed
+    loaded = _loaded(given, plans[0], Entropy.from_system() if seed is None else Entropy.from_seed(seed))
+    assert loaded.test is not None  # noqa: S101  as it was given
     return _score(plans[0], centralised(plans[0].model, loaded.train.present()), loaded.test)

@@ -22,11 +22,11 @@ Array = NDArray[Any]
 class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """A classifier whose released weights are (``epsilon``, ``delta``)-differentially private.
 
-    ``prepare="private"`` learns ranges and means of the columns with noise, as part of the same budget. Otherwise every
-    bound is public and given, never learned: rows are scaled from ``feature_range`` to [-1, 1] (None: as they
-    are) and cut to norm ``feature_bound``; gradients are clipped to ``clip`` (None: what the bound implies).
-    ``classes``: the labels in advance; None takes the set of labels in ``y`` for public, of which each must have two
-    records. ``budget`` charges every fit
+    Ranges and means of the columns are learned with noise, within the same budget, unless ``feature_bound`` is given
+    (or ``prepare="stated"``): then nothing is learned, rows are scaled from the public ``feature_range`` to [-1, 1]
+    (None: as they are) and cut to norm ``feature_bound``. Gradients are clipped to ``clip`` (None: what the bound
+    implies). ``classes``: the labels in advance; None takes the set of labels in ``y`` for public, of which each must
+    have two records. ``budget`` charges every fit
     to one ledger. ``random_state`` makes a fit repeatable, and not private. ``algorithm`` and ``schedule`` are the
     tables of a study file. ``coef_`` and ``intercept_`` apply to rows after scaling and cutting.
     """
@@ -36,7 +36,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        feature_bound: float = 1.0,
+        feature_bound: float | None = None,
         feature_range: Any = None,
         classes: Any = None,
         fit_intercept: bool = True,
@@ -49,7 +49,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         algorithm: Any = None,
         schedule: Any = None,
         budget: Any = None,
-        prepare: Any = "stated",
+        prepare: Any = None,
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon

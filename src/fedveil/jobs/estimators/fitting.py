@@ -26,9 +26,13 @@ from fedveil.version import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Learning:
-    """The cells that rows are to be made of, what is public about them, and what is measured."""
+    """The cells that rows are to be made of, what is public about them, and what is measured.
+
+    ``numbers``: what is to be predicted in its own unit, where its range is to be learned.
+    """
 
     X: Matrix
+    numbers: Vector | None
     outline: Outline
     preparation: Preparation
 
@@ -94,7 +98,7 @@ def fit(
     entropy = Entropy.from_system() if seed is None else Entropy.from_seed(seed)
     rule = None
     if learning is not None:
-        rule, records = prepared(plan, learning.outline, learning.X, records, entropy)
+        rule, records = prepared(plan, learning.outline, learning.X, learning.numbers, records, entropy)
     model = train(plan, records, entropy).model
     if budget is not None:
         budget.release(run, _bytes(model, rule))
@@ -111,5 +115,5 @@ def plan_of(request: AlgorithmRequest, task: Task, seeded: bool) -> Plan:
 
 
 def _bytes(model: Vector, rule: LearnedRule | None = None) -> bytes:
-    learned = b"" if rule is None else rule.learned.text().encode()
+    learned = b"" if rule is None else rule.learned.text().encode() + repr(rule.target).encode()
     return bytes(model.astype("<f8").tobytes()) + learned

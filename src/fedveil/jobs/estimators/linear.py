@@ -21,11 +21,12 @@ from fedveil.design import read_request
 from fedveil.errors import BadValue
 from fedveil.jobs.estimators.budget import Budget
 from fedveil.jobs.estimators.fitting import Fitted, Learning, fit
-from fedveil.jobs.estimators.preparing import outline_of, planned, request_of
+from fedveil.jobs.estimators.preparing import outline_of, planned, request_of, unsure_range
 from fedveil.jobs.estimators.rows import RowRule
-from fedveil.jobs.estimators.searching import unbudgeted_search
+from fedveil.jobs.estimators.surroundings import steps_that_learn, unaccounted_steps, unbudgeted_search
 from fedveil.ledger.costs import cost_of
 from fedveil.model.spec import ModelPlan
+from fedveil.prepare.request import BOUND
 from fedveil.tables import filled
 from fedveil.target import Target
 from fedveil.values import Vector
@@ -35,15 +36,29 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
     """Fitting and scoring; the subclasses add labels or numbers to predict."""
 
     def _fitted(
-        self, X: Any, targets: Vector, clients: Any, model: ModelPlan, classes: int, declared: tuple[Assumption, ...]
+        self,
+        X: Any,
+        targets: Vector,
+        clients: Any,
+        model: ModelPlan,
+        classes: int,
+        declared: tuple[Assumption, ...],
+        open_range: bool = False,
     ) -> Fitted:
-        """Fit checked rows; set the attributes that all estimators have."""
-        stated = RowRule.of(self.feature_bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
-        asked = request_of(self.prepare)
+        """Fit checked rows; set the attributes that all estimators have.
+
+        ``targets``: class indices or numbers in [-1, 1]; with ``open_range`` numbers in a range that is to be learned.
+        """
+        asked = request_of(self.prepare, self.feature_bound)
+        hint = "Or leave feature_bound and prepare out, so that what is not stated is learned with noise."
+        require(asked is not None or not open_range, "target_range", "be given where nothing is learned", None, hint)
+        require(asked is not None or self.feature_bound is not None, "feature_bound", "be given likewise", None, hint)
+        bound = BOUND if self.feature_bound is None else self.feature_bound
+        stated = RowRule.of(bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
         owner, names = _owners(clients, targets.size, apart=self.unit == "client")
         records = Records(
             features=stated.rows(X) if asked is None else np.ones((targets.size, 1)),  # the rows are made later
-            targets=targets,
+            targets=np.zeros_like(targets) if open_range else targets,
             owner=owner,
             clients=len(names) or int(owner[-1]) + 1,
             bound=stated.total if asked is None else 1.0,
@@ -59,13 +74,18 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         )
         learning, shape = None, records.shape
         if asked is not None:
-            measured, outline, shape = planned(asked, outline_of(stated, X.shape[1], asked), shape, target)
-            learning = Learning(X=X, outline=outline, preparation=measured)
+            outline = outline_of(stated, X.shape[1], asked, open_range)
+            measured, outline, shape = planned(asked, outline, shape, target)
+            numbers = targets if open_range else None
+            if open_range and (unsure := unsure_range(measured, outline, shape, target)) is not None:
+                warnings.warn(unsure, UserWarning, stacklevel=3)
+            learning = Learning(X=X, numbers=numbers, outline=outline, preparation=measured)
         budget = self.budget
         right = budget is None or isinstance(budget, Budget)
         require(right, "budget", "be a fedveil.Budget", type(budget).__name__)
-        if (unbudgeted := unbudgeted_search(budget)) is not None:
-            warnings.warn(unbudgeted, UserWarning, stacklevel=3)
+        for sentence in (unbudgeted_search(budget), unaccounted_steps(learned_before := steps_that_learn())):
+            if sentence is not None:
+                warnings.warn(sentence, UserWarning, stacklevel=3)
         found = fit(
             records,
             read_request(_table("algorithm", self.algorithm)),
@@ -77,7 +97,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             ),
             seed=self._seed(),
             budget=budget,
-            declared=(*declared, *self._declared()),
+            declared=(*declared, *self._declared(learned_before)),
             learning=learning,
         )
         rule = stated if found.rule is None else found.rule
@@ -111,7 +131,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _declared(self) -> tuple[Assumption, ...]:
+    def _declared(self, learned_before: tuple[str, ...]) -> tuple[Assumption, ...]:
         spans = "none" if self.feature_range is None else "as given"
         return (
             Assumption("feature_range", spans, "declared: public, not computed from these records"),
@@ -119,7 +139,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             Assumption("who owns which row", "public", "declared: clients were not chosen by looking at the records"),
             Assumption(
                 "what else was computed from the records",
-                "nothing",
+                "nothing" if not learned_before else f"NOT MET: {', '.join(learned_before)}",
                 "declared: scalers, selected columns, folds by label and scores on records are releases of their own",
             ),
         )

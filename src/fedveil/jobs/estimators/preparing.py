@@ -1,5 +1,6 @@
 """A fit whose preparation is learned: planned from public quantities, charged, measured, trained, certified."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -9,6 +10,7 @@ import numpy as np
 
 from fedveil.algorithms.request import AlgorithmRequest, Task
 from fedveil.checks import require
+from fedveil.data.labels import scaled
 from fedveil.data.records import DataShape, Records
 from fedveil.design import make_plan
 from fedveil.jobs.estimators.rows import RowRule
@@ -16,23 +18,32 @@ from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.prepare.budget import settled
 from fedveil.prepare.columns import Columns, Outline
-from fedveil.prepare.learn import learn
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.contributions import Sums
+from fedveil.prepare.learn import Measures, learn
+from fedveil.prepare.learned import LearnedPreparation, usual_factor
+from fedveil.prepare.magnitudes import BINS
 from fedveil.prepare.measure import Measurer
 from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.statement import Preparation
+from fedveil.prepare.statement import Measurement, Preparation
 from fedveil.shared_budget import shared_budget
 from fedveil.tables import filled
 from fedveil.target import Target
 from fedveil.trust import CENTRAL
-from fedveil.values import Matrix
+from fedveil.values import Indices, Matrix, Vector
+
+_SURE = 12.0  # deviations of the noise: with fewer units the largest of its counts may pass for the bulk of the targets
+TARGET = "target "  # how targets are called among the columns, which are called by their numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearnedRule:
-    """The rule from an array to bounded rows that was learned; used like a stated one."""
+    """The rule from an array to bounded rows that was learned; used like a stated one.
+
+    ``target``: the range of the targets, where that was learned too.
+    """
 
     learned: LearnedPreparation
+    target: tuple[float, float] | None = None
 
     @property
     def intercept(self) -> float:
@@ -44,8 +55,13 @@ class LearnedRule:
         return self.learned.rows(Columns(numbers=np.asarray(X, dtype=np.float64), texts={}))
 
 
-def request_of(given: Any) -> PrepareRequest | None:
-    """What an estimator's ``prepare`` asks for: a kind, or a dictionary as the [prepare] table; None for "stated"."""
+def request_of(given: Any, bound: Any) -> PrepareRequest | None:
+    """What an estimator's ``prepare`` asks for: a kind, or a dictionary as the [prepare] table; None for "stated".
+
+    Where nothing is asked, it is as in a study: what is not stated is learned, unless the ``bound`` of rows is given.
+    """
+    if given is None:
+        return PrepareRequest() if bound is None else None
     right = isinstance(given, str | Mapping)
     require(right, "prepare", "be stated, auto, private, or a dictionary as the [prepare] table of a study", given)
     table = {"kind": given} if isinstance(given, str) else dict(given)
@@ -53,15 +69,21 @@ def request_of(given: Any) -> PrepareRequest | None:
     return None if found.kind == "stated" else found
 
 
-def outline_of(stated: RowRule, columns: int, asked: PrepareRequest) -> Outline:
-    """What is public about the columns of an array: their number, the bound, and ranges that were given."""
+def outline_of(stated: RowRule, columns: int, asked: PrepareRequest, with_target: bool) -> Outline:
+    """What is public about the columns of an array: their number, the bound, and ranges that were given.
+
+    ``with_target``: the range of the targets is not known either, so that they are measured with the columns.
+    """
     names = tuple(str(place) for place in range(columns))
+    turned = asked.components is not None or asked.whiten
+    hint = "Directions are measured among the columns alone."
+    require(not (with_target and turned), "target_range", "be given with components or whiten", None, hint)
     scale = {}
     if stated.middle is not None and stated.half is not None:
         ends = zip(stated.middle - stated.half, stated.middle + stated.half, strict=True)
         scale = {name: (float(low), float(high)) for name, (low, high) in zip(names, ends, strict=True)}
     return Outline(
-        numbers=names,
+        numbers=(*names, *(f"{TARGET}{copy + 1}" for copy in range(_copies(columns)))) if with_target else names,
         texts=(),
         scale=scale,
         bound=stated.bound,
@@ -76,7 +98,55 @@ def planned(
 ) -> tuple[Preparation, Outline, DataShape]:
     """What will be measured, and the shape of the rows that come out."""
     found, fitted = settled(asked, outline, shape, target, CENTRAL)
-    return found, fitted, replace(shape, features=fitted.width, bound=fitted.total)
+    features = fitted.width - copies_in(fitted)
+    return found, fitted, replace(shape, features=features, bound=fitted.total)
+
+
+def _copies(columns: int) -> int:
+    """How often the targets stand among the columns: averaged over the copies, the noise on them is less.
+
+    A range that is wrong costs the use of one column, and of all predictions where it is that of the targets.
+    """
+    return max(2, (columns + 1) // 2)
+
+
+def copies_in(outline: Outline) -> int:
+    """How many of the columns are copies of the targets: the last ones."""
+    return sum(name.startswith(TARGET) for name in outline.numbers)
+
+
+def unsure_range(planned: Preparation, outline: Outline, shape: DataShape, target: Target) -> str | None:
+    """Return a warning where noise alone may choose the range of the targets; it looks at public numbers only."""
+    units = shape.clients if target.unit == "client" else shape.records
+    noise = planned["ranges"].noise * planned["ranges"].bound / math.sqrt(copies_in(outline))
+    if units >= _SURE * noise:
+        return None
+    return (
+        f"The range of the targets is learned from {units} {target.unit}s with noise of about {noise:.0f} of them on "
+        "each count, and may be far off, and predictions with it: state target_range, or raise epsilon."
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Averaged:
+    """Noisy sums in which every copy of the targets has the mean of all copies: computed from noisy sums alone."""
+
+    inner: Measures
+    copies: int
+    columns: int
+
+    @property
+    def present(self) -> Indices:
+        """The rows that are not blank."""
+        return self.inner.present
+
+    def noisy_sum(self, planned: Measurement, contributions: Sums, size: int) -> Vector:
+        """Return the noisy sum; in every measurement of numbers the columns have equally many entries, in order."""
+        found = self.inner.noisy_sum(planned, contributions, size)
+        columns = self.columns if planned.name != "ranges" else size // BINS  # columns with a stated range have none
+        table = found.reshape(columns, -1)
+        table[-self.copies :] = table[-self.copies :].mean(axis=0)
+        return table.reshape(-1)
 
 
 @lru_cache(maxsize=128)
@@ -87,10 +157,15 @@ def plan_of(request: AlgorithmRequest, task: Task, preparation: Preparation, see
     ).plan
 
 
-def prepared(plan: Plan, outline: Outline, X: Matrix, raw: Records, entropy: Entropy) -> tuple[LearnedRule, Records]:
-    """Measure what the plan says, and make the records; ``raw`` says whose each row is and what it is to predict."""
-    columns = Columns(numbers=np.asarray(X, dtype=np.float64), texts={})
-    by = Measurer(
+def prepared(
+    plan: Plan, outline: Outline, X: Matrix, numbers: Vector | None, raw: Records, entropy: Entropy
+) -> tuple[LearnedRule, Records]:
+    """Measure what the plan says, and make the records; ``raw`` says whose each row is and what it is to predict.
+
+    ``numbers``: what is to be predicted in its own unit, where its range is to be learned.
+    """
+    rows = np.asarray(X, dtype=np.float64)
+    by: Measures = Measurer(
         owner=raw.owner,
         clients=raw.clients,
         present=np.arange(len(raw), dtype=np.int64),
@@ -98,7 +173,24 @@ def prepared(plan: Plan, outline: Outline, X: Matrix, raw: Records, entropy: Ent
         entropy=entropy,
         served=plan.method.served,
     )
+    cells, copies = rows, copies_in(outline)
+    if numbers is not None:
+        cells = np.column_stack([rows, *[numbers] * copies])
+        by = _Averaged(by, copies, len(outline.numbers))
     assert plan.preparation is not None  # noqa: S101  it was planned with one
     units = raw.clients if plan.target.unit == "client" else len(raw)
+    columns = Columns(numbers=cells, texts={})
     rule = LearnedRule(learn(plan.preparation, outline, columns, raw.targets, raw.classes, units, by))
-    return rule, replace(raw, features=rule.rows(columns.numbers), bound=outline.total)
+    targets = raw.targets
+    if numbers is not None:
+        rule = _without_targets(rule.learned, copies)
+        targets = scaled(numbers, rule.target or (-1.0, 1.0))
+    return rule, replace(raw, features=rule.rows(rows), targets=targets, bound=outline.total)
+
+
+def _without_targets(learned: LearnedPreparation, copies: int) -> LearnedRule:
+    """The rule for rows alone, and the range of the targets."""
+    numbers, found = learned.numbers[:-copies], learned.numbers[-1].range
+    outline = replace(learned.outline, numbers=learned.outline.numbers[:-copies])
+    factor = usual_factor(outline, np.zeros(0))
+    return LearnedRule(replace(learned, outline=outline, numbers=numbers, factor=factor), (found.low, found.high))

@@ -17,8 +17,9 @@ from fedveil.values import Vector, number
 class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]
     """A linear regressor whose released weights are (``epsilon``, ``delta``)-differentially private.
 
-    Targets are cut to the public ``target_range`` and mapped to [-1, 1]; errors above ``threshold``, in that scale,
-    count linearly. The other parameters are those of :class:`PrivateLogisticRegression`.
+    Targets are cut to ``target_range`` and mapped to [-1, 1]; errors above ``threshold``, in that scale, count
+    linearly. A range that is given is public; without one it is learned with noise, as the ranges of the columns are,
+    and is ``target_range_`` after fitting. The other parameters are those of :class:`PrivateLogisticRegression`.
     """
 
     def __init__(
@@ -26,9 +27,9 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        feature_bound: float = 1.0,
+        feature_bound: float | None = None,
         feature_range: Any = None,
-        target_range: tuple[float, float] = (-1.0, 1.0),
+        target_range: tuple[float, float] | None = None,
         threshold: float = 1.0,
         fit_intercept: bool = True,
         l2: float = 0.0,
@@ -40,7 +41,7 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         algorithm: Any = None,
         schedule: Any = None,
         budget: Any = None,
-        prepare: Any = "stated",
+        prepare: Any = None,
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
@@ -65,12 +66,19 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
     def fit(self, X: Any, y: Any, clients: Any = None) -> "PrivateHuberRegressor":
         """Train on rows ``X`` with numbers ``y``; ``clients`` names who owns each row (None: one holder all)."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        low, high = _span(self.target_range)
         model = ModelPlan(kind="huber", threshold=self.threshold, l2=self.l2, clip=self.clip, radius=self.radius)
-        declared = (
-            Assumption("target_range", f"{low:.12g} to {high:.12g}", "declared as public; targets are cut to it"),
+        targets, declared = (
+            np.asarray(y, dtype=np.float64),
+            Assumption("target_range", "learned", "charged with the rest"),
         )
-        found = self._fitted(X, scaled(np.asarray(y, dtype=np.float64), (low, high)), clients, model, 0, declared)
+        if self.target_range is not None:
+            low, high = _span(self.target_range)
+            targets = scaled(targets, (low, high))
+            shown = f"{low:.12g} to {high:.12g}"
+            declared = Assumption("target_range", shown, "declared as public; targets are cut to it")
+        found = self._fitted(X, targets, clients, model, 0, (declared,), open_range=self.target_range is None)
+        learned = None if found.rule is None else found.rule.target
+        self.target_range_ = low, high = _span(self.target_range if learned is None else learned)
         middle, half = low / 2 + high / 2, high / 2 - low / 2
         weights, constant = half * found.model, self.rule_.intercept
         self.coef_ = weights[:-1].copy() if constant else weights
@@ -80,7 +88,7 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
     def predict(self, X: Any) -> Vector:
         """Return numbers in the scale of ``y``, not cut to the range."""
         scores = self._scores(X)
-        low, high = _span(self.target_range)
+        low, high = self.target_range_
         return np.asarray(low / 2 + high / 2 + (high / 2 - low / 2) * scores)
 
 
