@@ -99,7 +99,7 @@ def test_every_round_runs_with_the_numbers_of_its_segment() -> None:
         {"rounds": 2, "rate": 0.5, "clip": 0.3, "noise": 5.0, "step": 0.2},
         {"rounds": 3, "rate": 0.25, "clip": 0.1, "noise": 9.0, "step": 0.05},
     ]
-    plan = plan_for(records, {"kind": "dpsgd", "momentum": 0.0, "segments": segments})
+    plan = plan_for(records, {"kind": "dpsgd", "optimizer": {"momentum": 0.0}, "segments": segments})
     method = plan.method
     assert isinstance(method, DpSgd)
     assert method.total == 5
