@@ -301,7 +301,7 @@ def test_what_a_round_is_noised_with_is_said_as_it_is() -> None:
 
 def test_the_grid_costs_next_to_nothing() -> None:
     for changes in ({"bands": 3}, {"buffers": 3}):
-        plan = study({"kind": "fedavg", "correlation": {}, "cohort": 4, **changes}, rounds=9)
+        plan = study({"kind": "fedavg", "correlation": changes, "cohort": 4}, rounds=9)
         assert 0 < grid_of(plan, "every-model").distance < 1e-9
 
 

@@ -160,7 +160,7 @@ def test_the_plan_reads_back_and_says_its_segments() -> None:
         ({"segments": [{"rounds": 2, "noise": float("nan")}]}, "algorithm.segments.noise must be"),
         ({"segments": [{"rounds": 2, "noise": 3.0}, {"rounds": 2}]}, "be stated in all 2 segments or in none, got 1"),
         ({"segments": [{"rounds": 2}], "rounds": 5}, "algorithm.rounds must be left out with segments"),
-        ({"segments": [{"rounds": 2}], "clip": "adaptive"}, "algorithm.clip must be a number with segments"),
+        ({"segments": [{"rounds": 2}], "clip": "adaptive"}, "must be left out with an adaptive clip"),
         ({"segments": [{"rounds": 2}], "rate": [0.1, 0.2, 0.3]}, "algorithm.rate must be one number with segments"),
         ({"segments": [{"rounds": 9, "noise": 0.5}]}, "epsilon"),
     ],

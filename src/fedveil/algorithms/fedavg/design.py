@@ -132,8 +132,11 @@ class FedAvgRequest:
         return noises_of(self)
 
     def noised_by_clients(self) -> "FedAvgRequest":
-        """Return the same, but what the server would add to the sum is added by the clients in shares."""
-        return replace(self, noise="shared") if self.noise == "central" else self
+        """Return the same, but what the server would add to the sum is added by the clients in shares.
+
+        Who adds correlated noise follows from the observer anyway.
+        """
+        return replace(self, noise="shared") if self.noise == "central" and self.correlation is None else self
 
     def design(self, task: Task) -> Draft:
         """Set defaults first, then the noise that meets the target."""
