@@ -23,12 +23,10 @@ ALGORITHM = {
     "kind": "fedavg",
     "sampling": "poisson",
     "cohort": 100,
-    "local_epochs": 1,
-    "local_batch": 20,
-    "local_step": 0.1,
+    "local": {"epochs": 1, "batch": 20, "step": 0.1},
     "update_norm": 0.5,
     "server_step": 1.0,
-    "momentum": 0.5,
+    "optimizer": {"momentum": 0.5},
 }
 
 

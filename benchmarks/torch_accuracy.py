@@ -94,7 +94,7 @@ def _study(row: Settings) -> tuple[Plan, Loaded]:
         source |= {key: str(FASHION / f"train-{name}") for key, name in names.items()}
         source["held_out"] = {"public": True, **{key: str(FASHION / f"t10k-{name}") for key, name in names.items()}}
     model = {"kind": "torch", "module": f"{__name__}:network", "clip": row.clip, "precision": "float32"}
-    algorithm = {"kind": "dpsgd", "sampling": "poisson", "momentum": 0.0, "step_decay": "linear"}
+    algorithm = {"kind": "dpsgd", "sampling": "poisson", "optimizer": {"momentum": 0.0, "decay": "linear"}}
     tables = {
         "data": source,
         "clients": {"kind": "equal", "count": 1},

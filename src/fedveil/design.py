@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fedveil.account.grid import inner_target
 from fedveil.algorithms.auto import AutoRequest
-from fedveil.algorithms.registry import DEFAULT, KINDS, refuses_choice, request_type
+from fedveil.algorithms.registry import DEFAULT, KINDS, request_type, why_not
 from fedveil.algorithms.request import AlgorithmRequest, Draft, Task
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.data.spec import Places
 from fedveil.errors import CannotCertify
+from fedveil.fields import groups_of
 from fedveil.limits import PARAMETERS
 from fedveil.mechanism_arsinh import COSTS_MORE, NAME
 from fedveil.model.named import usual_clip
@@ -38,18 +39,26 @@ def read_request(given: Mapping[str, Any]) -> AlgorithmRequest:
     require(not thin, "algorithm.noise", f"not be {NAME} in training", values.get("noise"), COSTS_MORE)
     words = [*KINDS, AutoRequest.kind]
     require(isinstance(kind, str) and kind in words, "algorithm.kind", f"be one of {', '.join(words)}", kind)
-    _check_choosing(kind, values)
+    _check_foreign(kind, values)
     wanted = AutoRequest if kind == AutoRequest.kind else request_type(kind)
     found: AlgorithmRequest = filled(wanted, values, "algorithm")
     return found
 
 
-def _check_choosing(kind: Any, values: Mapping[str, Any]) -> None:
-    """Refuse a rule that chooses segments, with the reason, where it is not proved."""
-    if "choose" not in values:
-        return
-    why_not = "Name the algorithm." if kind == AutoRequest.kind else refuses_choice(kind)
-    require(why_not is None, "algorithm.choose", f"be left out for {kind}", values["choose"], why_not or "")
+def _check_foreign(kind: str, values: Mapping[str, Any]) -> None:
+    """Refuse a setting that another algorithm has, and say which one and why."""
+    types = {name: {one.name for one in fields(request_type(name))} for name in KINDS}
+    own = types.get(kind, set())
+    groups = groups_of(request_type(kind)) if kind in KINDS else {}
+    inner = {one.name: name for name, group in groups.items() for one in fields(group)}
+    for key in values:
+        outside = key in own or key not in inner
+        hint = f"It belongs to the table [algorithm.{inner.get(key)}]."
+        require(outside, f"algorithm.{key}", "stand in its own table", values[key], hint)
+        others = [name for name in KINDS if key in types[name] and key not in own]
+        reason = "Name the algorithm." if kind == AutoRequest.kind else why_not(kind, key)
+        hint = f"It is a setting of {' and '.join(others)}. {reason}".strip()
+        require(not others, f"algorithm.{key}", f"be a setting of {kind}", values[key], hint)
 
 
 def make_plan(

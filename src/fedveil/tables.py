@@ -76,7 +76,7 @@ def filled(kind: Any, given: Mapping[str, Any], name: str) -> Any:
 
 
 def write_tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return TOML text of one level of tables; values that are None are left out.
+    """Return TOML text of tables, which may hold tables; values that are None are left out.
 
     >>> print(write_tables({"run": {"rounds": 3, "steps": (0.5, 0.25), "name": "x", "radius": None}}), end="")
     [run]
@@ -86,8 +86,10 @@ def write_tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """
     blocks = []
     for name, values in tables.items():
-        lines = [f"{key} = {_written(key, value)}" for key, value in values.items() if value is not None]
-        blocks.append("\n".join([f"[{name}]", *lines]) + "\n")
+        own = {key: value for key, value in values.items() if value is not None}
+        inner = {f"{name}.{key}": value for key, value in own.items() if isinstance(value, Mapping)}
+        lines = [f"{key} = {_written(key, value)}" for key, value in own.items() if not isinstance(value, Mapping)]
+        blocks += ["\n".join([f"[{name}]", *lines]) + "\n", *([write_tables(inner)] if inner else [])]
     return "\n".join(blocks)
 
 

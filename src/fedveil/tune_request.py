@@ -21,9 +21,11 @@ from fedveil.tables import filled, known, table
 from fedveil.values import number, whole
 
 _ALGORITHM: Final = (
-    "kind order rate stopping sampling clipping rounds clip steps momentum compression keep levels cohort local_epochs "
-    "local_batch local_step update_norm server_step weights optimizer beta2 weight_decay average step_decay warm_up "
-    "bands buffers error floor proximal"
+    "kind order rate stopping sampling clipping rounds clip steps cohort update_norm server_step weights "
+    "optimizer optimizer.kind optimizer.momentum optimizer.beta2 optimizer.floor optimizer.weight_decay "
+    "optimizer.average optimizer.decay optimizer.warm_up compression compression.kind compression.keep "
+    "compression.levels correlation.bands correlation.buffers correlation.error local.epochs local.batch local.step "
+    "local.proximal"
 )
 _ALLOWED: Final = {
     "model": ("kind", "smoothing", "threshold", "l2", "clip", "radius", "class_weights", "decision_threshold"),
@@ -110,11 +112,20 @@ def _flat(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return dotted keys with their values; refuse keys that may not vary."""
     found: dict[str, Any] = {}
     for key, value in given.items():
-        nested = "." not in key and isinstance(value, dict)
-        found |= {f"{key}.{own}": item for own, item in value.items()} if nested else {key: value}
+        inner = isinstance(value, dict) and "from" not in value  # a table of settings, and no range of one
+        found |= _joined(key, value) if inner else {key: value}
     for key in found:
         hint = f"These may: {', '.join(_KEYS)}."
         require(key in _KEYS, f"Key {key!r} of {where}", "be a setting that tuning may vary", key, hint)
+    return found
+
+
+def _joined(name: str, inner: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a table inside a table under their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in inner.items():
+        nested = isinstance(value, dict) and "from" not in value
+        found |= _joined(f"{name}.{key}", value) if nested else {f"{name}.{key}": value}
     return found
 
 
@@ -171,11 +182,23 @@ def _listed(given: Any) -> list[Values]:
 def _candidate(tables: Mapping[str, Any], values: Values) -> Candidate:
     parts = {name: dict(table(tables.get(name, {}), name)) for name in _ALLOWED}
     for key, value in values:
-        name, own = key.split(".", 1)
-        parts[name][own] = value
+        *tables_of, own = key.split(".")
+        _inside(parts, tables_of)[own] = value
     return Candidate(
         values=values,
         model=filled(ModelPlan, parts["model"], "model"),
         algorithm=read_request(parts["algorithm"]),
         schedule=filled(ScheduleRequest, parts["schedule"], "schedule"),
     )
+
+
+def _inside(parts: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the table of this path, as a copy that may be changed; one that is not there yet is empty."""
+    found = parts
+    for depth, name in enumerate(names, 1):
+        inner = found.get(name, {})
+        hint = "The study states a single value there: state a table."
+        require(isinstance(inner, dict), ".".join(names[:depth]), "be a table where tuning varies a part", inner, hint)
+        found[name] = dict(inner)
+        found = found[name]
+    return found

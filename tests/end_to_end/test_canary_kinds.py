@@ -22,9 +22,9 @@ from fedveil.plan import read_plan
 FEATURES = 600
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "independent": {"kind": "dpsgd"},
-    "cyclic": {"kind": "dpsgd", "noise": "correlated", "sampling": "cyclic"},
-    "classes": {"kind": "dpsgd", "noise": "correlated"},
-    "clients": {"kind": "fedavg", "noise": "correlated"},
+    "cyclic": {"kind": "dpsgd", "correlation": {}, "sampling": "cyclic"},
+    "classes": {"kind": "dpsgd", "correlation": {}},
+    "clients": {"kind": "fedavg", "correlation": {}},
 }
 
 

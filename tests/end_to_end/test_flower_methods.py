@@ -60,13 +60,13 @@ STUDIES = {
     "fedavg": tables(
         {"server": "trusted"},
         privacy={**TARGET, "epsilon": 30.0, "unit": "client"},
-        algorithm={"kind": "fedavg", "noise": "shared", "local_batch": 40, "local_epochs": 2},
+        algorithm={"kind": "fedavg", "noise": "shared", "local": {"batch": 40, "epochs": 2}},
         schedule={"rounds": 2},
     ),
     "dpsgd": tables(
         {"server": "trusted"},
         privacy={**TARGET, "epsilon": 30.0, "adversary": "server"},
-        algorithm={"kind": "dpsgd", "rounds": 3, "window": 2.0},
+        algorithm={"kind": "dpsgd", "rounds": 3, "network": {"window": 2.0}},
         schedule={},
     ),
     "simfl": tables(algorithm={"kind": "simfl"}, privacy={"epsilon": 5.0, "delta": 1e-4}, schedule={"rounds": 3}),
@@ -171,7 +171,7 @@ def test_a_guard_that_stands_still_keeps_nobody_waiting_and_joins_again(
     wanted = tables(
         {"server": "trusted", "patience": 10.0},
         privacy={**TARGET, "epsilon": 30.0, "adversary": "server"},
-        algorithm={"kind": "dpsgd", "rounds": 5, "window": 2.0},
+        algorithm={"kind": "dpsgd", "rounds": 5, "network": {"window": 2.0}},
         schedule={},
     )
     guard, done = network.guards["site-2"].process, [0]

@@ -66,10 +66,12 @@ kind = "equal"
 count = {clients}
 [algorithm]
 kind = "dpsgd"
-optimizer = "adam"
-average = 0.9
 rate = 0.3
 rounds = 6
+
+[algorithm.optimizer]
+kind = "adam"
+average = 0.9
 [schedule]
 step_size = 0.05
 """

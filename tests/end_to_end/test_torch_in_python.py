@@ -66,7 +66,11 @@ class _Endless(torch.utils.data.IterableDataset):  # type: ignore[name-defined,m
 
 
 def _tables(**changes: Any) -> dict[str, Any]:
-    algorithm = {"kind": "dpsgd", "sampling": "shuffled", "optimizer": "adam", "average": 0.9, "step_decay": "cosine"}
+    algorithm = {
+        "kind": "dpsgd",
+        "sampling": "shuffled",
+        "optimizer": {"kind": "adam", "average": 0.9, "decay": "cosine"},
+    }
     return {
         "study": {"seed": 3},
         "data": {"feature_bound": 2.0, "intercept": 0.0, "classes": 2},

@@ -39,10 +39,10 @@ from unit.plans import some_records
 RUNS = 8000
 KEY = Entropy.from_seed(17)
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "fedavg": {"kind": "fedavg", "noise": "correlated", "cohort": 5, "bands": 3},
-    "buffers": {"kind": "fedavg", "noise": "correlated", "cohort": 5, "buffers": 2},
-    "cyclic": {"kind": "dpsgd", "noise": "correlated", "sampling": "cyclic", "rate": 0.25, "rounds": 12, "bands": 3},
-    "classes": {"kind": "dpsgd", "noise": "correlated", "rate": 0.2, "rounds": 12, "bands": 3},
+    "fedavg": {"kind": "fedavg", "correlation": {"bands": 3}, "cohort": 5},
+    "buffers": {"kind": "fedavg", "correlation": {"buffers": 2}, "cohort": 5},
+    "cyclic": {"kind": "dpsgd", "correlation": {"bands": 3}, "sampling": "cyclic", "rate": 0.25, "rounds": 12},
+    "classes": {"kind": "dpsgd", "correlation": {"bands": 3}, "rate": 0.2, "rounds": 12},
 }
 
 
@@ -146,7 +146,7 @@ def test_a_participation_too_many_is_caught() -> None:
 def in_shares(missing: int, telling: int) -> Plan:
     """Groups of 50 of 200 clients, of whom some may be missing and some may tell what they added."""
     tables = {
-        "algorithm": {"kind": "fedavg", "noise": "correlated", "cohort": 50, "bands": 4},
+        "algorithm": {"kind": "fedavg", "correlation": {"bands": 4}, "cohort": 50},
         "model": {"kind": "logistic", "radius": 5.0},
         "privacy": {
             "epsilon": 6.0,

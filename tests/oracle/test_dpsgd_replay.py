@@ -21,8 +21,8 @@ RECORDS = some_records(90, clients=3)
 SETTINGSS = (settings(rounds=30), settings(rate=0.2, rounds=12, noise=3.0), settings(rounds=20, noise=4.0, clip=0.25))
 NETWORKS = [
     Network(),
-    Network(speeds=(3.0, 1.0, 0.5), jitter=0.3, delay=2.0, loss=0.25, window=1.5, max_lag=4, network_seed=5),
-    Network(speeds=(1.0, 1.0, 9.0), delay=8.0, loss=0.6, window=0.5, max_lag=2, network_seed=6),
+    Network(speeds=(3.0, 1.0, 0.5), jitter=0.3, delay=2.0, loss=0.25, window=1.5, max_lag=4, seed=5),
+    Network(speeds=(1.0, 1.0, 9.0), delay=8.0, loss=0.6, window=0.5, max_lag=2, seed=6),
 ]
 
 

@@ -31,7 +31,7 @@ RUNS = 4000
 KEY = Entropy.from_seed(17)
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "poisson": {"kind": "dpsgd", "rate": 0.25, "rounds": 4},
-    "cyclic": {"kind": "dpsgd", "noise": "correlated", "sampling": "cyclic", "rate": 0.25, "rounds": 8, "bands": 2},
+    "cyclic": {"kind": "dpsgd", "correlation": {"bands": 2}, "sampling": "cyclic", "rate": 0.25, "rounds": 8},
 }
 
 

@@ -40,14 +40,13 @@ STUDIES: dict[str, Callable[[], Study]] = {
             "noise": "shared",
             "cohort": 6,
             "sampling": "fixed-size",
-            "local_batch": 4,
-            "local_epochs": 2,
+            "local": {"batch": 4, "epochs": 2},
         },
         schedule={"rounds": 3},
     ),
     "fedavg, correlated": lambda: study(
         privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "server", "unit": "client"},
-        algorithm={"kind": "fedavg", "noise": "correlated", "cohort": 3, "weights": "records"},
+        algorithm={"kind": "fedavg", "correlation": {}, "cohort": 3, "weights": "records"},
         schedule={"rounds": 7},
     ),
     "fedavg, correlated, masked": lambda: study(
@@ -58,7 +57,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
             "adversary": "server-with-secure-aggregation",
             "unit": "client",
         },
-        algorithm={"kind": "fedavg", "noise": "correlated", "cohort": 3, "bands": 2, "local_batch": 4},
+        algorithm={"kind": "fedavg", "correlation": {"bands": 2}, "cohort": 3, "local": {"batch": 4}},
         schedule={"rounds": 5},
         trust=MASKED,
     ),
@@ -70,7 +69,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
             "adversary": "every-model",
             "unit": "client",
         },
-        algorithm={"kind": "fedavg", "noise": "shared", "clip": "adaptive", "clip_start": 3.0},
+        algorithm={"kind": "fedavg", "noise": "shared", "clip": {"start": 3.0}},
         schedule={"rounds": 4},
         trust=MASKED,
     ),
@@ -94,7 +93,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     ),
     "dpsgd, adaptive": lambda: study(
         privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "server"},
-        algorithm={"kind": "dpsgd", "window": 2.0, "clip": "adaptive", "clip_start": 0.01},
+        algorithm={"kind": "dpsgd", "network": {"window": 2.0}, "clip": {"start": 0.01}},
         schedule={"rounds": 6, "passes": 1},
     ),
     "fedavg, segments": lambda: study(
@@ -122,12 +121,12 @@ STUDIES: dict[str, Callable[[], Study]] = {
     ),
     "dpsgd": lambda: study(
         privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "server"},
-        algorithm={"kind": "dpsgd", "window": 2.0},
+        algorithm={"kind": "dpsgd", "network": {"window": 2.0}},
         schedule={"rounds": 6},
     ),
     "dpsgd, independent": lambda: study(
         privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "server"},
-        algorithm={"kind": "dpsgd", "sampling": "independent", "window": 2.0, "noise_multiplier": 2.0},
+        algorithm={"kind": "dpsgd", "sampling": "independent", "network": {"window": 2.0}, "noise_multiplier": 2.0},
         schedule={"rounds": 5, "passes": 2},
     ),
     "dpsgd, independent, masked": lambda: study(

@@ -19,6 +19,7 @@ from fedveil.algorithms.dpsgd.observe import ATTACK_VIEW
 from fedveil.algorithms.dpsgd.segments import charged, costs_of_segments
 from fedveil.algorithms.dpsgd.server import DpSgdServer
 from fedveil.data.records import Records
+from fedveil.design import read_request
 from fedveil.errors import CannotCertify, FedveilError
 from fedveil.guarantee import Adversary
 from fedveil.noise.entropy import Entropy
@@ -202,10 +203,18 @@ class TestTheRule:
     ("segments", "algorithm", "sentence"),
     [
         (None, {"choose": "best"}, "algorithm.choose must be one of plateau, got 'best'"),
-        (None, {"choose_gain": 1.5}, r"algorithm.choose_gain must lie in \[0, 1\)"),
-        (None, {"choose": None, "choose_gain": 0.1}, "algorithm.choose_gain must go with algorithm.choose"),
-        (None, {"window": 2.0}, "algorithm.choose must go with clients that wait for each other in every round"),
-        (None, {"delay": 1.0}, "algorithm.choose must go with clients that wait for each other in every round"),
+        (None, {"choose": {"rule": "plateau", "gain": 1.5}}, r"algorithm.choose.gain must lie in \[0, 1\)"),
+        (None, {"choose": {"gain": 0.1}}, "algorithm.choose. must be complete: missing"),
+        (
+            None,
+            {"network": {"window": 2.0}},
+            "algorithm.choose must go with clients that wait for each other in every round",
+        ),
+        (
+            None,
+            {"network": {"delay": 1.0}},
+            "algorithm.choose must go with clients that wait for each other in every round",
+        ),
         ([{"rounds": 5, "noise": 0.3}], {}, "algorithm.segments must have one whose cost is within the budget"),
         (
             [{"rounds": 5, "noise": 9.0}, {"rounds": 5, "noise": 8.0}],
@@ -238,8 +247,11 @@ def test_a_rule_needs_segments_and_public_records() -> None:
 
 @pytest.mark.parametrize("kind", ["hidden", "fedavg", "simfl", "auto"])
 def test_other_algorithms_say_why_they_refuse(kind: str) -> None:
-    with pytest.raises(FedveilError, match=rf"algorithm\.choose must be left out for {kind}, got 'plateau'\. \w+"):
-        plan_for(some_records(clients=3), algorithm={"kind": kind})
+    with pytest.raises(
+        FedveilError,
+        match=rf"algorithm\.choose must be a setting of {kind}, got 'plateau'\. It is a setting of dpsgd\. \w+",
+    ):
+        read_request({"kind": kind, "choose": "plateau"})
 
 
 def test_sites_and_attacks_say_why_they_refuse() -> None:

@@ -137,7 +137,7 @@ def test_the_stated_rounding_covers_what_floats_do(factor: Factor) -> None:
 
 
 def test_the_whole_run_is_one_gaussian_for_every_observer() -> None:
-    plan = study({"kind": "fedavg", "noise": "correlated", "cohort": 4, "bands": 3}, rounds=9)
+    plan = study({"kind": "fedavg", "correlation": {"bands": 3}, "cohort": 4}, rounds=9)
     method = plan.method
     assert isinstance(method, FedAvg)
     found = method.correlated
@@ -154,7 +154,7 @@ def test_the_whole_run_is_one_gaussian_for_every_observer() -> None:
 
 
 def test_a_server_that_must_not_know_the_noise_has_it_from_the_clients() -> None:
-    algorithm = {"kind": "fedavg", "noise": "correlated", "cohort": 4, "bands": 3}
+    algorithm = {"kind": "fedavg", "correlation": {"bands": 3}, "cohort": 4}
     tables = {
         "algorithm": algorithm,
         "model": {"kind": "logistic", "radius": 5.0},
@@ -191,7 +191,7 @@ def test_no_round_alone_moves_farther_than_is_said() -> None:
 
 def test_a_single_stream_that_moves_far_in_all_rounds_is_still_promised_something() -> None:
     """All rounds together move by 10 deviations, one round by two: rare errors of samples stay below delta."""
-    plan = study({"kind": "fedavg", "noise": "correlated", "cohort": 4, "bands": 3}, rounds=120)
+    plan = study({"kind": "fedavg", "correlation": {"bands": 3}, "cohort": 4}, rounds=120)
     method = plan.method
     assert isinstance(method, FedAvg)
     assert method.correlated is not None
@@ -200,7 +200,7 @@ def test_a_single_stream_that_moves_far_in_all_rounds_is_still_promised_somethin
 
 
 def test_classes_that_take_turns_are_charged_as_sampled_rounds() -> None:
-    plan = study({"kind": "dpsgd", "noise": "correlated", "rate": 0.1, "rounds": 12, "bands": 4}, 1, "record")
+    plan = study({"kind": "dpsgd", "correlation": {"bands": 4}, "rate": 0.1, "rounds": 12}, 1, "record")
     method = plan.method
     assert isinstance(method, DpSgd)
     found = method.correlated
@@ -232,7 +232,7 @@ def test_cyclic_batches_use_every_record_once_a_pass_in_the_same_round() -> None
 
 
 def test_groups_of_clients_take_turns() -> None:
-    plan = study({"kind": "fedavg", "noise": "correlated", "cohort": 5, "bands": 2}, rounds=6)
+    plan = study({"kind": "fedavg", "correlation": {"bands": 2}, "cohort": 5}, rounds=6)
     method = plan.method
     assert isinstance(method, FedAvg)
     key = Entropy.from_seed(1)
@@ -242,7 +242,7 @@ def test_groups_of_clients_take_turns() -> None:
 
 
 def test_a_run_that_is_started_again_gives_the_same_model() -> None:
-    plan = study({"kind": "fedavg", "noise": "correlated", "cohort": 4, "bands": 3}, rounds=9)
+    plan = study({"kind": "fedavg", "correlation": {"bands": 3}, "cohort": 4}, rounds=9)
     data = some_records(count=120, clients=12)
     models = [train(plan, data, Entropy.from_seed(4)).model for _ in range(2)]
     assert np.array_equal(*models)
@@ -254,7 +254,7 @@ def test_a_run_that_is_started_again_gives_the_same_model() -> None:
 
 def test_a_client_of_dpsgd_that_answers_again_answers_the_same() -> None:
     plan = study(
-        {"kind": "dpsgd", "noise": "correlated", "sampling": "cyclic", "rate": 0.25, "rounds": 8, "bands": 3},
+        {"kind": "dpsgd", "correlation": {"bands": 3}, "sampling": "cyclic", "rate": 0.25, "rounds": 8},
         1,
         "record",
     )
@@ -274,7 +274,7 @@ def test_a_client_of_dpsgd_that_answers_again_answers_the_same() -> None:
 
 def test_a_site_that_was_restarted_repeats_its_noise(tmp_path: Path) -> None:
     example = Example(
-        algorithm={"kind": "dpsgd", "noise": "correlated", "sampling": "cyclic", "rate": 0.5, "rounds": 6, "bands": 3},
+        algorithm={"kind": "dpsgd", "correlation": {"bands": 3}, "sampling": "cyclic", "rate": 0.5, "rounds": 6},
         noise=("noise",),
         clients=2,
         trust={"server": "trusted"},
@@ -301,7 +301,7 @@ def test_what_a_round_is_noised_with_is_said_as_it_is() -> None:
 
 def test_the_grid_costs_next_to_nothing() -> None:
     for changes in ({"bands": 3}, {"buffers": 3}):
-        plan = study({"kind": "fedavg", "noise": "correlated", "cohort": 4, **changes}, rounds=9)
+        plan = study({"kind": "fedavg", "correlation": changes, "cohort": 4}, rounds=9)
         assert 0 < grid_of(plan, "every-model").distance < 1e-9
 
 

@@ -40,7 +40,7 @@ def records() -> Records:
 
 def plan_of(trust: Mapping[str, Any] = TRUST, **algorithm: Any) -> Plan:
     tables = {
-        "algorithm": {"kind": "fedavg", "noise": "correlated", "cohort": 4, "update_norm": 0.01, **algorithm},
+        "algorithm": {"kind": "fedavg", "correlation": {}, "cohort": 4, "update_norm": 0.01, **algorithm},
         "model": {"kind": "logistic", "radius": 5.0},
         "privacy": {
             "epsilon": 4.0,
@@ -209,7 +209,7 @@ class TestSite:
             self.site(plan, tmp_path / "memory").parts(9 - 1, self.asked(plan, [0]))
 
     def test_a_client_takes_part_no_oftener_than_planned(self, tmp_path: Path) -> None:
-        plan = plan_of(participations=3, separation=2, bands=2)
+        plan = plan_of(correlation={"participations": 3, "separation": 2, "bands": 2})
         site = self.site(plan, tmp_path / "memory")
         for turn in (0, 2, 4):
             site.parts(turn, self.asked(plan, [5]))

@@ -57,7 +57,7 @@ def test_the_noise_of_all_rounds_moves_the_model_by_three_lengths_of_its_start(
     momentum: float, clients: int, short: float
 ) -> None:
     """A little less with momentum, which the last rounds cannot use up."""
-    plan = planned(momentum=momentum, clients=clients)
+    plan = planned(optimizer={"momentum": momentum}, clients=clients)
     length = float(np.linalg.norm(plan.model.loss.start(3)))
     assert length > 1
     assert noise_walk(plan, momentum) == pytest.approx(3 * length, rel=short)

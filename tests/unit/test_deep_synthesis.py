@@ -178,7 +178,7 @@ def test_whole_clients_are_protected_by_federated_averaging(folder: Path, tmp_pa
         "data": {**data, "client_column": "clinic"},
         "clients": {"kind": "column"},
         "privacy": {"epsilon": 20.0, "delta": 1e-3, "unit": "client", "neighbours": "zero-out"},
-        "algorithm": {"kind": "fedavg", "local_step": 0.01, "local_epochs": 1, "update_norm": 0.5},
+        "algorithm": {"kind": "fedavg", "local": {"step": 0.01, "epochs": 1}, "update_norm": 0.5},
         "schedule": {"rounds": 2},
     }
     made = synthesise(given, tmp_path / "out", rows=20)

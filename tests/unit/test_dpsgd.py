@@ -160,7 +160,7 @@ def test_a_plan_reads_back() -> None:
         ({"weights": (0.5, 0.4)}, "algorithm.weights must sum to 1"),
         ({"weights": (1.0,)}, "algorithm.weights must have one entry for each of 2 clients"),
         ({"sampling": "often"}, "algorithm.sampling must be one of"),
-        ({"momentum": 1.0}, "algorithm.momentum must lie in"),
+        ({"momentum": 1.0}, "algorithm.optimizer.momentum must lie in"),
         ({"network": Network(speeds=(1.0,))}, "algorithm.speeds must have one entry for each of 2 clients"),
     ],
 )
@@ -182,7 +182,7 @@ def test_missing_and_impossible_settings_are_refused() -> None:
         with pytest.raises(BadValue, match=rf"ClientSettings\.{name} must"):
             settings(**{name: value})
     for name, value in (("loss", 1.0), ("delay", -1.0), ("window", 0.0), ("max_lag", 0), ("speeds", (0.0,))):
-        with pytest.raises(BadValue, match=rf"algorithm\.{name} must"):
+        with pytest.raises(BadValue, match=rf"algorithm\.network\.{name} must"):
             Network(**{name: value})
 
 
@@ -263,6 +263,12 @@ def test_what_is_stated_keeps_the_clip() -> None:
     whole = np.sqrt(2 / 3)  # the norm of a gradient of three classes at the zero model, for rows of norm 1
     assert designed(20.0, count=30_000).client_settings[0].clip == pytest.approx(whole)  # little noise
     assert designed(0.5, model={"clip": 0.7}).client_settings[0].clip == 0.7
-    for stated in ({"rounds": 30}, {"steps": 0.1}, {"clip": 0.6}, {"average": 0.9}, {"own_epsilon": 0.4}):
+    for stated in (
+        {"rounds": 30},
+        {"steps": 0.1},
+        {"clip": 0.6},
+        {"optimizer": {"average": 0.9}},
+        {"own_epsilon": 0.4},
+    ):
         assert designed(0.5, algorithm=stated).client_settings[0].clip == stated.get("clip", pytest.approx(whole))
     assert designed(0.5, schedule={"passes": 4}).client_settings[0].clip == pytest.approx(whole)

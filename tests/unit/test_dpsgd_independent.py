@@ -204,7 +204,7 @@ def test_with_very_little_noise_a_secret_round_is_never_worse_than_a_known_one(n
         ({}, {"batch": 61}, "schedule.batch must be at most the 60 records, got 61."),
         ({}, {"rounds": 10, "batch": 20}, "schedule.batch must be left out beside schedule.rounds = 10"),
         ({}, {"batch": [3, 4]}, "schedule.batch must be one number for dpsgd"),
-        ({"momentum": 1.0}, {}, "algorithm.momentum must lie in [0, 1)"),
+        ({"optimizer": {"momentum": 1.0}}, {}, "algorithm.optimizer.momentum must lie in [0, 1)"),
         ({"clipping": "none"}, {}, "algorithm.clipping must be one of individual, batch"),
     ],
 )

@@ -20,35 +20,37 @@ from fedveil.plan import Plan
 from fedveil.run.train import train
 from fedveil.study import study_of
 
-_ADAM = {"optimizer": "adam", "momentum": 0.8, "beta2": 0.95, "weight_decay": 0.1}
-_CORRELATED = {"noise": "correlated", "bands": 3}
+_ADAM = {"kind": "adam", "momentum": 0.8, "beta2": 0.95, "weight_decay": 0.1}
+_AVERAGED = {**_ADAM, "average": 0.9}
+_CORRELATED = {"correlation": {"bands": 3}}
+_SPEEDS = {"speeds": [1.0, 0.7, 1.6]}
 ALONE: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": "sgd"},
     "momentum": {},
-    "adam": _ADAM,
-    "the average": {**_ADAM, "average": 0.9},
+    "adam": {"optimizer": _ADAM},
+    "the average": {"optimizer": _AVERAGED},
     "cyclic batches": {**_CORRELATED, "sampling": "cyclic", "rate": 0.25},
     "classes of records": {**_CORRELATED, "sampling": "poisson", "rate": 0.25},
-    "buffers": {"noise": "correlated", "buffers": 2, "sampling": "cyclic", "rate": 0.25},
-    "a clip by belief": {"clip": "adaptive", "clip_start": 0.3},
-    "a clip by its rate": {"clip": "adaptive", "clip_start": 0.3, "clip_rate": 0.5, "optimizer": "adam"},
+    "buffers": {"correlation": {"buffers": 2}, "sampling": "cyclic", "rate": 0.25},
+    "a clip by belief": {"clip": {"start": 0.3}},
+    "a clip by its rate": {"clip": {"start": 0.3, "rate": 0.5}, "optimizer": "adam"},
     "segments": {"rounds": None, "segments": [{"rounds": 5, "noise": 9.0}, {"rounds": 4, "noise": 8.0, "step": 0.1}]},
     "shuffled": {"sampling": "shuffled", "rate": 0.25},
     "independent": {"sampling": "independent", "rate": None, "rounds": None},
-    "fewer coordinates": {"compression": "random-k", "keep": 0.5},
+    "fewer coordinates": {"compression": {"kind": "random-k", "keep": 0.5}},
 }
-_SLOW = {"speeds": [1.0, 0.4, 2.5], "jitter": 0.3, "delay": 0.7, "loss": 0.2, "window": 1.5}
+_SLOW = {"speeds": [1.0, 0.4, 2.5], "jitter": 0.3, "delay": 0.7, "loss": 0.2, "window": 1.5, "max_lag": 3}
 BY_THE_CLOCK: dict[str, dict[str, Any]] = {
-    "in step": {**_ADAM, "average": 0.9},
-    "slow and lossy": {**_ADAM, **_SLOW, "average": 0.9, "max_lag": 3},
-    "asked in turn": {"speeds": [1.0, 0.7, 1.6], "delay": 0.2, "participants": 2, "max_deviation": 0.5},
-    "own budgets": {"own_epsilon": [2.0, 3.0, 3.9], "speeds": [1.0, 0.7, 1.6]},
-    "steps by window": {"window_steps": [1.0, 0.5], "window": 2.0, "clip": "adaptive"},
-    "correlated": {**_CORRELATED, "sampling": "cyclic", "rate": 0.25, "speeds": [1.0, 0.7, 1.6]},
+    "in step": {"optimizer": _AVERAGED},
+    "slow and lossy": {"optimizer": _AVERAGED, "network": _SLOW},
+    "asked in turn": {"network": {**_SPEEDS, "delay": 0.2, "participants": 2, "max_deviation": 0.5}},
+    "own budgets": {"own_epsilon": [2.0, 3.0, 3.9], "network": _SPEEDS},
+    "steps by window": {"network": {"window_steps": [1.0, 0.5], "window": 2.0}, "clip": "adaptive"},
+    "correlated": {**_CORRELATED, "sampling": "cyclic", "rate": 0.25, "network": _SPEEDS},
 }
 IN_WINDOWS: dict[str, dict[str, Any]] = {
-    "adam": {**_ADAM, "average": 0.9},
-    "wide": {"window": 2.0, "rounds": 9, "clip": "adaptive"},
+    "adam": {"optimizer": _AVERAGED},
+    "wide": {"network": {"window": 2.0}, "rounds": 9, "clip": "adaptive"},
     "correlated": {**_CORRELATED, "sampling": "cyclic", "rate": 0.25},
 }
 _SCHEDULES = {"segments": {}, "independent": {"step_size": 0.1, "rounds": 4, "passes": 2}}
@@ -117,7 +119,7 @@ def test_what_was_dropped_before_is_counted() -> None:
     assert _run(plan, records, Interim.read(4, state.position, 7))[0].dropped == 7
 
 
-@pytest.mark.parametrize(("clients", "wish"), [(1, {}), (3, {}), (3, _SLOW)])
+@pytest.mark.parametrize(("clients", "wish"), [(1, {}), (3, {}), (3, {"network": _SLOW})])
 def test_numbers_that_do_not_fit_the_plan_are_refused(clients: int, wish: dict[str, Any]) -> None:
     records = _records(clients)
     plan = _plan(records, wish, {})

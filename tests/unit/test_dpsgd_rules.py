@@ -17,7 +17,7 @@ from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.plans import some_records
 
 RECORDS = some_records(90, clients=3)
-SLOW: dict[str, Any] = {"speeds": (3.0, 1.0, 0.5), "jitter": 0.3, "delay": 0.7, "loss": 0.2, "network_seed": 5}
+SLOW: dict[str, Any] = {"speeds": (3.0, 1.0, 0.5), "jitter": 0.3, "delay": 0.7, "loss": 0.2, "seed": 5}
 
 
 def ran(network: Network, **changes: Any) -> tuple[Plan, Journal, np.ndarray]:
@@ -102,13 +102,13 @@ def test_plans_read_back_and_rules_that_are_not_used_are_not_written() -> None:
 @pytest.mark.parametrize(
     ("rules", "sentence"),
     [
-        ({"max_deviation": -1.0}, "algorithm.max_deviation must be finite and non-negative"),
-        ({"max_deviation": float("nan")}, "algorithm.max_deviation must be"),
-        ({"participants": 0}, "algorithm.participants must be at least 1"),
-        ({"participants": 2.5}, "algorithm.participants must be a whole number"),
-        ({"window_steps": ()}, "algorithm.window_steps must be a list of at least one number"),
-        ({"window_steps": (1.0, 2.0)}, r"algorithm.window_steps must lie in \(0, 1\]"),
-        ({"window_steps": 0.5}, "algorithm.window_steps must be a list"),
+        ({"max_deviation": -1.0}, "algorithm.network.max_deviation must be finite and non-negative"),
+        ({"max_deviation": float("nan")}, "algorithm.network.max_deviation must be"),
+        ({"participants": 0}, "algorithm.network.participants must be at least 1"),
+        ({"participants": 2.5}, "algorithm.network.participants must be a whole number"),
+        ({"window_steps": ()}, "algorithm.network.window_steps must be a list of numbers"),
+        ({"window_steps": (1.0, 2.0)}, r"algorithm.network.window_steps must lie in \(0, 1\]"),
+        ({"window_steps": 0.5}, "algorithm.network.window_steps must be a list"),
     ],
 )
 def test_a_bad_rule_gets_one_sentence(rules: dict[str, Any], sentence: str) -> None:

@@ -79,9 +79,9 @@ def across_sites(plan: Plan, held: Records) -> np.ndarray:
     "algorithm",
     [
         {"sampling": "poisson", "cohort": 4},
-        {"sampling": "independent", "cohort": 4, "local_batch": 2, "proximal": 0.3},
+        {"sampling": "independent", "cohort": 4, "local": {"batch": 2, "proximal": 0.3}},
         {"sampling": "poisson", "cohort": 5, "optimizer": "adam", "server_step": 0.1, "clip": "adaptive"},
-        {"optimizer": "adam", "server_step": 0.1, "beta2": 0.95, "floor": 1e-3},
+        {"optimizer": {"kind": "adam", "beta2": 0.95, "floor": 1e-3}, "server_step": 0.1},
     ],
 )
 def test_sites_and_restarts_find_the_bits_of_the_simulation(algorithm: dict[str, object]) -> None:
@@ -155,7 +155,7 @@ def test_a_client_that_drew_nothing_sends_its_noise_alone_and_a_site_answers_for
         ({"segments": [[12, 3, 0.1, 0.7, 1.0]]}, "fedavg.segments must be left out with these draws"),
         ({"beta2": 0.9}, "fedavg.beta2 must be left out unless the optimizer is adam"),
         ({"optimizer": "sgd"}, "fedavg.optimizer must be adam or left out"),
-        ({"optimizer": "adam", "momentum": 0.9999}, "algorithm.momentum must be at most beta2"),
+        ({"optimizer": "adam", "momentum": 0.9999}, "algorithm.optimizer.momentum must be at most beta2"),
         ({"proximal": 0.0}, r"fedavg.proximal must lie in \(0, 1e9\]"),
         ({"proximal": float("nan")}, r"fedavg.proximal must lie in \(0, 1e9\]"),
         ({"local_gradient": "sum"}, "fedavg.local_gradient must be mean or left out"),
@@ -170,12 +170,12 @@ def test_what_contradicts_itself_is_refused_at_birth(changes: dict[str, object],
     ("algorithm", "rule"),
     [
         ({"optimizer": "adam"}, "algorithm.server_step must be given for adam"),
-        ({"optimizer": "adagrad"}, "algorithm.optimizer must be one of sgd, momentum, adam"),
-        ({"beta2": 0.9}, "algorithm.beta2 must be left out unless the optimizer is adam"),
-        ({"optimizer": "sgd", "momentum": 0.5}, "algorithm.momentum must be 0 or left out"),
-        ({"proximal": -1.0}, r"algorithm.proximal must lie in \(0, 1e9\]"),
+        ({"optimizer": "adagrad"}, "algorithm.optimizer.kind must be one of sgd, momentum, adam"),
+        ({"optimizer": {"beta2": 0.9}}, "algorithm.optimizer.beta2 must go with adam alone"),
+        ({"optimizer": {"kind": "sgd", "momentum": 0.5}}, "algorithm.optimizer.momentum must be 0 for sgd"),
+        ({"local": {"proximal": -1.0}}, r"algorithm.local.proximal must lie in \(0, 1e9\]"),
         ({"sampling": "independent"}, "algorithm.sampling must come with a cohort"),
-        ({"sampling": "independent", "rate": 0.1}, "algorithm.rate must be left out unless sampling is poisson"),
+        ({"sampling": "independent", "rate": 0.1}, "algorithm.rate must be left out with sampling other than poisson"),
     ],
 )
 def test_a_study_is_refused_in_one_sentence(algorithm: dict[str, object], rule: str) -> None:

@@ -75,10 +75,10 @@ def test_a_client_without_records_changes_nothing_by_products() -> None:
     assert trained(local, np.arange(3.0), held, 0, KEY, 0).tolist() == [0.0, 1.0, 2.0]
 
 
-def wide(**changes: object) -> Plan:
+def wide(**local: object) -> Plan:
     """A plan of 24 features, with clients of 5 records."""
     tables = {
-        "algorithm": {"kind": "fedavg", **changes},
+        "algorithm": {"kind": "fedavg", "local": local},
         "model": {"kind": "logistic", "radius": 5.0},
         "privacy": {"epsilon": 4.0, "delta": 1e-4, "unit": "client", "neighbours": "zero-out"},
         "schedule": {"rounds": 2},
@@ -87,10 +87,10 @@ def wide(**changes: object) -> Plan:
 
 
 def test_several_epochs_of_wide_rows_go_by_products_and_the_plan_says_so() -> None:
-    assert 'local_products = "gram"' in write_plan(wide(local_epochs=3))
-    for other in ({"local_epochs": 1}, {"local_epochs": 3, "local_batch": 2}):
+    assert 'local_products = "gram"' in write_plan(wide(epochs=3))
+    for other in ({"epochs": 1}, {"epochs": 3, "batch": 2}):
         assert "local_products" not in write_plan(wide(**other))
-    plan, records = wide(local_epochs=3), some_records(60, features=24, clients=12)
+    plan, records = wide(epochs=3), some_records(60, features=24, clients=12)
     before = replace(plan, method=replace(plan.method, local_products=None))  # type: ignore[type-var]
     models = [train(each, records, KEY).model for each in (plan, before)]
     assert np.abs(models[0] - models[1]).max() <= 1e-6  # but for the grid on which updates are cut
@@ -104,7 +104,7 @@ def test_several_epochs_of_wide_rows_go_by_products_and_the_plan_says_so() -> No
     ],
 )
 def test_products_that_no_plan_could_have_are_refused(changes: dict[str, object], sentence: str) -> None:
-    plan = wide(local_epochs=3)
+    plan = wide(epochs=3)
     with pytest.raises(BadValue, match=sentence):
         replace(plan.method, **changes)  # type: ignore[type-var]
 

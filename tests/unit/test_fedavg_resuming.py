@@ -19,9 +19,9 @@ KEY = Entropy.from_seed(4)
 WISHES: dict[str, dict[str, Any]] = {
     "plain": {},
     "adam": {"optimizer": "adam", "server_step": 0.1},
-    "momentum": {"optimizer": "momentum", "momentum": 0.7},
+    "momentum": {"optimizer": {"kind": "momentum", "momentum": 0.7}},
     "a bound that adapts": {"clip": "adaptive", "cohort": 6},
-    "correlated": {"noise": "correlated", "cohort": 4, "bands": 3},
+    "correlated": {"correlation": {"bands": 3}, "cohort": 4},
     "a cohort": {"cohort": 6, "sampling": "poisson"},
 }
 

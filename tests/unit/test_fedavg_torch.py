@@ -46,6 +46,9 @@ def images(clients: int = 16) -> Records:
     return replace(base, features=flat, targets=targets.astype(np.float64), bound=3.0)
 
 
+LOCAL = {"epochs": 2, "batch": 10, "step": 0.6}
+
+
 def study(**algorithm: Any) -> dict[str, Any]:
     return {
         "data": {"public": True},
@@ -53,12 +56,10 @@ def study(**algorithm: Any) -> dict[str, Any]:
         "privacy": {"epsilon": 40.0, "delta": 1e-3, "unit": "client", "neighbours": "zero-out"},
         "algorithm": {
             "kind": "fedavg",
-            "local_epochs": 2,
-            "local_batch": 10,
-            "local_step": 0.6,
+            "local": LOCAL,
             "update_norm": 1.0,
             "server_step": 1.0,
-            "momentum": 0.0,
+            "optimizer": {"momentum": 0.0},
             **algorithm,
         },
         "schedule": {"rounds": 3},
@@ -70,7 +71,11 @@ def planned(**algorithm: Any) -> Plan:
 
 
 def test_a_network_is_trained_at_client_level_and_certified(tmp_path: Path) -> None:
-    result = run_study(study(sampling="poisson", cohort=12, proximal=0.01), tmp_path / "out", data=(images(), images()))
+    result = run_study(
+        study(sampling="poisson", cohort=12, local={**LOCAL, "proximal": 0.01}),
+        tmp_path / "out",
+        data=(images(), images()),
+    )
     rows = json.loads((tmp_path / "out" / "certificate.json").read_text())["guarantees"]
     found = {row["adversary"]: row["epsilon"] for row in rows}
     assert 39 < found["final-model"] <= 40
@@ -80,7 +85,7 @@ def test_a_network_is_trained_at_client_level_and_certified(tmp_path: Path) -> N
 
 def test_local_training_is_sgd_as_torch_has_it() -> None:
     """The same epochs and batches with torch's own optimiser, from the module at the same parameters."""
-    plan, held = planned(local_epochs=3), Held.of(images())
+    plan, held = planned(local={**LOCAL, "epochs": 3}), Held.of(images())
     local = Local.of(plan)
     model = np.random.default_rng(1).normal(size=plan.dimension) * 0.05
     loss = plan.model.loss

@@ -69,7 +69,7 @@ def stopped(trial: Trial, rounds: int = 1, **parts: Any) -> str:
 def wide_windows() -> Study:
     return study(
         privacy={"epsilon": 30.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "server"},
-        algorithm={"kind": "dpsgd", "window": 40.0},
+        algorithm={"kind": "dpsgd", "network": {"window": 40.0}},
         schedule={"rounds": 6},
     )
 

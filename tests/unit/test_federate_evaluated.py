@@ -130,7 +130,7 @@ def test_whole_clients_that_train_and_are_counted_pay_for_both(tmp_path: Path) -
             "study": {"name": "trial", "seed": 3},
             "model": {"kind": "logistic", "radius": 10.0},
             "privacy": {"epsilon": 30.0, "delta": 1e-4, "unit": "client", "neighbours": "zero-out"},
-            "algorithm": {"kind": "fedavg", "noise": "shared", "local_epochs": 1, "local_batch": 20},
+            "algorithm": {"kind": "fedavg", "noise": "shared", "local": {"epochs": 1, "batch": 20}},
             "schedule": {"rounds": 2},
             "trust": TRUSTED,
             "evaluation": {"private": True},

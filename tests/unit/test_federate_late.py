@@ -48,7 +48,12 @@ class Slow(Direct):
 def late_study(**trust: Any) -> Study:
     return study(
         trust={"server": "trusted", "dropouts": 0, "timeout": 60.0, "patience": 5.0, **trust},
-        algorithm={"kind": "dpsgd", "window": float(WIDTH), "momentum": 0.5, "rounds": [ROUNDS] * 5 + [ROUNDS - 3]},
+        algorithm={
+            "kind": "dpsgd",
+            "network": {"window": float(WIDTH)},
+            "optimizer": {"momentum": 0.5},
+            "rounds": [ROUNDS] * 5 + [ROUNDS - 3],
+        },
         schedule={"batch": 20, "step_size": 0.5, "noise_std": 8.0},
     )
 
@@ -214,7 +219,7 @@ def test_a_plan_without_patience_keeps_its_text(records: Records) -> None:
 def test_a_simulated_network_is_refused_before_anything_is_charged(tmp_path: Path, records: Records) -> None:
     """At the aggregator by a sentence, and at a site, whatever its aggregator says, by a word."""
     trial = Trial(tmp_path, records)
-    slow = {"kind": "dpsgd", "window": 2.0, "delay": 0.5, "rounds": ROUNDS}
+    slow = {"kind": "dpsgd", "network": {"window": 2.0, "delay": 0.5}, "rounds": ROUNDS}
     wanted = study(trust={"timeout": 60.0}, algorithm=slow, schedule={"batch": 20, "step_size": 0.5, "noise_std": 8.0})
     with pytest.raises(BadValue, match="algorithm must let clients wait for each other across sites"):
         trial.run(wanted)

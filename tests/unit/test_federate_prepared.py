@@ -43,10 +43,10 @@ PARTS: dict[str, dict[str, Any]] = {
         "algorithm": {"order": "public"},
         "trust": {**TRUSTED, "server": "homomorphic"},
     },
-    "dpsgd": {"algorithm": {"kind": "dpsgd", "rounds": 4, "window": 2.0, "noise_multiplier": 4.0}},
+    "dpsgd": {"algorithm": {"kind": "dpsgd", "rounds": 4, "network": {"window": 2.0}, "noise_multiplier": 4.0}},
     "fedavg": {
         "privacy": {"epsilon": 30.0, "delta": 1e-4, "unit": "client", "neighbours": "zero-out"},
-        "algorithm": {"kind": "fedavg", "noise": "shared", "local_epochs": 1, "local_batch": 20},
+        "algorithm": {"kind": "fedavg", "noise": "shared", "local": {"epochs": 1, "batch": 20}},
         "schedule": {"rounds": 2},
     },
     "simfl": {"algorithm": {"kind": "simfl"}, "schedule": {"rounds": 3, "noise_std": 2.0}, "trust": {}},

@@ -88,11 +88,11 @@ def test_an_average_of_one_model_is_that_model() -> None:
     ("given", "told"),
     [
         ({"kind": "lion"}, "algorithm.optimizer must be one of sgd, momentum, adam, got 'lion'"),
-        ({"kind": "sgd", "momentum": 0.9}, "algorithm.momentum must be 0 or left out"),
-        ({"kind": "adam", "beta2": 1.0}, "algorithm.beta2 must lie in"),
-        ({"kind": "adam", "floor": float("nan")}, "algorithm.floor must be at least"),
-        ({"weight_decay": float("nan")}, "algorithm.weight_decay must lie in"),
-        ({"weight_decay": -1}, "algorithm.weight_decay must lie in"),
+        ({"kind": "sgd", "momentum": 0.9}, "algorithm.optimizer.momentum must be 0 or left out"),
+        ({"kind": "adam", "beta2": 1.0}, "algorithm.optimizer.beta2 must lie in"),
+        ({"kind": "adam", "floor": float("nan")}, "algorithm.optimizer.floor must be at least"),
+        ({"weight_decay": float("nan")}, "algorithm.optimizer.weight_decay must lie in"),
+        ({"weight_decay": -1}, "algorithm.optimizer.weight_decay must lie in"),
     ],
 )
 def test_bad_values_are_refused(given: dict[str, object], told: str) -> None:

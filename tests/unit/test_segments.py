@@ -99,7 +99,7 @@ def test_every_round_runs_with_the_numbers_of_its_segment() -> None:
         {"rounds": 2, "rate": 0.5, "clip": 0.3, "noise": 5.0, "step": 0.2},
         {"rounds": 3, "rate": 0.25, "clip": 0.1, "noise": 9.0, "step": 0.05},
     ]
-    plan = plan_for(records, {"kind": "dpsgd", "momentum": 0.0, "segments": segments})
+    plan = plan_for(records, {"kind": "dpsgd", "optimizer": {"momentum": 0.0}, "segments": segments})
     method = plan.method
     assert isinstance(method, DpSgd)
     assert method.total == 5
@@ -160,7 +160,7 @@ def test_the_plan_reads_back_and_says_its_segments() -> None:
         ({"segments": [{"rounds": 2, "noise": float("nan")}]}, "algorithm.segments.noise must be"),
         ({"segments": [{"rounds": 2, "noise": 3.0}, {"rounds": 2}]}, "be stated in all 2 segments or in none, got 1"),
         ({"segments": [{"rounds": 2}], "rounds": 5}, "algorithm.rounds must be left out with segments"),
-        ({"segments": [{"rounds": 2}], "clip": "adaptive"}, "algorithm.clip must be a number with segments"),
+        ({"segments": [{"rounds": 2}], "clip": "adaptive"}, "must be left out with an adaptive clip"),
         ({"segments": [{"rounds": 2}], "rate": [0.1, 0.2, 0.3]}, "algorithm.rate must be one number with segments"),
         ({"segments": [{"rounds": 9, "noise": 0.5}]}, "epsilon"),
     ],

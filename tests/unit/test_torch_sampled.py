@@ -97,7 +97,7 @@ def test_gradients_of_a_torch_model_are_clipped_record_by_record() -> None:
 
 
 def test_correlated_noise_takes_dealt_batches_alone() -> None:
-    correlated = {"kind": "dpsgd", "noise": "correlated", "bands": 2}
+    correlated = {"kind": "dpsgd", "correlation": {"bands": 2}}
     with pytest.raises(BadValue, match=r"algorithm\.sampling must be cyclic for a torch model with correlated noise"):
         planned(some_records(), correlated | {"sampling": "poisson"})
     plan = planned(some_records(), correlated | {"sampling": "cyclic"})

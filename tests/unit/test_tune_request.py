@@ -39,7 +39,7 @@ def test_a_space_is_the_product_of_its_lists_and_ranges() -> None:
 
 
 def test_candidates_may_be_listed_one_by_one() -> None:
-    listed = [{"algorithm.kind": "dpsgd", "algorithm.momentum": 0.5}, {"algorithm.kind": "hidden"}]
+    listed = [{"algorithm.kind": "dpsgd", "algorithm.optimizer.momentum": 0.5}, {"algorithm.kind": "hidden"}]
     found = study({"candidates": listed}).tune
     assert found is not None
     assert [c.algorithm.kind for c in found.candidates] == ["dpsgd", "hidden"]

@@ -6,14 +6,13 @@ units of the present clip, so neither their sensitivity nor their noise depends 
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from fedveil.algorithms.settings import AdaptiveClipRequest
 from fedveil.checks import require
 from fedveil.model.rounding import UNIT, rounding_bound
 from fedveil.values import number
 
-ADAPTIVE: Final = "adaptive"
-FIELDS: Final = ("clip_quantile", "clip_rate", "clip_share")
 _REACH: Final = 2.0**20  # a clip stays within this factor of where it started
 _QUANTILE: Final = 0.85
 _EARLY: Final = (
@@ -40,13 +39,13 @@ class AdaptiveClip:
 
     def __post_init__(self) -> None:
         for name in ("quantile", "share", *(() if self.rate is None else ("rate",))):
-            object.__setattr__(self, name, number(f"algorithm.clip_{name}", getattr(self, name)))
+            object.__setattr__(self, name, number(f"algorithm.clip.{name}", getattr(self, name)))
         hint = "It is the share of norms within the clip; 0.5 is their median."
-        require(0 < self.quantile < 1, "algorithm.clip_quantile", "lie strictly in (0, 1)", self.quantile, hint)
+        require(0 < self.quantile < 1, "algorithm.clip.quantile", "lie strictly in (0, 1)", self.quantile, hint)
         fine = self.rate is None or 0 < self.rate <= 2
-        require(fine, "algorithm.clip_rate", "lie in (0, 2]", self.rate)
+        require(fine, "algorithm.clip.rate", "lie in (0, 2]", self.rate)
         hint = "It is the part of the budget that the count takes from the sum."
-        require(1e-4 <= self.share <= 0.5, "algorithm.clip_share", "lie in [0.0001, 0.5]", self.share, hint)
+        require(1e-4 <= self.share <= 0.5, "algorithm.clip.share", "lie in [0.0001, 0.5]", self.share, hint)
 
     @property
     def of_sum(self) -> float:
@@ -128,34 +127,15 @@ def relative_error(features: int, outputs: int, dimension: int, exponent: int) -
     return own + _ROUNDINGS * UNIT + 0.5 * math.sqrt(dimension) * 2.0**exponent
 
 
-def designed(request: Any, noise: float, batch: float, usual_rate: float | None) -> AdaptiveClip | None:
-    """Return the rule for a request with its defaults, from public numbers; None if its clip is fixed.
+def designed(request: AdaptiveClipRequest, noise: float, batch: float, usual_rate: float | None) -> AdaptiveClip:
+    """Return the rule for a request with its defaults, from public numbers.
 
     ``noise``: the joint noise multiplier; ``batch``: contributions that a round expects; ``usual_rate``: where the
     request states none (None: by the belief in all votes).
     """
-    if request.clip != ADAPTIVE:
-        return None
     usual = min(max((noise / (2 * _KNOWN * batch)) ** 2, _LEAST_SHARE), _MOST_SHARE)
     return AdaptiveClip(
-        quantile=_QUANTILE if request.clip_quantile is None else request.clip_quantile,
-        rate=usual_rate if request.clip_rate is None else request.clip_rate,
-        share=usual if request.clip_share is None else request.clip_share,
+        quantile=_QUANTILE if request.quantile is None else request.quantile,
+        rate=usual_rate if request.rate is None else request.rate,
+        share=usual if request.share is None else request.share,
     )
-
-
-def check_request(request: Any) -> None:
-    """Refuse what belongs to an adaptive clip beside another one, and a start that is no clip."""
-    if request.clip != ADAPTIVE:
-        for name in (*FIELDS, "clip_start"):
-            given = getattr(request, name)
-            require(given is None, f"algorithm.{name}", 'go with clip = "adaptive"', given, "Leave it out.")
-        return
-    AdaptiveClip(
-        quantile=_QUANTILE if request.clip_quantile is None else request.clip_quantile,
-        rate=request.clip_rate,
-        share=_LEAST_SHARE if request.clip_share is None else request.clip_share,
-    )
-    if request.clip_start is not None:
-        start = number("algorithm.clip_start", request.clip_start)
-        require(1e-9 <= start <= 1e9, "algorithm.clip_start", "lie in [1e-9, 1e9]", start)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 from fedveil.account.grid import Grid
 from fedveil.checks import require
@@ -36,8 +36,8 @@ class Choice:
     def __post_init__(self) -> None:
         require(self.rule in RULES, "algorithm.choose", f"be one of {', '.join(RULES)}", self.rule)
         for name in ("gain", "budget"):
-            object.__setattr__(self, name, number(f"algorithm.choose_{name}", getattr(self, name)))
-        require(0 <= self.gain < 1, "algorithm.choose_gain", "lie in [0, 1)", self.gain, "It is a share of the loss.")
+            object.__setattr__(self, name, number(f"algorithm.choose.{name}", getattr(self, name)))
+        require(0 <= self.gain < 1, "algorithm.choose.gain", "lie in [0, 1)", self.gain, "It is a share of the loss.")
         require(0 < self.budget < math.inf, "method.choose_budget", "be positive and finite", self.budget)
 
     def words(self) -> str:
@@ -53,16 +53,6 @@ def choice_of(rule: str | None, gain: float | None, budget: float | None) -> Cho
         require(len(missing) == len(given), f"method.{missing[0]}", "be given beside the others of its kind", None)
         return None
     return Choice(rule=rule, gain=gain, budget=budget)
-
-
-def check_request(rule: Any, gain: Any, segments: Any) -> None:
-    """Refuse a rule without candidates, and what belongs to a rule without one."""
-    if rule is None:
-        require(gain is None, "algorithm.choose_gain", "go with algorithm.choose", gain, "Leave it out.")
-        return
-    Choice(rule=rule, gain=USUAL_GAIN if gain is None else gain, budget=1.0)
-    hint = "Each of [[algorithm.segments]] is then a candidate."
-    require(segments is not None, "algorithm.choose", "go with segments to choose from", rule, hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,49 +1,29 @@
-"""The keys of a study that ask for correlated noise, and the matrix that is designed for them.
+"""The matrix that is designed for a study's [algorithm.correlation].
 
 Page: docs/correlated-noise.md.
 """
 
 from functools import lru_cache
-from typing import Any, Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 
 from fedveil.algorithms.correlation import Correlation
+from fedveil.algorithms.settings import CorrelationRequest, Error
 from fedveil.checks import require
 from fedveil.theory.correlated import squared_error, weights_of_last
 from fedveil.theory.correlated_design import Aim, best_bands, best_buffers
-from fedveil.theory.factor import MOST_BANDS, MOST_BUFFERS, MOST_ROUNDS, Factor
-from fedveil.values import Vector, whole
-
-Error = Literal["last", "mean", "max"]
+from fedveil.theory.factor import MOST_ROUNDS, Factor
+from fedveil.values import Vector
 
 CORRELATED: Final = "correlated"
 INDEPENDENT: Final = "independent"
 DRAWN: Final = "correlated, drawn"
-KEYS: Final = ("bands", "buffers", "error", "participations", "separation")
 _MOST_USUAL = 64  # bands if none are asked for: memory grows with them
 
 
-def check_keys(request: Any, correlated: bool) -> None:
-    """Refuse keys of correlated noise without it, and numbers that no plan could have."""
-    for name in KEYS:
-        given = getattr(request, name)
-        if given is None:
-            continue
-        require(correlated, f"algorithm.{name}", 'go with noise = "correlated"', given, "Leave it out.")
-        if name == "error":
-            words = get_args(Error)
-            require(given in words, "algorithm.error", f"be one of {', '.join(words)}", given)
-            continue
-        most = {"bands": MOST_BANDS, "buffers": MOST_BUFFERS}.get(name, MOST_ROUNDS)
-        object.__setattr__(request, name, whole(f"algorithm.{name}", given))
-        require(1 <= getattr(request, name) <= most, f"algorithm.{name}", f"lie between 1 and {most}", given)
-    one = request.bands is None or request.buffers is None
-    require(one, "algorithm.buffers", "be left out beside bands", request.buffers, "A matrix has one or the other.")
-
-
 def designed(
-    request: Any, *, rounds: int, groups: int, weights: Vector | None = None, momentum: float = 0.0
+    request: CorrelationRequest, *, rounds: int, groups: int, weights: Vector | None = None, momentum: float = 0.0
 ) -> Correlation:
     """Return the correlation for rounds in which ``groups`` of units take turns.
 
@@ -54,18 +34,18 @@ def designed(
     apart = groups if request.separation is None else request.separation
     hint = "Ask fewer units in a round, or let them come back sooner."
     rule = f"be at most {groups}, the rounds after which a unit is asked again"
-    require(apart <= groups, "algorithm.separation", rule, apart, hint)
+    require(apart <= groups, "algorithm.correlation.separation", rule, apart, hint)
     needed = -(-rounds // groups)
     times = needed if request.participations is None else request.participations
     hint = "Take fewer rounds, or ask fewer units in each."
     rule = f"be at least {needed}, the rounds that a unit is asked in"
-    require(times >= needed, "algorithm.participations", rule, times, hint)
+    require(times >= needed, "algorithm.correlation.participations", rule, times, hint)
     bands = request.bands
     if bands is None and request.buffers is None:
         bands = min(apart, _MOST_USUAL)
     if bands is not None:
         hint = "A matrix has no more bands than rounds."
-        require(bands <= rounds, "algorithm.bands", f"be at most the rounds, {rounds}", bands, hint)
+        require(bands <= rounds, "algorithm.correlation.bands", f"be at most the rounds, {rounds}", bands, hint)
     alike = weights_of_last(np.ones(rounds), momentum)
     wanted = alike if weights is None or request.error in ("mean", "max") else weights
     factor = _factor(tuple(wanted.tolist()), request.error or "last", min(times, rounds), apart, bands, request.buffers)

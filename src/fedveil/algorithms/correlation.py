@@ -40,11 +40,16 @@ class Correlation:
         for name in ("participations", "separation"):
             value = getattr(self, name)
             require(
-                1 <= value <= self.rounds, f"algorithm.{name}", f"lie between 1 and the rounds, {self.rounds}", value
+                1 <= value <= self.rounds,
+                f"algorithm.correlation.{name}",
+                f"lie between 1 and the rounds, {self.rounds}",
+                value,
             )
         bands = len(self.factor.column)
         hint = "A matrix has no more bands than rounds."
-        require(bands <= self.rounds, "algorithm.bands", f"be at most the rounds, {self.rounds}", bands, hint)
+        require(
+            bands <= self.rounds, "algorithm.correlation.bands", f"be at most the rounds, {self.rounds}", bands, hint
+        )
         followed = self.factor.growth(self.rounds) < math.inf
         require(followed, NAME, "have an inverse that does not grow without bound", self.factor.column[:4])
 
@@ -87,7 +92,13 @@ class Correlation:
         """
         apart = self.factor.banded and len(self.factor.column) <= self.separation
         hint = "A participation must have left the noise before the next one."
-        require(apart, "algorithm.bands", f"be at most the {self.separation} classes", self.factor.memory + 1, hint)
+        require(
+            apart,
+            "algorithm.correlation.bands",
+            f"be at most the {self.separation} classes",
+            self.factor.memory + 1,
+            hint,
+        )
         once = SampledGaussian(
             sampling="poisson", rate=rate, noise_multiplier=noise / self.column_norm, neighbours=neighbours
         )

@@ -40,22 +40,22 @@ class Optimiser:
         kinds = get_args(OptimiserKind)
         require(self.kind in kinds, "algorithm.optimizer", f"be one of {', '.join(kinds)}", self.kind)
         for name in ("momentum", "beta2", "floor", "weight_decay"):
-            object.__setattr__(self, name, number(f"algorithm.{name}", getattr(self, name)))
-        require(0 <= self.momentum < 1, "algorithm.momentum", "lie in [0, 1)", self.momentum)
+            object.__setattr__(self, name, number(f"algorithm.optimizer.{name}", getattr(self, name)))
+        require(0 <= self.momentum < 1, "algorithm.optimizer.momentum", "lie in [0, 1)", self.momentum)
         require(
             0 <= self.beta2 < 1,
-            "algorithm.beta2",
+            "algorithm.optimizer.beta2",
             "lie in [0, 1)",
             self.beta2,
             "It is the weight of the past in Adam's mean of squares.",
         )
-        require(1e-30 <= self.floor < math.inf, "algorithm.floor", "be at least 1e-30 and finite", self.floor)
-        require(0 <= self.weight_decay <= 1e6, "algorithm.weight_decay", "lie in [0, 1e6]", self.weight_decay)
+        require(1e-30 <= self.floor < math.inf, "algorithm.optimizer.floor", "be at least 1e-30 and finite", self.floor)
+        require(0 <= self.weight_decay <= 1e6, "algorithm.optimizer.weight_decay", "lie in [0, 1e6]", self.weight_decay)
         ordered = self.kind != "adam" or self.momentum <= self.beta2
-        require(ordered, "algorithm.momentum", f"be at most beta2, {self.beta2}, for adam", self.momentum)
+        require(ordered, "algorithm.optimizer.momentum", f"be at most beta2, {self.beta2}, for adam", self.momentum)
         hint = 'Say optimizer = "momentum".'
         plain = self.kind != "sgd" or self.momentum == 0
-        require(plain, "algorithm.momentum", 'be 0 or left out with optimizer = "sgd"', self.momentum, hint)
+        require(plain, "algorithm.optimizer.momentum", 'be 0 or left out with optimizer = "sgd"', self.momentum, hint)
 
     def longest(self, direction: float, size: int) -> float:
         """Return the norm that no heading exceeds, if no direction exceeds the norm ``direction``.
@@ -127,7 +127,9 @@ def check_average(weight: Any) -> None:
     if weight is not None:
         rule = "lie between 0 and 1, both left out"
         hint = "0.99 averages about the last 100 models."
-        require(0 < number("algorithm.average", weight) < 1, "algorithm.average", rule, weight, hint)
+        require(
+            0 < number("algorithm.optimizer.average", weight) < 1, "algorithm.optimizer.average", rule, weight, hint
+        )
 
 
 def to_row(state: OptimiserState) -> Vector:

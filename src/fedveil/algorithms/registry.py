@@ -15,6 +15,7 @@ from fedveil.algorithms.base import Method
 if TYPE_CHECKING:
     from fedveil.algorithms.acting import Acts
     from fedveil.algorithms.observation import AttackView
+    from fedveil.fields import Exclusion
 
 KINDS: Final = ["hidden", "dpsgd", "fedavg", "simfl"]
 DEFAULT: Final = "hidden"  # of a study that names no algorithm
@@ -46,9 +47,15 @@ def weighed_for(unit: str) -> list[str]:
     return [kind for kind in KINDS if unit in getattr(_part(kind, "design"), "WEIGHED_FOR", ())]
 
 
-def refuses_choice(kind: str) -> str | None:
-    """Return why a rule may not choose this algorithm's segments while it runs; None if one may."""
-    found: str | None = getattr(_part(kind, "design"), "NO_CHOICE", None)
+def why_not(kind: str, setting: str) -> str:
+    """Return why an algorithm does not have a setting of another one; empty where nothing more can be said."""
+    found: str = getattr(_part(kind, "design"), "REFUSED", {}).get(setting, "")
+    return found
+
+
+def exclusions_of(kind: str) -> tuple[Exclusion, ...]:
+    """Return the pairs of an algorithm's settings that exclude each other, with the reasons."""
+    found: tuple[Exclusion, ...] = getattr(_part(kind, "design"), "EXCLUSIONS", ())
     return found
 
 

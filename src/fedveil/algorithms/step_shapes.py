@@ -1,25 +1,14 @@
 """Step sizes that rise at first and fall later: constant, linear or cosine, after a warm-up. They look at no data."""
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from fedveil.checks import require
 from fedveil.mechanism import Numbers
-from fedveil.values import whole
 
 Decay = Literal["constant", "linear", "cosine"]
-_KEYS = ("step_decay", "warm_up")
-
-
-def check_shape(decay: Any, warm_up: Any) -> None:
-    """Refuse a shape that does not exist, or a warm-up that is no number of rounds."""
-    kinds = get_args(Decay)
-    require(decay is None or decay in kinds, "algorithm.step_decay", f"be one of {', '.join(kinds)}", decay)
-    if warm_up is not None:
-        rounds = whole("algorithm.warm_up", warm_up)
-        require(rounds >= 0, "algorithm.warm_up", "be a number of rounds, 0 or more", warm_up)
 
 
 def shaped(step: Any, rounds: int, decay: Decay | None, warm_up: int | None) -> Numbers:
@@ -35,10 +24,11 @@ def shaped(step: Any, rounds: int, decay: Decay | None, warm_up: int | None) -> 
     if decay is None and warm_up is None:
         return tuple(step) if listed else float(step)
     hint = "A list states the step of every round."
-    require(not listed, "algorithm.step_decay and warm_up", "be left out with a list of steps", _KEYS, hint)
+    stated = (decay, warm_up)
+    require(not listed, "algorithm.optimizer: decay and warm_up", "be left out with a list of steps", stated, hint)
     early = warm_up or 0
     rule = f"leave a round of the {rounds} to train at the full step"
-    require(early < rounds, "algorithm.warm_up", rule, early)
+    require(early < rounds, "algorithm.optimizer.warm_up", rule, early)
     if decay in (None, "constant") and not early:
         return float(step)
     rest = rounds - early

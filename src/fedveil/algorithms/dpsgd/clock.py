@@ -222,7 +222,7 @@ class Clock:
 
     def _luck(self, kind: int, client: int, turn: int) -> np.random.Generator:
         """Return the random generator of an address, so that chances do not depend on the order of events."""
-        return np.random.default_rng([self.network.network_seed, kind, client, turn])
+        return np.random.default_rng([self.network.seed, kind, client, turn])
 
     def _duration(self, client: int, turn: int) -> float:
         speed = self.network.speeds[client] if self.network.speeds else 1.0

@@ -29,22 +29,22 @@ def check_correlation(method: DpSgd) -> None:
     object.__setattr__(method, "correlation", checked_table(method.correlation))
     found, settings = correlation_in(method), method.client_settings[0]
     if found is None:
-        hint = 'Batches that come back in the same order go with noise = "correlated".'
+        hint = "Batches that come back in the same order go with [algorithm.correlation]."
         require(method.sampling != "cyclic", "algorithm.sampling", "not be cyclic here", method.sampling, hint)
         return
     hint = "Records must come back at times that the plan fixes, or draw within classes that take turns."
     fits = method.sampling in ("cyclic", "poisson")
     require(fits, "algorithm.sampling", "be cyclic or poisson for correlated noise", method.sampling, hint)
     single = len(method.client_settings) == 1 and not method.segments and method.stops is None
-    require(single, "algorithm.noise", "be correlated for settings that all clients share", "others", "One for all.")
+    require(single, "algorithm.correlation", "go with settings that all clients share", "others", "One for all.")
     fixed = method.clip_quantile is None
     require(fixed, "algorithm.clip", "be a number for correlated noise", "adaptive", "The matrix is for equal clips.")
     turns = settings.batches_a_pass if method.sampling == "cyclic" else found.separation
     rule = f"be at most {turns}, the rounds after which a record comes back"
-    require(found.separation <= turns, "algorithm.separation", rule, found.separation)
+    require(found.separation <= turns, "algorithm.correlation.separation", rule, found.separation)
     needed = -(-settings.rounds // turns)
     rule = f"be at least {needed}, the rounds that a record is used in"
-    require(found.participations >= needed, "algorithm.participations", rule, found.participations)
+    require(found.participations >= needed, "algorithm.correlation.participations", rule, found.participations)
     if method.sampling == "cyclic":
         even = settings.rate == 1 / settings.batches_a_pass
         require(even, "algorithm.rate", "be one over the rounds of a pass for cyclic batches", settings.rate)

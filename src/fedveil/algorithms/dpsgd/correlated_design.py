@@ -5,21 +5,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.algorithms.adaptive_clip import ADAPTIVE
-from fedveil.algorithms.correlated_request import (
-    CORRELATED,
-    DRAWN,
-    INDEPENDENT,
-    KEYS,
-    check_keys,
-    designed,
-    last_error,
-)
+from fedveil.algorithms.correlated_request import CORRELATED, DRAWN, INDEPENDENT, designed, last_error
 from fedveil.algorithms.correlation import Correlation, Rows, correlation_of
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings
 from fedveil.algorithms.dpsgd.correlated import charged_together
 from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.algorithms.request import Task
+from fedveil.algorithms.settings import CorrelationRequest
 from fedveil.algorithms.step_shapes import Decay, shaped
 from fedveil.checks import require
 from fedveil.mechanism import Mechanism
@@ -31,45 +23,43 @@ _CLASSES: Final = 8  # among which records draw, if nothing else is asked for
 ANY: Final[Rows] = ((1.0, 1.0), (1.0,))  # for one round
 
 
-def check_noise(request: Any) -> None:
+def check_correlated(request: Any) -> None:
     """Refuse what correlated noise does not go with, before anything is planned."""
-    words = (INDEPENDENT, CORRELATED)
-    require(request.noise in (None, *words), "algorithm.noise", f"be {' or '.join(words)} for dpsgd", request.noise)
-    correlated = request.noise == CORRELATED
-    check_keys(request, correlated)
-    if not correlated:
+    if request.correlation is None:
         return
-    drawn = request.sampling != "poisson" or request.buffers is None
+    buffers = request.correlation.buffers
+    drawn = request.sampling != "poisson" or buffers is None
     hint = "With draws a participation must have left the noise before the next: give bands, or sampling = cyclic."
-    require(drawn, "algorithm.buffers", "be left out with poisson batches", request.buffers, hint)
-    require(request.clip != ADAPTIVE, "algorithm.clip", "be a number for correlated noise", request.clip)
-    for name in ("rate", "rounds", "clip", "noise_multiplier", "own_epsilon", "segments"):
+    require(drawn, "algorithm.correlation.buffers", "be left out with poisson batches", buffers, hint)
+    for name in ("rate", "rounds", "clip", "noise_multiplier"):
         given = getattr(request, name)
-        plain = not isinstance(given, list | tuple) and (given is None or name not in ("own_epsilon", "segments"))
-        require(plain, f"algorithm.{name}", "be one number for all, or left out, with correlated noise", given)
+        plain = not isinstance(given, list | tuple)
+        require(plain, f"algorithm.{name}", "be one number for all with correlated noise", given)
 
 
 def correlation_for(request: Any, momentum: float, rate: float, rounds: int, steps: Vector) -> Correlation | None:
     """Return the matrix for these steps and the rounds in which a record comes back; None for independent noise."""
-    if request.noise != CORRELATED:
+    if request.correlation is None:
         return None
     one = ClientSettings(rate=rate, rounds=rounds, clip=1.0, noise=1.0, step_size=1.0)
     groups = one.batches_a_pass
     if request.sampling == "poisson":
-        asked = request.separation or request.bands or min(_CLASSES, rounds, max(1, groups // 4))
+        wanted = request.correlation
+        asked = wanted.separation or wanted.bands or min(_CLASSES, rounds, max(1, groups // 4))
         hint = "Each class holds one part of the records, of which a round expects its share: lower the rate."
         fits = asked <= groups
-        require(fits, "algorithm.bands", f"be at most {groups}, one over the sampling rate", asked, hint)
+        require(fits, "algorithm.correlation.bands", f"be at most {groups}, one over the sampling rate", asked, hint)
         groups = asked
     weights = weights_of_last(steps, momentum)
-    return designed(request, rounds=rounds, groups=groups, weights=weights, momentum=momentum)
+    return designed(request.correlation, rounds=rounds, groups=groups, weights=weights, momentum=momentum)
 
 
 def rows_for(request: Any, task: Task, momentum: float, rate: float, rounds: int) -> Rows | None:
     """Return the matrix and the pattern as a plan writes them; steps that are not stated fall linearly."""
     given = request.steps if request.steps is not None else task.schedule.step_size
-    decay: Decay | None = request.step_decay or ("linear" if given is None else None)
-    steps = np.asarray(shaped(1.0 if given is None else given, rounds, decay, request.warm_up), dtype=np.float64)
+    decay: Decay | None = request.optimizer.decay or ("linear" if given is None else None)
+    first = 1.0 if given is None else given
+    steps = np.asarray(shaped(first, rounds, decay, request.optimizer.warm_up), dtype=np.float64)
     fits = steps.ndim == 0 or steps.shape == (rounds,)
     require(fits, "algorithm.steps", f"be one number or one per round, {rounds}, with correlated noise", given)
     found = correlation_for(request, momentum, rate, rounds, steps * np.ones(rounds))
@@ -95,11 +85,10 @@ def walk_of(rows: Rows | None, settings: ClientSettings, momentum: float) -> flo
 
 def noises_of(request: Any) -> dict[str, Any]:
     """Return the request with each kind of noise; the last one has records that draw within classes."""
-    plain = dict.fromkeys(KEYS)
-    kept = {} if request.noise == CORRELATED else plain
     sampling = "poisson" if request.sampling == "cyclic" else request.sampling
+    asked = request.correlation or CorrelationRequest()
     return {
-        INDEPENDENT: replace(request, **plain, noise=None, sampling=sampling),
-        CORRELATED: replace(request, **kept, noise=CORRELATED, sampling="cyclic"),
-        DRAWN: replace(request, **(kept | {"buffers": None}), noise=CORRELATED, sampling="poisson"),
+        INDEPENDENT: replace(request, correlation=None, sampling=sampling),
+        CORRELATED: replace(request, correlation=asked, sampling="cyclic"),
+        DRAWN: replace(request, correlation=replace(asked, buffers=None), sampling="poisson"),
     }

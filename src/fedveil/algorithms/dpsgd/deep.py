@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from fedveil.algorithms.adaptive_clip import ADAPTIVE
 from fedveil.algorithms.dpsgd.client_settings import DEALT
 from fedveil.algorithms.request import Task
+from fedveil.algorithms.settings import ADAPTIVE
 from fedveil.checks import require
 from fedveil.model.torch import TorchLoss
 from fedveil.values import Vector

@@ -2,38 +2,44 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
-from fedveil.algorithms.adaptive_clip import ADAPTIVE, check_request, designed
+from fedveil.algorithms.adaptive_clip import designed
 from fedveil.algorithms.base import Method, expected
-from fedveil.algorithms.choosing import USUAL_GAIN
-from fedveil.algorithms.choosing import check_request as check_rule
-from fedveil.algorithms.correlated_request import CORRELATED, Error
 from fedveil.algorithms.correlation import Rows, growth_of
 from fedveil.algorithms.dpsgd.client_settings import ClientSettings, Clipping, Sampling
-from fedveil.algorithms.dpsgd.correlated_design import ANY, charges_of, check_noise, noises_of, rows_for, walk_of
+from fedveil.algorithms.dpsgd.correlated_design import ANY, charges_of, check_correlated, noises_of, rows_for, walk_of
 from fedveil.algorithms.dpsgd.deep import check_company, deep_step
-from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, Compression, DpSgd
+from fedveil.algorithms.dpsgd.method import MOST_MESSAGES, DpSgd
 from fedveil.algorithms.dpsgd.network import Network
-from fedveil.algorithms.dpsgd.optimising import check_optimising, fields_of, later_of
 from fedveil.algorithms.dpsgd.rates import LEAST_BATCH, USUAL_RATE, check_batch, picked_among, share
 from fedveil.algorithms.dpsgd.risk import expected_risk, passes_of
 from fedveil.algorithms.dpsgd.segments import affordable, charged, fitting_budget, joint_cost
 from fedveil.algorithms.dpsgd.tightening import leaves_open, tightened
-from fedveil.algorithms.optimiser import OptimiserKind
+from fedveil.algorithms.optimiser import Optimiser
 from fedveil.algorithms.request import Draft, Task
 from fedveil.algorithms.segments import read_segments
-from fedveil.algorithms.step_shapes import Decay, shaped
+from fedveil.algorithms.settings import (
+    AdaptiveClipRequest,
+    ChooseRequest,
+    CompressionRequest,
+    CorrelationRequest,
+    OptimizerRequest,
+    adaptive_clip,
+)
+from fedveil.algorithms.step_shapes import shaped
 from fedveil.checks import require
+from fedveil.fields import Exclusion, check_exclusions, check_fields, group, ruled, word
 from fedveil.mechanism import Mechanism, Numbers
 from fedveil.values import number, whole
 
+_MOMENTUM = 0.9  # where neither momentum nor another optimizer is stated
 _EPSILON_SHARE, _DELTA_SHARE = 1e-4, 1e-3  # kept back for what the grid costs
 _OWN_SHARE = 1e-3  # of a client's own epsilon, kept back for the grid and for calibrating once more
 _PASSES = 20
@@ -41,126 +47,117 @@ _STEP = 3.0  # over the smoothness: below 2 (1 + momentum), where a step with mo
 _WALK = 1.0  # most that the noise of all rounds may move a score, in standard deviations
 
 
+def _clip(name: str, given: Any) -> Any:
+    """Return a clip: a number, or one for each client, or the request for an adaptive one."""
+    found = adaptive_clip(name, given)
+    return _positive(name, given) if found is None else found
+
+
+def _positive(name: str, given: Any) -> Any:
+    """Return positive, finite numbers: one for all clients, or one for each."""
+    values = tuple(number(name, value) for value in _listed(given))
+    require(values and all(0 < value < math.inf for value in values), name, "be positive and finite", given)
+    return values if isinstance(given, list | tuple) else values[0]
+
+
+def _is_adaptive(clip: Any) -> bool:
+    return isinstance(clip, AdaptiveClipRequest)
+
+
+def _shapes_steps(optimizer: OptimizerRequest) -> bool:
+    return optimizer.decay is not None or optimizer.warm_up is not None
+
+
+EXCLUSIONS: Final = (
+    *(Exclusion(name, "segments", "A segment states it.") for name in ("rounds", "noise_multiplier", "steps")),
+    Exclusion("own_epsilon", "segments", "A segment states the noise of its own rounds."),
+    Exclusion("segments", "optimizer", "A segment states its step.", _shapes_steps, "a decay or warm-up of steps"),
+    Exclusion("segments", "clip", "A segment's cost is planned for a fixed clip.", _is_adaptive, "an adaptive clip"),
+    Exclusion("correlation", "clip", "The matrix is for equal clips.", _is_adaptive, "an adaptive clip"),
+    Exclusion("own_epsilon", "correlation", "A client that stops would leave later noise without its part."),
+    Exclusion("segments", "correlation", "The matrix is for rounds that are alike."),
+    Exclusion(
+        "rate",
+        "sampling",
+        "Every record picks one round of each pass: [schedule] rounds says how many rounds a pass has.",
+        lambda sampling: sampling == "independent",
+        'sampling = "independent"',
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSgdRequest:
     """What clients do. ``rate``, ``rounds``, ``clip``, ``noise_multiplier``, ``steps``: one for all, or one for each.
 
     ``rounds`` are those of all passes. ``steps``: a step size, or a list of one per round, for each client. With
-    independent sampling there is no ``rate``: [schedule] says among how many rounds of a pass a record picks. An
-    adaptive ``clip`` begins at ``clip_start`` and follows the ``clip_quantile`` of the norms; ``clip_rate`` and
-    ``clip_share`` are as in :class:`AdaptiveClip`. ``segments`` state rounds, rate, clip, noise and step of consecutive
-    segments; with ``choose`` a rule chooses among them (``choose_gain`` as in :class:`Choice`). A client with an
-    ``own_epsilon`` sends noise alone when that is used up. ``noise``: "correlated" over rounds, by a matrix with
-    ``bands`` or ``buffers`` for the least ``error`` of the models, for records that take part in at most
-    ``participations`` rounds, at least ``separation`` apart. ``step_decay`` and ``warm_up`` shape a step that is one
-    number; ``optimizer``: plain, with momentum (None), or Adam. The rest is as in :class:`DpSgd` and :class:`Network`.
+    independent sampling there is no ``rate``: [schedule] says among how many rounds of a pass a record picks.
+    ``segments`` state rounds, rate, clip, noise and step of consecutive segments; with ``choose`` a rule chooses among
+    them. A client with an ``own_epsilon`` sends noise alone when that is used up. ``correlation``: noise is correlated
+    over rounds. ``weights``: how the server mixes updates.
     """
 
-    sampling: Sampling = "poisson"
-    clipping: Clipping = "individual"
-    rate: Numbers | None = None
+    sampling: Sampling = word(Sampling, default="poisson")
+    clipping: Clipping = word(Clipping, default="individual")
+    rate: Numbers | None = ruled(_positive)
     rounds: int | tuple[int, ...] | None = None
-    clip: Numbers | Literal["adaptive"] | None = None
-    clip_quantile: float | None = None
-    clip_start: float | None = None
-    clip_rate: float | None = None
-    clip_share: float | None = None
-    noise_multiplier: Numbers | None = None
+    clip: Numbers | AdaptiveClipRequest | None = ruled(_clip)
+    noise_multiplier: Numbers | None = ruled(_positive)
     steps: Any = None
-    momentum: float | None = None
-    compression: Compression = "none"
-    keep: float = 1.0
-    levels: int = 127
     weights: tuple[float, ...] = ()
-    speeds: tuple[float, ...] = ()
-    jitter: float = 0.0
-    delay: float = 0.0
-    loss: float = 0.0
-    window: float = 1.0
-    max_lag: int = 10
-    network_seed: int = 0
-    max_deviation: float | None = None
-    participants: int | None = None
-    window_steps: tuple[float, ...] | None = None
     segments: Any = None
-    own_epsilon: Numbers | None = None
-    optimizer: OptimiserKind | None = field(default=None, repr=False)
-    beta2: float | None = field(default=None, repr=False)
-    weight_decay: float | None = field(default=None, repr=False)
-    average: float | None = field(default=None, repr=False)
-    step_decay: Decay | None = field(default=None, repr=False)
-    warm_up: int | None = field(default=None, repr=False)
-    noise: Literal["independent", "correlated"] | None = field(default=None, repr=False)
-    bands: int | None = field(default=None, repr=False)
-    buffers: int | None = field(default=None, repr=False)
-    error: Error | None = field(default=None, repr=False)
-    participations: int | None = field(default=None, repr=False)
-    separation: int | None = field(default=None, repr=False)
-    choose: str | None = field(default=None, repr=False)
-    choose_gain: float | None = field(default=None, repr=False)
+    choose: ChooseRequest | None = group(ChooseRequest, short="rule")
+    own_epsilon: Numbers | None = ruled(_positive)
+    optimizer: OptimizerRequest = group(OptimizerRequest, short="kind", default=OptimizerRequest())
+    compression: CompressionRequest = group(CompressionRequest, short="kind", default=CompressionRequest())
+    correlation: CorrelationRequest | None = group(CorrelationRequest)
+    network: Network = group(Network, default=Network())
 
     kind: ClassVar[str] = "dpsgd"
     noised_at_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        rows = ANY if self.noise == CORRELATED else None  # refuses what never fits:
+        check_fields(self, "algorithm")
+        rows = ANY if self.correlation is not None else None  # refuses what never fits:
         self._with((ClientSettings(rate=1.0, rounds=1, clip=1.0, noise=1.0, step_size=1.0),), rows)
-        check_request(self)
-        check_noise(self)
-        check_optimising(self)
-        for name in ("rate", *(() if self.clip == ADAPTIVE else ("clip",)), "noise_multiplier", "own_epsilon"):
-            for value in _listed(getattr(self, name)):
-                fine = value is None or 0 < number(f"algorithm.{name}", value) < math.inf
-                require(fine, f"algorithm.{name}", "be positive and finite", value)
-        hint = "Every record picks one round of each pass: [schedule] rounds says how many rounds a pass has."
-        self._check_segments()
-        drawn = self.sampling != "independent" or self.rate is None
-        require(drawn, "algorithm.rate", 'be left out with sampling = "independent"', self.rate, hint)
-
-    def _check_segments(self) -> None:
-        """Refuse what a segment states for itself beside segments, and one number for each client."""
-        check_rule(self.choose, self.choose_gain, self.segments)
-        if read_segments(self.segments) is None:
-            return
-        hint = "A segment states it: rounds, rate, clip, noise, step."
-        for name in ("rounds", "noise_multiplier", "steps", "own_epsilon"):
+        wanted = read_segments(self.segments)
+        check_exclusions(self, "algorithm", EXCLUSIONS)
+        check_correlated(self)
+        hint = "Each of [[algorithm.segments]] is then a candidate."
+        fits = self.choose is None or wanted is not None
+        require(fits, "algorithm.choose", "go with segments to choose from", self.choose, hint)
+        for name in ("rate", "clip") if wanted is not None else ():
             given = getattr(self, name)
-            require(given is None, f"algorithm.{name}", "be left out with segments", given, hint)
-        require(self.clip != ADAPTIVE, "algorithm.clip", "be a number with segments", self.clip)
-        for name in ("rate", "clip"):
-            given = getattr(self, name)
-            require(not isinstance(given, list | tuple), f"algorithm.{name}", "be one number with segments", given)
+            require(not isinstance(given, tuple), f"algorithm.{name}", "be one number with segments", given)
 
     def _with(self, client_settings: tuple[ClientSettings, ...], correlation: Rows | None = None) -> DpSgd:
-        network = Network(
-            speeds=self.speeds,
-            jitter=self.jitter,
-            delay=self.delay,
-            loss=self.loss,
-            window=self.window,
-            max_lag=self.max_lag,
-            network_seed=self.network_seed,
-            max_deviation=self.max_deviation,
-            participants=self.participants,
-            window_steps=self.window_steps,
-        )
+        optimiser = self._optimiser
+        adam = optimiser.kind == "adam"
         return DpSgd(
             client_settings=client_settings,
             sampling=self.sampling,
             correlation=correlation,
             clipping=self.clipping,
-            compression=self.compression,
-            keep=self.keep,
-            levels=self.levels,
+            compression=self.compression.kind,
+            keep=self.compression.keep,
+            levels=self.compression.levels,
             weights=self.weights,
-            network=network,
-            **fields_of(self),
+            network=self.network,
+            momentum=optimiser.momentum,
+            optimizer="adam" if adam else None,
+            beta2=optimiser.beta2 if adam else None,
+            weight_decay=optimiser.weight_decay or None,
+            average=self.optimizer.average,
         )
 
     @property
-    def later(self) -> dict[str, Any]:
-        """What is stated under keys that studies of earlier versions did not have."""
-        return later_of(self)
+    def adapts(self) -> bool:
+        """Whether the clip follows the norms."""
+        return _is_adaptive(self.clip)
+
+    @property
+    def _optimiser(self) -> Optimiser:
+        return self.optimizer.optimiser(_MOMENTUM)
 
     @property
     def noises(self) -> "Mapping[str, DpSgdRequest]":
@@ -178,7 +175,7 @@ class DpSgdRequest:
             method = replace(self._with(self._segmented(task, wanted, *aims)), segments=True)
             method = self._choosing(method, task, "noise" in wanted[0], *aims)
         else:
-            rows = None if self.noise != CORRELATED else rows_for(self, task, self._momentum, *self._rounds(task, 0))
+            rows = None if self.correlation is None else rows_for(self, task, self._momentum, *self._rounds(task, 0))
             client_settings = tuple(self._settings(task, client, rows, *aims) for client in range(self._kinds(task)))
             method = self._adapting(self._with(client_settings, rows), task)
         method = self._stopping(method, task)
@@ -193,9 +190,9 @@ class DpSgdRequest:
     def _adapting(self, method: DpSgd, task: Task) -> DpSgd:
         """Return the method with a rule for its clips, if they are to be adaptive."""
         one, data = method.client_settings[0], task.data
-        rule = designed(self, one.noise, one.rate * data.records / data.clients, usual_rate=None)
-        if rule is None:
+        if not isinstance(self.clip, AdaptiveClipRequest):
             return method
+        rule = designed(self.clip, one.noise, one.rate * data.records / data.clients, usual_rate=None)
         steps = (settings.step(0) for settings in method.client_settings)
         pairs = zip(method.client_settings, steps, strict=True)
         limits = tuple(_WALK * p.clip / self._walk(task, p, first) * rule.of_sum for p, first in pairs)
@@ -210,9 +207,8 @@ class DpSgdRequest:
         """
         if self.choose is None:
             return method
-        gain = USUAL_GAIN if self.choose_gain is None else self.choose_gain
         budget = fitting_budget(method, task.target, epsilon, delta) if stated else joint_cost(method)
-        return replace(method, choose=self.choose, choose_gain=gain, choose_budget=budget)
+        return replace(method, choose=self.choose.rule, choose_gain=self.choose.gain, choose_budget=budget)
 
     def _stopping(self, method: DpSgd, task: Task) -> DpSgd:
         """Return the method with the rounds after which clients stop using records, where they have own budgets."""
@@ -305,7 +301,7 @@ class DpSgdRequest:
 
     @property
     def _momentum(self) -> float:
-        return float(fields_of(self)["momentum"])
+        return self._optimiser.momentum
 
     def _kinds(self, task: Task) -> int:
         """Return the number of different settings: one for all clients, or one for each if a list was given."""
@@ -319,7 +315,7 @@ class DpSgdRequest:
         return task.data.clients if counts else 1
 
     def _settings(self, task: Task, client: int, rows: Rows | None, epsilon: float, delta: float) -> ClientSettings:
-        clip = self.clip_start if self.clip == ADAPTIVE else _of(self.clip, client)
+        clip = self.clip.start if isinstance(self.clip, AdaptiveClipRequest) else _of(self.clip, client)
         clip = task.model.constants(task.data.bound).lipschitz if clip is None else clip
         rate, rounds = self._rounds(task, client)
         noise, charged = _of(self.noise_multiplier, client), task.schedule.noise_std
@@ -362,16 +358,16 @@ class DpSgdRequest:
         """Return the given steps, or steps that fall linearly from as much as smoothness and noise allow."""
         given = task.schedule.step_size if (own := _of(self.steps, client)) is None else own
         if given is not None:
-            return shaped(given, settings.rounds, self.step_decay, self.warm_up)
+            return shaped(given, settings.rounds, self.optimizer.decay, self.optimizer.warm_up)
         hint = "Adam's steps have the length that is stated, whatever the gradients are; 0.001 to 0.01 is usual."
-        require(self.optimizer != "adam", "schedule.step_size", "be given for adam", None, hint)
+        require(self.optimizer.kind != "adam", "schedule.step_size", "be given for adam", None, hint)
         if task.model.kind == "torch":
             first = deep_step(task, settings.clip, self._momentum, self._walk(task, settings, 1.0, correlation))
         else:
             first = self._first_step(task)
-            if self.clip != ADAPTIVE:  # otherwise round by round, as the clip moves
+            if not self.adapts:  # otherwise round by round, as the clip moves
                 first *= min(1.0, _WALK / self._walk(task, settings, first, correlation))
-        return shaped(first, settings.rounds, self.step_decay or "linear", self.warm_up)
+        return shaped(first, settings.rounds, self.optimizer.decay or "linear", self.optimizer.warm_up)
 
     def _walk(self, task: Task, settings: ClientSettings, first: float, correlation: Rows | None = None) -> float:
         """Return how far the noise of all rounds moves a score if steps fall linearly from ``first``."""

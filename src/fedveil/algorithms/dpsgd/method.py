@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from fedveil.account.compare import account_for
 from fedveil.account.grid import Grid
-from fedveil.algorithms.adaptive_clip import ADAPTIVE, AdaptiveClip, adaptive_of
+from fedveil.algorithms.adaptive_clip import AdaptiveClip, adaptive_of
 from fedveil.algorithms.base import EveryModelSeen
 from fedveil.algorithms.choosing import Choice, choice_of
 from fedveil.algorithms.correlation import Correlation, Rows
@@ -37,16 +37,15 @@ from fedveil.algorithms.dpsgd.segments import charged, check_choice, most_rounds
 from fedveil.algorithms.dpsgd.words import assumption_rows, fact_rows
 from fedveil.algorithms.noise_shares import check_cohorts
 from fedveil.algorithms.optimiser import Optimiser, check_average, optimiser_of
+from fedveil.algorithms.settings import ADAPTIVE, CompressionKind
 from fedveil.algorithms.setup import Setup
 from fedveil.algorithms.share_words import Row
 from fedveil.checks import require
 from fedveil.guarantee import Adversary, Answer
 from fedveil.mechanism import Gaussian, Mechanism, with_beside
-from fedveil.tables import known
+from fedveil.tables import filled, known
 from fedveil.target import Target
 from fedveil.values import Indices, number, whole
-
-Compression = Literal["none", "random-k", "top-k", "quantised", "rotated"]
 
 MOST_MESSAGES = 20_000_000
 
@@ -72,7 +71,7 @@ class DpSgd(EveryModelSeen):
     sampling: Sampling = "poisson"
     clipping: Clipping = "individual"
     momentum: float = 0.0
-    compression: Compression = "none"
+    compression: CompressionKind = "none"
     keep: float = 1.0
     levels: int = 127
     weights: tuple[float, ...] = ()
@@ -104,7 +103,7 @@ class DpSgd(EveryModelSeen):
             given,
             "One for all clients, or one each.",
         )
-        for name, choices in (("sampling", Sampling), ("clipping", Clipping), ("compression", Compression)):
+        for name, choices in (("sampling", Sampling), ("clipping", Clipping), ("compression", CompressionKind)):
             words, value = get_args(choices), getattr(self, name)
             require(value in words, f"algorithm.{name}", f"be one of {', '.join(words)}", value)
         for name in ("momentum", "keep"):
@@ -363,26 +362,25 @@ class DpSgd(EveryModelSeen):
         return fact_rows(self)
 
     def table(self) -> dict[str, Any]:
-        """Return client settings as parallel lists, with the network's values beside them."""
+        """Return client settings as parallel lists, and the network as a table of its own."""
         own: dict[str, Any] = {
             f.name: [getattr(p, f.name) for p in self.client_settings] for f in fields(ClientSettings)
         }
         rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("client_settings", "network")}
-        return {**own, **rest, **{f.name: getattr(self.network, f.name) for f in fields(Network)}}
+        return {**own, **rest, "network": {f.name: getattr(self.network, f.name) for f in fields(Network)}}
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> "DpSgd":
         """Read the table that :meth:`table` writes."""
-        own, shared = [f.name for f in fields(ClientSettings)], [f.name for f in fields(Network)]
-        rest = [f.name for f in fields(cls) if f.name not in ("client_settings", "network")]
-        known(table, [*own, *rest, *shared], "[method]")
+        own = [f.name for f in fields(ClientSettings)]
+        known(table, [*own, *(f.name for f in fields(cls) if f.name != "client_settings")], "[method]")
         lists = [table.get(name) for name in own]
         right = all(isinstance(row, list) and len(row) == len(lists[0] or ()) for row in lists)
         require(right, "[method]", f"give {', '.join(own)} of every settings, as lists of one length", lists)
         client_settings = tuple(ClientSettings(**dict(zip(own, row, strict=True))) for row in zip(*lists, strict=True))
         left = {key: value for key, value in table.items() if key not in own}
         values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in left.items()}
-        network = Network(**{key: values.pop(key) for key in shared if key in values})
+        network = filled(Network, values.pop("network", {}), "method.network")
         return cls(client_settings=client_settings, network=network, **values)
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.dpsgd.optimising import later_of
 from fedveil.algorithms.request import Task
+from fedveil.algorithms.settings import OptimizerRequest
 from fedveil.model.named import usual_clip
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TIGHTEST: Final = 0.5  # of the model's clip
 _PLANNED: Final = ("rounds", "passes", "batch", "step_size", "noise_std")
-_ASKED: Final = ("clip", "steps", "rate", "rounds", "noise_multiplier", "segments", "own_epsilon")
+_ASKED: Final = ("clip", "steps", "rate", "rounds", "noise_multiplier", "segments", "own_epsilon", "correlation")
 
 
 def leaves_open(request: DpSgdRequest, task: Task) -> bool:
@@ -27,8 +27,8 @@ def leaves_open(request: DpSgdRequest, task: Task) -> bool:
     stated = [getattr(task.schedule, name) for name in _PLANNED] + [getattr(request, name) for name in _ASKED]
     model = task.model
     usual = model.kind != "torch" and model.clip == usual_clip(model.loss, task.data.bound)
-    fixed = any(value is not None for value in stated) or later_of(request) or request.clipping == "batch"
-    return usual and not fixed
+    fixed = any(value is not None for value in stated) or request.clipping == "batch"
+    return usual and not fixed and replace(request.optimizer, momentum=None) == OptimizerRequest()
 
 
 def tightened(method: DpSgd, room: float) -> DpSgd:

@@ -54,10 +54,10 @@ def check_pattern(method: FedAvg, clients: int) -> None:
     groups = min(groups_of(method, clients), method.rounds)
     hint = f"{clients} clients make {groups} groups of at most {method.cohort:g} that take turns: ask fewer in a round."
     rule = f"be at most {groups}, the rounds after which a client is asked again"
-    require(found.separation <= groups, "algorithm.separation", rule, found.separation, hint)
+    require(found.separation <= groups, "algorithm.correlation.separation", rule, found.separation, hint)
     needed = -(-method.rounds // groups)
     rule = f"be at least {needed}, the rounds that a client is asked in"
-    require(found.participations >= needed, "algorithm.participations", rule, found.participations, hint)
+    require(found.participations >= needed, "algorithm.correlation.participations", rule, found.participations, hint)
 
 
 def check_trust(method: FedAvg) -> None:
@@ -66,11 +66,13 @@ def check_trust(method: FedAvg) -> None:
     if found is None:
         return
     hint = "With [trust] a client sends its last update again for as many rounds as there are bands; buffers never end."
-    require(found.factor.banded, "algorithm.buffers", "be left out with [trust]", len(found.factor.scales), hint)
+    require(
+        found.factor.banded, "algorithm.correlation.buffers", "be left out with [trust]", len(found.factor.scales), hint
+    )
     rule = f"be at most {found.separation} with [trust], the rounds after which a client is asked again"
     hint = "With [trust] a client keeps one update to send again: it must have left the bands before the next one."
     bands = len(found.factor.column)
-    require(bands <= found.separation, "algorithm.bands", rule, bands, hint)
+    require(bands <= found.separation, "algorithm.correlation.bands", rule, bands, hint)
 
 
 def seen_together(method: FedAvg, found: Correlation, adversary: Adversary, setup: Setup) -> Mechanism | None:

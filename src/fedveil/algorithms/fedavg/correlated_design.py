@@ -3,35 +3,28 @@
 from dataclasses import replace
 from typing import Any, Literal
 
-from fedveil.algorithms.adaptive_clip import ADAPTIVE
-from fedveil.algorithms.correlated_request import CORRELATED, INDEPENDENT, KEYS, check_keys, designed
+from fedveil.algorithms.correlated_request import CORRELATED, INDEPENDENT, designed
 from fedveil.algorithms.correlation import Rows
 from fedveil.algorithms.fedavg.method import Noise
 from fedveil.algorithms.request import Task
+from fedveil.algorithms.settings import CorrelationRequest
 from fedveil.checks import require
 
 
-def check_noise(request: Any) -> None:
-    """Refuse what correlated noise does not go with, before anything is planned."""
-    wanted = request.noise == CORRELATED
-    check_keys(request, wanted)
+def check_correlated(request: Any) -> None:
+    """Refuse orders of clients that correlated noise does not go with, before anything is planned."""
+    wanted = request.correlation is not None
     fits = wanted or request.sampling != "cyclic"
-    hint = 'Groups that take turns go with noise = "correlated".'
+    hint = "Groups that take turns go with [algorithm.correlation]."
     require(fits, "algorithm.sampling", "not be cyclic here", request.sampling, hint)
-    if not wanted:
-        return
-    known = request.sampling in (None, "cyclic", "all")
+    known = not wanted or request.sampling in (None, "cyclic", "all")
     hint = "The plan must fix who takes part when; nothing is gained from a secret cohort."
     require(known, "algorithm.sampling", "be cyclic or all for correlated noise", request.sampling, hint)
-    require(request.rate is None, "algorithm.rate", "be left out with correlated noise", request.rate, "Give cohort.")
-    require(request.clip != ADAPTIVE, "algorithm.clip", "be left out with correlated noise", request.clip)
-    plain = request.segments is None
-    require(plain, "algorithm.segments", "be left out with correlated noise", "segments", "Its rounds are alike.")
 
 
 def noise_by(request: Any, task: Task) -> Noise:
     """Return who adds the noise: with [trust], and where a server is not to know it, the clients."""
-    if request.noise != CORRELATED:
+    if request.correlation is None:
         found: Noise = request.noise
         return found
     return "shared" if task.trust.all_send or task.target.adversary.startswith("server") else "central"
@@ -51,15 +44,17 @@ def cyclic_cohort(request: Any, clients: int, batch: int | None) -> tuple[Litera
 
 def rows_for(request: Any, rounds: int, cohort: float, momentum: float, clients: int) -> Rows | None:
     """Return pattern and matrix as a plan writes them; None if noise is independent."""
-    if request.noise != CORRELATED:
+    if request.correlation is None:
         return None
-    return designed(request, rounds=rounds, groups=-(-clients // int(cohort)), momentum=momentum).table()
+    return designed(request.correlation, rounds=rounds, groups=-(-clients // int(cohort)), momentum=momentum).table()
 
 
 def noises_of(request: Any) -> dict[str, Any]:
     """Return the request with each kind of noise."""
-    plain, correlated = dict.fromkeys(KEYS), request.noise == CORRELATED
     sampling = None if request.sampling == "cyclic" else request.sampling
-    alone = replace(request, **plain, noise="central", sampling=sampling) if correlated else request
-    kept = {} if correlated else plain
-    return {INDEPENDENT: alone, CORRELATED: replace(request, **kept, noise=CORRELATED, sampling=None)}
+    return {
+        INDEPENDENT: replace(request, correlation=None, sampling=sampling),
+        CORRELATED: replace(
+            request, correlation=request.correlation or CorrelationRequest(), noise="central", sampling=None
+        ),
+    }

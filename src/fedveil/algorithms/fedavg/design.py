@@ -6,33 +6,39 @@ docs/fedavg.md.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
 from fedveil.account.calibrate import calibrate
 from fedveil.account.grid import choose_grid
-from fedveil.algorithms.adaptive_clip import ADAPTIVE, check_request, designed
+from fedveil.algorithms.adaptive_clip import designed
 from fedveil.algorithms.base import Method, expected
-from fedveil.algorithms.correlated_request import CORRELATED, KEYS, Error, last_error
+from fedveil.algorithms.correlated_request import last_error
 from fedveil.algorithms.correlation import growth_of
-from fedveil.algorithms.fedavg.correlated_design import check_noise, cyclic_cohort, noise_by, noises_of, rows_for
-from fedveil.algorithms.fedavg.later import LATER, check_optimiser, optimiser_fields
+from fedveil.algorithms.fedavg.correlated_design import check_correlated, cyclic_cohort, noise_by, noises_of, rows_for
 from fedveil.algorithms.fedavg.method import FedAvg, Noise, Sampling, Weights
+from fedveil.algorithms.fedavg.parts import LARGEST_PULL
 from fedveil.algorithms.fedavg.segments import segments_of, with_noise
 from fedveil.algorithms.noise_shares import check_cohorts, extra_noise
-from fedveil.algorithms.optimiser import OptimiserKind
 from fedveil.algorithms.request import Draft, Task
 from fedveil.algorithms.segments import read_segments
+from fedveil.algorithms.settings import (
+    AdaptiveClipRequest,
+    CorrelationRequest,
+    ServerOptimizerRequest,
+    adaptive_clip,
+)
 from fedveil.algorithms.yardstick import risk_with_momentum, yardstick_of
 from fedveil.checks import require
 from fedveil.data.records import DataShape
 from fedveil.errors import CannotCertify
+from fedveil.fields import Exclusion, check_exclusions, check_fields, count, group, real, ruled, word
 from fedveil.model.loss import ScoredLoss
-from fedveil.values import number, whole
 
+_MOMENTUM = 0.8  # of the server, where neither momentum nor another optimizer is stated
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # reserved for the sampler
 _ROUNDS = 80
 _CLIP_SHARE = 0.05  # of the longest possible update of local training, so that most updates are clipped
@@ -41,78 +47,84 @@ _SCORE_NOISE = 1.3  # on the score of the longest row, at the end of the path
 _LONGEST = 1500.0  # length of the path in units of 1/bound, if there is hardly any noise
 
 
+def _adaptive(name: str, given: Any) -> AdaptiveClipRequest:
+    """Return the request for an adaptive bound on updates; a fixed one has another name."""
+    found = adaptive_clip(name, given)
+    require(found is not None, name, "be adaptive for fedavg", given, "A fixed bound on updates is update_norm.")
+    return found or AdaptiveClipRequest()
+
+
+EXCLUSIONS: Final = (
+    Exclusion("update_norm", "clip", "start in [algorithm.clip] says where an adaptive bound begins."),
+    Exclusion("clip", "segments", "A segment states its own bound on updates."),
+    Exclusion("rate", "cohort", "Both say how many clients a round expects."),
+    Exclusion("rate", "correlation", "The plan must fix who takes part when: give cohort."),
+    Exclusion("clip", "correlation", "The matrix is for equal bounds."),
+    Exclusion("segments", "correlation", "The matrix is for rounds that are alike."),
+    Exclusion("noise", "correlation", "Who adds correlated noise follows from [trust] and the observer."),
+    Exclusion(
+        "rate",
+        "sampling",
+        "Give cohort.",
+        lambda sampling: sampling not in (None, "poisson"),
+        "sampling other than poisson",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRequest:
+    """[algorithm.local]: what a client does with its own records in a round.
+
+    ``batch`` 0: all records at once. ``proximal``: the pull of FedProx towards the global model.
+    """
+
+    epochs: int = count(1, default=1)
+    batch: int = count(0, default=0)
+    step: float | None = real(1e-9, math.inf, rule="be at least 1e-09")
+    proximal: float | None = real(
+        0,
+        LARGEST_PULL,
+        open_low=True,
+        rule="lie in (0, 1e9]",
+        hint="It is the weight of the squared distance from the global model; leave it out for none.",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self, "algorithm.local")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedAvgRequest:
     """Who takes part (``rate`` or ``cohort``), what clients do, how updates are clipped, weighted and noised.
 
-    Updates are clipped to ``update_norm``, or with ``clip`` = "adaptive" to a bound that begins at ``clip_start``.
+    Updates are clipped to ``update_norm``, or with an adaptive ``clip`` to a bound that follows their norms.
     ``segments`` state rounds, rate, clip (the bound), noise (the multiplier) and step (the server's) of each segment.
-    ``noise``: "correlated" over rounds, by a matrix with ``bands`` or ``buffers`` for the least ``error`` of models,
-    for clients that take part in at most ``participations`` rounds, at least ``separation`` apart.
-    ``optimizer``: the server steps plainly, with momentum (None) or by Adam. ``proximal``: the pull of FedProx.
+    ``correlation``: noise is correlated over rounds. ``optimizer``: the server's.
     """
 
-    sampling: Sampling | None = None
-    rate: float | None = None
-    cohort: int | None = None
-    local_epochs: int = 1
-    local_batch: int = 0
-    local_step: float | None = None
-    update_norm: float | None = None
-    server_step: float | None = None
-    momentum: float | None = None
-    noise: Noise | Literal["correlated"] = "central"
-    weights: Weights = "uniform"
-    most_records: int | None = None
-    clip: Literal["adaptive"] | None = None
-    clip_quantile: float | None = None
-    clip_start: float | None = None
-    clip_rate: float | None = None
-    clip_share: float | None = None
+    sampling: Sampling | None = word(Sampling)
+    rate: float | None = real(1e-9, 1, rule="lie in (0, 1]", hint="Is it a cohort?")
+    cohort: int | None = count(1)
+    local: LocalRequest = group(LocalRequest, default=LocalRequest())
+    update_norm: float | None = real(1e-9, math.inf, rule="be at least 1e-09")
+    server_step: float | None = real(1e-9, math.inf, rule="be at least 1e-09")
+    noise: Noise = word(Noise, default="central")
+    weights: Weights = word(Weights, default="uniform")
+    most_records: int | None = count(1)
+    clip: AdaptiveClipRequest | None = ruled(_adaptive)
     segments: Any = None
-    optimizer: OptimiserKind | None = field(default=None, repr=False)
-    beta2: float | None = field(default=None, repr=False)
-    floor: float | None = field(default=None, repr=False)
-    proximal: float | None = field(default=None, repr=False)
-    bands: int | None = field(default=None, repr=False)
-    buffers: int | None = field(default=None, repr=False)
-    error: Error | None = field(default=None, repr=False)
-    participations: int | None = field(default=None, repr=False)
-    separation: int | None = field(default=None, repr=False)
+    optimizer: ServerOptimizerRequest = group(ServerOptimizerRequest, short="kind", default=ServerOptimizerRequest())
+    correlation: CorrelationRequest | None = group(CorrelationRequest)
 
     kind: ClassVar[str] = "fedavg"
 
     def __post_init__(self) -> None:
-        check_optimiser(self)
-        for name in ("local_epochs", "local_batch", "most_records"):
-            _settle(self, name, whole, least=0 if name == "local_batch" else 1)
-        for name in ("local_step", "update_norm", "server_step"):
-            _settle(self, name, number, least=1e-9)
-        hint = "A fixed bound on updates is update_norm."
-        require(self.clip in (None, ADAPTIVE), "algorithm.clip", "be adaptive for fedavg", self.clip, hint)
-        check_request(self)
-        fixed = self.clip is None or self.update_norm is None
-        hint = "clip_start says where an adaptive bound begins."
-        require(fixed, "algorithm.update_norm", "be left out with an adaptive clip", self.update_norm, hint)
+        check_fields(self, "algorithm")
+        check_exclusions(self, "algorithm", EXCLUSIONS)
         if read_segments(self.segments) is not None:
-            require(self.clip is None, "algorithm.clip", "be left out with segments", self.clip)
             require(self.noise != "none", "algorithm.noise", "not be none with segments", self.noise)
-        check_noise(self)
-        both = self.rate is not None and self.cohort is not None
-        require(not both, "algorithm.rate", "be left out when cohort is given", self.rate)
-        if self.rate is not None:
-            object.__setattr__(self, "rate", number("algorithm.rate", self.rate))
-            require(1e-9 <= self.rate <= 1, "algorithm.rate", "lie in (0, 1]", self.rate, "Is it a cohort?")
-            fits = self.sampling in (None, "poisson")
-            require(fits, "algorithm.rate", "be left out unless sampling is poisson", self.rate, "Give cohort.")
-        if self.cohort is not None:
-            object.__setattr__(self, "cohort", whole("algorithm.cohort", self.cohort))
-            require(self.cohort >= 1, "algorithm.cohort", "be at least 1", self.cohort)
-
-    @property
-    def later(self) -> dict[str, Any]:
-        """What is stated under keys that studies of earlier versions did not have."""
-        return {name: getattr(self, name) for name in (*LATER, *KEYS) if getattr(self, name) is not None}
+        check_correlated(self)
 
     @property
     def noises(self) -> "Mapping[str, FedAvgRequest]":
@@ -120,8 +132,11 @@ class FedAvgRequest:
         return noises_of(self)
 
     def noised_by_clients(self) -> "FedAvgRequest":
-        """Return the same, but what the server would add to the sum is added by the clients in shares."""
-        return replace(self, noise="shared") if self.noise == "central" else self
+        """Return the same, but what the server would add to the sum is added by the clients in shares.
+
+        Who adds correlated noise follows from the observer anyway.
+        """
+        return replace(self, noise="shared") if self.noise == "central" and self.correlation is None else self
 
     def design(self, task: Task) -> Draft:
         """Set defaults first, then the noise that meets the target."""
@@ -143,9 +158,9 @@ class FedAvgRequest:
 
     def _adapting(self, method: FedAvg, task: Task) -> FedAvg:
         """Return the method with a rule for its bound, if that is to be adaptive."""
-        rule = designed(self, method.noise_multiplier, method.divisor(task.data), usual_rate=1.0)
-        if rule is None:
+        if self.clip is None:
             return method
+        rule = designed(self.clip, method.noise_multiplier, method.divisor(task.data), usual_rate=1.0)
         return replace(method, clip_quantile=rule.quantile, clip_rate=rule.rate, clip_share=rule.share)
 
     def grid(self, method: Method, task: Task) -> int:
@@ -209,42 +224,46 @@ class FedAvgRequest:
         sampling, cohort = self._cohort(data, schedule.batch if isinstance(schedule.batch, int) else None)
         picks = max(1, round(data.clients / cohort)) if sampling == "independent" else None
         rounds = _ROUNDS if picks is None else max(1, round(_ROUNDS / picks)) * picks
-        given = self.local_step if self.local_step is not None else schedule.step_size
-        pull = self.proximal or 0.0
+        given = self.local.step if self.local.step is not None else schedule.step_size
+        pull = self.local.proximal or 0.0
         step = float(given) if isinstance(given, int | float) else 1 / ((constants.smoothness or 1.0) + pull)
         most = data.largest_client if self.most_records is None else self.most_records
-        start = self.clip_start if self.clip == ADAPTIVE else self.update_norm
+        start = self.update_norm if self.clip is None else self.clip.start
         norm = _usual_norm(self, step * constants.lipschitz, data) if start is None else float(start)
         rounds = schedule.rounds if isinstance(schedule.rounds, int) else rounds
-        steps = optimiser_fields(self)
+        server = self.optimizer.optimiser(_MOMENTUM)
+        adam = server.kind == "adam"
         return FedAvg(
             rounds=rounds,
             sampling=sampling,
             cohort=cohort if picks is None else data.clients / picks,
             picks=picks,
-            local_epochs=self.local_epochs,
-            local_batch=self.local_batch,
+            local_epochs=self.local.epochs,
+            local_batch=self.local.batch,
             local_step=step,
             update_norm=norm,
-            **steps,
-            correlation=rows_for(self, rounds, cohort, steps["momentum"], data.clients),
+            momentum=server.momentum,
+            optimizer="adam" if adam else None,
+            beta2=server.beta2 if adam else None,
+            floor=server.floor if adam else None,
+            correlation=rows_for(self, rounds, cohort, server.momentum, data.clients),
             noise=noise_by(self, task),
             noise_multiplier=0.0 if self.noise == "none" else 1.0,
             weights=self.weights,
             most_records=most if self.weights == "records" else 0 if self.most_records is None else most,
-            proximal=self.proximal,
+            proximal=self.local.proximal,
             local_gradient="mean" if task.model.kind == "torch" else None,
             local_products=self._products(task),
         )
 
     def _products(self, task: Task) -> Literal["gram"] | None:
         """Return how scores of later local steps are computed: from products of records where that is less work."""
-        steps = isinstance(task.model.loss, ScoredLoss) and self.local_batch == 0 and self.local_epochs > 1
+        steps = isinstance(task.model.loss, ScoredLoss) and self.local.batch == 0 and self.local.epochs > 1
         return "gram" if steps and _WIDE * task.data.largest_client <= task.data.features else None
 
     def _cohort(self, data: DataShape, batch: int | None) -> tuple[Sampling, float]:
         """Return the sampling and the expected cohort: all clients unless a rate or a number is given."""
-        if self.noise == CORRELATED:
+        if self.correlation is not None:
             return cyclic_cohort(self, data.clients, batch)
         if self.rate is not None:
             return "poisson", self.rate * data.clients
@@ -275,7 +294,7 @@ class FedAvgRequest:
         if self.server_step is not None:
             return replace(method, server_step=self.server_step)
         hint = "Adam's steps have the length that is stated, whatever the updates are; 0.001 to 0.1 is usual."
-        require(self.optimizer != "adam", "algorithm.server_step", "be given for adam", None, hint)
+        require(self.optimizer.kind != "adam", "algorithm.server_step", "be given for adam", None, hint)
         # Noise on a score at the end over the path: z/divisor of a round's length, and rounds add in quadrature.
         noise = method.noise_multiplier / method.divisor(task.data) / math.sqrt(method.rounds)
         if method.correlated is not None:
@@ -308,18 +327,10 @@ def _expected_risk(method: FedAvg, task: Task) -> float | None:
     )
 
 
-def _settle(request: FedAvgRequest, name: str, kind: Callable[[str, Any], float], least: float) -> None:
-    """Convert what the user wrote, if anything, to a plain number."""
-    given = getattr(request, name)
-    if given is not None:
-        object.__setattr__(request, name, kind(f"algorithm.{name}", given))
-        require(getattr(request, name) >= least, f"algorithm.{name}", f"be at least {least:g}", given)
-
-
 def _usual_norm(request: FedAvgRequest, step: float, data: DataShape) -> float:
     """Return a share of the longest possible update of local training."""
-    batches = -(-data.largest_client // request.local_batch) if request.local_batch else 1
-    return _CLIP_SHARE * request.local_epochs * batches * step
+    batches = -(-data.largest_client // request.local.batch) if request.local.batch else 1
+    return _CLIP_SHARE * request.local.epochs * batches * step
 
 
 def _calibrated(method: FedAvg, task: Task, epsilon: float, delta: float) -> FedAvg:
@@ -350,4 +361,6 @@ def _check_schedule(task: Task) -> None:
 
 REQUEST = FedAvgRequest
 WEIGHED_FOR = ("client",)  # the units for which kind = "auto" weighs it
-NO_CHOICE = "It is proved and built for dpsgd; state segments that are all run."
+REFUSED = {
+    "choose": "It is proved and built for dpsgd; state segments that are all run."
+}  # settings of other algorithms, and why this one has none of them

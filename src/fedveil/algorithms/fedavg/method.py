@@ -25,7 +25,7 @@ from fedveil.algorithms.fedavg.correlated import (
     distance_of,
     seen_together,
 )
-from fedveil.algorithms.fedavg.later import check_later
+from fedveil.algorithms.fedavg.parts import check_parts
 from fedveil.algorithms.fedavg.segments import checked_rows, composed, joined, segments_of
 from fedveil.algorithms.fedavg.words import assumption_rows, fact_rows
 from fedveil.algorithms.noise_shares import check_cohorts, check_punctual, check_range, variation, with_masks
@@ -106,7 +106,7 @@ class FedAvg(Tabled, EveryModelSeen):
             object.__setattr__(self, name, number(f"fedavg.{name}", getattr(self, name)))
         _check_words(self)
         _check_numbers(self)
-        check_later(self)
+        check_parts(self)
         fixed = adaptive_of(self.clip_quantile, self.clip_rate, self.clip_share) is None
         if self.segments is not None:
             require(fixed, "fedavg.segments", "go with a fixed bound on updates", "an adaptive one")

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from fedveil.account.sampled import least_epsilon
 from fedveil.algorithms.base import Method, expected
 from fedveil.algorithms.hidden.method import Deal, Hidden
 from fedveil.algorithms.hidden.noising import NOISING
-from fedveil.algorithms.hidden.plain_steps import refuse_optimising
 from fedveil.algorithms.hidden.schedule import Calibrator, Designed, Order, Problem, design, least_risk
 from fedveil.algorithms.hidden.segments import with_segments
 from fedveil.algorithms.hidden.stated import stated_run
@@ -24,12 +23,25 @@ from fedveil.algorithms.request import Draft, Task
 from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.checks import require
 from fedveil.data.records import DataShape
+from fedveil.fields import check_fields, real, word
 from fedveil.mechanism import LastIterate, Mechanism
 from fedveil.model.named import usual_reach
 from fedveil.model.torch import TorchLoss
-from fedveil.values import number
 
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
+Stopping = Literal["end", "random"]
+NoiseKind = Literal["gaussian", "laplace"]
+# Settings of other algorithms, and why hidden training has none of them. Later rounds hide what earlier ones used only
+# if two runs that take the same step come no farther apart, which is proved for plain steps (docs/theory/
+# post-processing.md).
+REFUSED: Final = {
+    "clip": "A clip that follows earlier models makes the update map depend on data, and it contracts no more: hiding "
+    "proves nothing then. State model.clip.",
+    "optimizer": "Momentum and Adam remember earlier gradients, so the model alone does not contract, and an average "
+    "is computed from models that must stay hidden. For weight decay state model.l2, for falling steps "
+    "schedule.step_size.",
+    "choose": "Its promise is for rounds that are fixed beforehand and models that nobody sees: a rule sees them.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,48 +51,23 @@ class HiddenRequest:
     With order auto the design weighs full batches, fixed partitions in a secret order, and units that draw their own
     rounds, by expected risk and gradient work. With order poisson every unit joins every round by a coin of its own, of
     chance ``rate`` (None: so that the schedule's batch is expected); with independent it picks one round of each pass.
-    ``clip`` is here to be refused: docs/theory/adaptive-clip.md says why. ``segments``: rounds, step and noise of
-    consecutive segments of the rounds of all passes. What follows them is here to be refused, with the reason: only
-    plain steps are proved to hide (docs/theory/post-processing.md).
+    ``segments``: rounds, step and noise of consecutive segments of the rounds of all passes.
     """
 
-    order: Order | Literal["auto"] = "auto"
-    rate: float | None = None
-    stopping: Literal["end", "random"] = "end"
-    noise: Literal["gaussian", "laplace"] = "gaussian"
-    deal: Deal | None = None
-    clip: Any = None
+    order: Order | Literal["auto"] = word(Literal["auto", Order], default="auto")
+    rate: float | None = real(0, 1, open_low=True, hint="Is it a batch size?")
+    stopping: Stopping = word(Stopping, default="end")
+    noise: NoiseKind = word(NoiseKind, default="gaussian")
+    deal: Deal | None = word(Deal)
     segments: Any = None
-    optimizer: Any = field(default=None, repr=False)
-    momentum: Any = field(default=None, repr=False)
-    beta2: Any = field(default=None, repr=False)
-    weight_decay: Any = field(default=None, repr=False)
-    average: Any = field(default=None, repr=False)
-    step_decay: Any = field(default=None, repr=False)
-    warm_up: Any = field(default=None, repr=False)
 
     kind: ClassVar[str] = "hidden"
 
     def __post_init__(self) -> None:
-        hint = "A clip that follows earlier models makes the update map depend on data, and it contracts no more: "
-        hint += 'hiding proves nothing then. State model.clip, or take kind = "dpsgd".'
-        require(self.clip is None, "algorithm.clip", "be left out for hidden training", self.clip, hint)
-        refuse_optimising(self)
-        choices: dict[str, tuple[str | None, ...]] = {
-            "order": ("auto", *get_args(Order)),
-            "stopping": ("end", "random"),
-            "noise": ("gaussian", "laplace"),
-            "deal": (None, *get_args(Deal)),
-        }
-        for name, words in choices.items():
-            given = getattr(self, name)
-            shown = ", ".join(word for word in words if word is not None)
-            require(given in words, f"algorithm.{name}", f"be one of {shown}", given)
-        if self.rate is not None:
-            object.__setattr__(self, "rate", number("algorithm.rate", self.rate))
-            hint = "Only the coins of a poisson order have one."
-            require(self.order == "poisson", "algorithm.rate", 'go with order = "poisson"', self.rate, hint)
-            require(0 < self.rate <= 1, "algorithm.rate", "lie in (0, 1]", self.rate, "Is it a batch size?")
+        check_fields(self, "algorithm")
+        coins = self.rate is None or self.order == "poisson"
+        hint = "Only the coins of a poisson order have one."
+        require(coins, "algorithm.rate", 'go with order = "poisson"', self.rate, hint)
 
     def design(self, task: Task) -> Draft:
         """Design by the schedule's stated criterion; equal tasks, such as folds of the same data, are designed once."""
@@ -276,4 +263,3 @@ def _whole_clients(designed: Designed, schedule: ScheduleRequest, shape: DataSha
 
 REQUEST = HiddenRequest
 WEIGHED_FOR = ("record", "client")  # the units for which kind = "auto" weighs it
-NO_CHOICE = "Its promise is for rounds that are fixed beforehand and models that nobody sees: a rule sees them."

@@ -91,4 +91,4 @@ def _check_schedule(task: Task) -> None:
 
 
 REQUEST = SimFLRequest
-NO_CHOICE = "It has no segments."
+REFUSED = {"choose": "It has no segments."}  # settings of other algorithms, and why this one has none of them

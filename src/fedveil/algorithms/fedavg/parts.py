@@ -1,51 +1,19 @@
-"""Settings of federated averaging that plans of earlier versions did not have: each None, and then not written."""
+"""What contradicts itself in a plan of federated averaging: draws, the server's optimiser, local training."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedveil.algorithms.optimiser import Optimiser, optimiser_of
 from fedveil.checks import require
 from fedveil.values import number, whole
 
 if TYPE_CHECKING:
-    from fedveil.algorithms.fedavg.design import FedAvgRequest
     from fedveil.algorithms.fedavg.method import FedAvg
 
-LATER = ("optimizer", "beta2", "floor", "proximal")  # keys of a study
 LARGEST_PULL = 1e9
-_USUAL = {"momentum": 0.8, "sgd": 0.0, "adam": 0.9}  # the momentum of each optimiser where none is stated
 
 
-def optimiser_fields(request: FedAvgRequest) -> dict[str, Any]:
-    """Return the fields of the method that state its optimiser.
-
-    Plain steps and momentum are written as they always were, by the momentum alone; only Adam is written by its name.
-    """
-    momentum = _USUAL[request.optimizer or "momentum"] if request.momentum is None else request.momentum
-    adam: Any = "adam" if request.optimizer == "adam" else None
-    return {"momentum": momentum, "optimizer": adam, "beta2": request.beta2, "floor": request.floor}
-
-
-def check_optimiser(request: FedAvgRequest) -> None:
-    """Refuse what no optimiser is, what belongs to Adam beside another one, and a pull that is none."""
-    for name in ("beta2", "floor"):
-        given = getattr(request, name)
-        fits = given is None or request.optimizer == "adam"
-        hint = 'Say optimizer = "adam".'
-        require(fits, f"algorithm.{name}", "be left out unless the optimizer is adam", given, hint)
-    Optimiser(kind=request.optimizer or "momentum")  # refuses another word
-    momentum = optimiser_fields(request)["momentum"]
-    found = optimiser_of(request.optimizer, momentum, request.beta2, None)
-    if request.floor is not None:
-        Optimiser(kind=found.kind, momentum=found.momentum, beta2=found.beta2, floor=request.floor)
-    if request.proximal is not None:
-        object.__setattr__(request, "proximal", number("algorithm.proximal", request.proximal))
-        hint = "It is the weight of the squared distance from the global model; leave it out for none."
-        require(0 < request.proximal <= LARGEST_PULL, "algorithm.proximal", "lie in (0, 1e9]", request.proximal, hint)
-
-
-def check_later(method: FedAvg) -> None:
+def check_parts(method: FedAvg) -> None:
     """Refuse what contradicts the rest of the method: draws, the server's optimiser, local training."""
     _check_draws(method)
     require(method.optimizer in (None, "adam"), "fedavg.optimizer", "be adam or left out", method.optimizer)

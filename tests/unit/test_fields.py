@@ -1,0 +1,81 @@
+"""Rules beside fields: what is refused and how, groups of settings, and the table of exclusions in the docs."""
+
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from fedveil.algorithms.registry import KINDS, exclusions_of, request_type
+from fedveil.design import read_request
+from fedveil.errors import BadValue
+from fedveil.fields import Exclusion, check_exclusions, check_fields, count, group, groups_of, listed, real, word
+
+PAGE = Path(__file__).parents[2] / "docs" / "study-file.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    share: float = real(0, 1, open_low=True, default=0.5, hint="It is a share.")
+
+    def __post_init__(self) -> None:
+        check_fields(self, "table.inner")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    times: int | None = count(1, 9)
+    kind: str = word(Literal["a", "b"], default="a")
+    row: tuple[float, ...] = listed(0, 1, least=0, default=())
+    inner: Inner = group(Inner, short="share", default=Inner())
+
+    def __post_init__(self) -> None:
+        check_fields(self, "table")
+        check_exclusions(self, "table", (Exclusion("times", "row", "Both say how often."),))
+
+
+def test_values_are_plain_and_groups_are_read() -> None:
+    made = Outer(times=3.0, row=(), inner={"share": 1})  # type: ignore[arg-type]
+    assert (type(made.times), made.inner) == (int, Inner(share=1.0))
+    assert Outer(inner=0.25).inner.share == 0.25  # type: ignore[arg-type]
+    assert groups_of(Outer) == {"inner": Inner}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"times": 0}, "table.times must lie between 1 and 9, got 0."),
+        ({"times": 1.5}, "table.times must be a whole number, got 1.5."),
+        ({"kind": "c"}, "table.kind must be one of a, b, got 'c'."),
+        ({"row": [math.nan]}, r"table.row must lie in \[0, 1\], got \[nan\]"),
+        ({"row": 0.5}, "table.row must be a list of numbers, got 0.5"),
+        ({"inner": {"share": math.nan}}, r"table.inner.share must lie in \(0, 1\], got nan. It is a share."),
+        ({"inner": {"shar": 1}}, "Key 'shar' must be known to .table.inner., got 'shar'. Did you mean share?"),
+        ({"inner": "x"}, "table.inner.share must be a number, got 'x'"),
+        ({"times": 2, "row": [0.5]}, "table.times must be left out with row, got 2. Both say how often."),
+    ],
+)
+def test_a_bad_setting_gets_one_sentence(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        Outer(**given)
+
+
+def test_a_key_outside_its_table_is_sent_there() -> None:
+    with pytest.raises(BadValue, match=r"algorithm\.bands must stand in its own table.*\[algorithm\.correlation\]"):
+        read_request({"kind": "fedavg", "bands": 2})
+
+
+def test_the_docs_print_every_exclusion() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    rows = [(kind, *pair.words()) for kind in KINDS for pair in exclusions_of(kind)]
+    assert len(rows) >= 10
+    for kind, one, other, why in rows:
+        shown = other if " " in other else f"`{other}`"
+        assert f"| `{kind}` | `{one}` | {shown} | {why} |" in page
+
+
+def test_both_sides_of_an_exclusion_are_settings() -> None:
+    for kind in KINDS:
+        names = {one.name for one in fields(request_type(kind))}
+        assert {name for pair in exclusions_of(kind) for name in (pair.one, pair.other)} <= names
