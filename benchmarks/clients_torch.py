@@ -11,7 +11,9 @@ from pathlib import Path
 from benchmarks import Row
 from benchmarks.accuracy import DATA, MNIST, opened
 from benchmarks.fedavg import CLIENTS, dealt
+from benchmarks.opacus import cnn
 from fedveil.algorithms.fedavg.steps import train_fedavg
+from fedveil.importing import give
 from fedveil.model.metrics import accuracy
 from fedveil.noise.entropy import Entropy
 from fedveil.promises import promise
@@ -42,7 +44,7 @@ def run() -> list[Row]:
     torch.set_num_threads(1)
     tables = {**MNIST, "data": {**MNIST["data"], "feature_bound": 28.0}}
     _, loaded = opened(tables, {"epsilon": EPSILON, "delta": 1e-4})
-    model = {"kind": "torch", "module": "benchmarks.opacus:cnn", "clip": 1.0, "precision": "float32"}
+    model = {"kind": "torch", "module": give(cnn), "clip": 1.0, "precision": "float32"}
     privacy = {"epsilon": EPSILON, "delta": 1e-4, "unit": "client", "neighbours": "zero-out"}
     study = {"model": model, "privacy": privacy, "algorithm": ALGORITHM, "schedule": {"rounds": ROUNDS}}
     records = dealt(loaded.train, "iid")

@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks import Row
 from benchmarks.accuracy import DATA, MNIST, opened
+from fedveil.importing import give
 from fedveil.model.torch import TorchLoss
 
 BATCH, FEATURES, CLASSES, CLIP = 256, 784, 10, 1.0
@@ -101,7 +102,7 @@ def _theirs(make: Callable[[], Any], precision: str, ghost: bool) -> Callable[[]
 
 
 def _ours(name: str, precision: str) -> Callable[[], Any]:
-    loss = TorchLoss(module=f"benchmarks.opacus:{name}", classes=CLASSES, precision=precision)
+    loss = TorchLoss(module=give(globals()[name]), classes=CLASSES, precision=precision)
     w, (X, y) = np.zeros(loss.size(FEATURES)), _batch()
     return lambda: loss.gradient(w, X, y, clip=CLIP)
 

@@ -31,6 +31,7 @@ from benchmarks.accuracy import DATA, MNIST, opened
 from benchmarks.opacus import missing
 from fedveil.algorithms.acting import Done
 from fedveil.data.load import Loaded
+from fedveil.importing import give
 from fedveil.model.metrics import accuracy
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
@@ -93,7 +94,7 @@ def _study(row: Settings) -> tuple[Plan, Loaded]:
         names = {"source": "images-idx3-ubyte.gz", "labels": "labels-idx1-ubyte.gz"}
         source |= {key: str(FASHION / f"train-{name}") for key, name in names.items()}
         source["held_out"] = {"public": True, **{key: str(FASHION / f"t10k-{name}") for key, name in names.items()}}
-    model = {"kind": "torch", "module": f"{__name__}:network", "clip": row.clip, "precision": "float32"}
+    model = {"kind": "torch", "module": give(network), "clip": row.clip, "precision": "float32"}
     algorithm = {"kind": "dpsgd", "sampling": "poisson", "optimizer": {"momentum": 0.0, "decay": "linear"}}
     tables = {
         "data": source,
