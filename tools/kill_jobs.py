@@ -176,6 +176,7 @@ def warm() -> Iterator[Start]:
         finally:
             server.stdin.close()
             server.wait()
+            server.stdout.close()
 
 
 def serve() -> None:
