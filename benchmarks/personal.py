@@ -82,6 +82,7 @@ def main() -> None:
     means = []
     for seed in range(asked.seeds):
         tables = {
+            "data": {"public": True},
             "model": {"kind": "logistic" if asked.data == "heart" else "softmax"},
             "privacy": {"epsilon": asked.epsilon, "delta": 1e-5, "neighbours": "zero-out"},
             "algorithm": {"kind": "dpsgd", "rate": 0.2, "rounds": 60},

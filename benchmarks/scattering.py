@@ -122,7 +122,7 @@ def run(runs: int = RUNS) -> list[Row]:
             {
                 "model": {"kind": "softmax"},
                 "privacy": privacy,
-                "algorithm": algorithm | {"momentum": 0.9, "step_decay": "linear"},
+                "algorithm": algorithm | {"optimizer": {"momentum": 0.9, "decay": "linear"}},
                 "schedule": {"step_size": STEPS[epsilon]},
             },
             base=Path(),
