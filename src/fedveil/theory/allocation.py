@@ -188,7 +188,7 @@ def _variance(part: Summand) -> float:
 
 
 def _values(part: Summand, z: Vector) -> Vector:
-    with np.errstate(under="ignore"):
+    with np.errstate(under="ignore", over="ignore"):  # an infinite ratio fits no grid, and is refused there
         return np.asarray(sum(p * np.exp(mu * z - mu * mu / 2) for mu, p in part), dtype=np.float64)
 
 
