@@ -15,6 +15,7 @@ DOORS = {  # what may import the libraries of an extra
     "torch": ("model/torch_library.py",),
     "he": ("sums/homomorphic/library.py",),
     "onnx": ("bundle/to_onnx.py", "bundle/to_onnx_torch.py"),
+    "skops": ("bundle/to_sklearn.py",),
     "flower": ("federation/flower/",),
     "studio": ("studio/", "cli/studio.py"),
     "sql": ("data/read_sql.py",),

@@ -108,6 +108,6 @@ def test_an_own_loss_needs_classes() -> None:
 def test_a_name_cannot_ask_for_a_module_that_fills_the_memory(name: str) -> None:
     """A bundle from others may name our modules, with sizes of its own."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(BadValue, match=r"model\.module must have at most 1e\+08 parameters"):
+    with pytest.raises(BadValue, match=r"model\.module must (have at most 1e\+08 parameters|name a function)"):
         TorchLoss(module=f"fedveil.model.{name}", classes=2, criterion=OWN).size(40000)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes

@@ -14,6 +14,7 @@ from typing import IO, Any, final
 import numpy as np
 
 from fedveil.checks import require
+from fedveil.data.cells import refuse_nul
 from fedveil.data.fingerprint import digested, rows_read
 from fedveil.data.opening import bytes_of, damage_told
 from fedveil.data.read_columns import from_columns
@@ -153,7 +154,9 @@ def _texts(arrow: Any, column: Any, name: str, file: str, size: int) -> Array:
     check_unpacked(file, size, len(column) * longest)
     found = [np.zeros(0, dtype=np.str_)]
     for part in column.chunks:
-        words = np.array([*(word or "" for word in part.dictionary.to_pylist()), ""], dtype=np.str_)
+        listed = [*(word or "" for word in part.dictionary.to_pylist()), ""]
+        refuse_nul(listed, name, file)
+        words = np.array(listed, dtype=np.str_)
         places = part.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
         found.append(words[places])
     return np.concatenate(found)
