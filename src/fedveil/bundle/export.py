@@ -2,13 +2,16 @@
 
 from typing import Final
 
+import numpy as np
+
 from fedveil.bundle.bundle import Bundle
 from fedveil.checks import require
 from fedveil.errors import BadValue
 
 FORMATS: Final = {"sklearn": ".skops", "onnx": ".onnx", "json": ".json"}  # with the usual ending of their files
 ENDINGS: Final = (".skops", ".joblib", ".pkl")  # how a pipeline of scikit-learn can be written
-TRUSTED: Final = ("numpy.asarray", "numpy.dtype", "numpy.strings.strip")  # what loading a .skops file has to allow
+# What loading a .skops file has to allow: "numpy.strings.strip", which numpy 2.0 calls "numpy._core.strings.strip".
+TRUSTED: Final = ("numpy.asarray", "numpy.dtype", f"{np.strings.strip.__module__}.strip")
 
 
 def exported(bundle: Bundle, to: str, *, ending: str | None = None) -> bytes:

@@ -94,7 +94,10 @@ def _selected(names: tuple[str, ...]) -> Any:
     """The model's columns in its order: by name of a data frame, which may have others; all of an array."""
     places = list(range(len(names)))
     step = ColumnTransformer([("columns", "passthrough", places)]).fit(np.zeros((2, len(names))))
-    step.feature_names_in_ = np.array(names, dtype=object)  # as if it had been fitted to a data frame
+    # As if it had been fitted to a data frame. The inner step knows the names too: a scikit-learn that takes some kind
+    # of frame for an array then refuses columns in another order, and does not predict by position.
+    step.feature_names_in_ = np.array(names, dtype=object)
+    step.named_transformers_["columns"].feature_names_in_ = step.feature_names_in_
     return step
 
 
