@@ -103,7 +103,7 @@ def test_an_own_loss_needs_classes() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["torch_vae:vae_40000_2_8_40000", "torch_moments:moments_20000_10", "torch_pair:pair_40000_2_8_40000"],
+    ["torch_vae:vae_40000_2_8_40000", "torch_moments:moments_9999_9999", "torch_pair:pair_40000_2_8_40000"],
 )
 def test_a_name_cannot_ask_for_a_module_that_fills_the_memory(name: str) -> None:
     """A bundle from others may name our modules, with sizes of its own."""
