@@ -18,8 +18,11 @@ from plans import some_records
 
 from fedveil import run_study
 from fedveil.data.arrays import records_from_arrays
-from fedveil.errors import AlreadyFinished
+from fedveil.errors import AlreadyFinished, BadValue
+from fedveil.federation.aggregator.conversation import begin
 from fedveil.federation.site.upkeep import clear_records
+from fedveil.jobs.local import ENDS
+from fedveil.jobs.remote import check_open
 from fedveil.noise.entropy import KEY_BYTES
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -155,3 +158,32 @@ def test_a_guard_keeps_the_secrets_of_a_run_that_goes_on(tmp_path: Path) -> None
     assert {"proposal", "state"} <= {path.name for path in (folder / "private").iterdir()}
     trial.restart_guards()
     trial.run(study(), resume=True)
+
+
+def test_a_federated_run_that_never_began_is_begun_by_a_resume(tmp_path: Path) -> None:
+    """A kill before its key was on the disk has charged nobody; afterwards the key stays what it was."""
+    first = begin(tmp_path / "out", True, lambda count: b"a" * count)
+    again = begin(tmp_path / "out", True, lambda count: b"b" * count)
+    assert (again.run, again.key) == (first.run, first.key)
+    assert again.number > first.number
+    with pytest.raises(BadValue, match="--resume"):
+        begin(tmp_path / "out", False, lambda count: b"c" * count)
+
+
+@pytest.mark.parametrize("left", [None, "released", "deployment", "checkpoint", "gone"])
+def test_a_federated_run_has_finished_when_nothing_is_left_here_and_at_its_sites(
+    tmp_path: Path, left: str | None
+) -> None:
+    """What waits for a site, or the keys of a trial, is not left behind; what was being removed, is removed."""
+    (tmp_path / "private").mkdir()
+    for name in ("ledger.jsonl", *ENDS):
+        (tmp_path / name).write_bytes(b"")
+    if left is not None:
+        (tmp_path / "private" / left).mkdir()
+    if left in (None, "gone"):
+        with pytest.raises(AlreadyFinished):
+            check_open(tmp_path, True, ENDS)
+        assert not (tmp_path / "private" / "gone").exists()
+    else:
+        check_open(tmp_path, True, ENDS)
+    check_open(tmp_path, False, ENDS)
