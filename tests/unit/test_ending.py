@@ -18,8 +18,13 @@ from plans import some_records
 
 from fedveil import run_study
 from fedveil.data.arrays import records_from_arrays
-from fedveil.errors import AlreadyFinished
+from fedveil.errors import AlreadyFinished, BadValue
+from fedveil.federation.aggregator.conversation import begin
 from fedveil.federation.site.upkeep import clear_records
+from fedveil.jobs.entry import Wish, profile_data
+from fedveil.jobs.local import ENDS
+from fedveil.jobs.remote import check_open
+from fedveil.ledger import Ledger
 from fedveil.noise.entropy import KEY_BYTES
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -78,8 +83,35 @@ def test_a_run_stopped_before_every_step_and_resumed_keeps_no_secret(tmp_path: P
         run_study(TABLES, out, data=records(), resume=True)
         assert {path.name for path in out.iterdir()} == FILES, steps[number]
         assert {path.name for path in (out / "private").iterdir()} == KEPT, steps[number]
+        with Ledger.look(out / "private" / "ledger.sqlite") as ledger:
+            assert [entry.kind for entry in ledger.entries()] == ["charge", "release"], steps[number]
         with pytest.raises(AlreadyFinished, match="a job that has finished"):
             run_study(TABLES, out, data=records(), resume=True)
+
+
+def test_a_profile_stopped_at_its_release_and_resumed_keeps_no_secret(tmp_path: Path) -> None:
+    """The key goes, the certificate comes, and the profile is the one that was recorded."""
+    draw = np.random.default_rng(0)
+    rows = [f"{age},{'yes' if age > 50 else 'no'}" for age in draw.integers(20, 90, 200)]
+    (tmp_path / "people.csv").write_text("\n".join(["age,ill", *rows]) + "\n")
+    wish = Wish(data=str(tmp_path / "people.csv"), target="ill")
+    with stopped(lambda kind, path: False) as steps:
+        profile_data(wish, 2.0, tmp_path / "whole", ledger=tmp_path / "whole.sqlite")
+    (tmp_path / ".fedveil" / "people.csv.sqlite").unlink()  # a link: the next profile has books of its own
+    for number in range(steps.index("replace profile.json"), len(steps)):
+        out, books = tmp_path / str(number), tmp_path / f"{number}.sqlite"
+        with stopped(the_nth(number)), pytest.raises(Killed):
+            profile_data(wish, 2.0, out, ledger=books)
+        found = profile_data(wish, 2.0, out, ledger=books, resume=True)
+        assert (out / "profile.json").read_text() == found.profile.text()
+        assert {path.name for path in (out / "private").iterdir()} == {"books", "lock"}, steps[number]
+        assert (out / "certificate.json").exists()
+        assert (out / "profile.html").exists()
+        with Ledger.look(books) as ledger:
+            assert [entry.kind for entry in ledger.entries()] == ["charge", "release"], steps[number]
+        with pytest.raises(AlreadyFinished):
+            profile_data(wish, 2.0, out, ledger=books, resume=True)
+        (tmp_path / ".fedveil" / "people.csv.sqlite").unlink()
 
 
 def test_secrets_that_a_finished_run_kept_are_destroyed_by_resuming_it(tmp_path: Path) -> None:
@@ -155,3 +187,32 @@ def test_a_guard_keeps_the_secrets_of_a_run_that_goes_on(tmp_path: Path) -> None
     assert {"proposal", "state"} <= {path.name for path in (folder / "private").iterdir()}
     trial.restart_guards()
     trial.run(study(), resume=True)
+
+
+def test_a_federated_run_that_never_began_is_begun_by_a_resume(tmp_path: Path) -> None:
+    """A kill before its key was on the disk has charged nobody; afterwards the key stays what it was."""
+    first = begin(tmp_path / "out", True, lambda count: b"a" * count)
+    again = begin(tmp_path / "out", True, lambda count: b"b" * count)
+    assert (again.run, again.key) == (first.run, first.key)
+    assert again.number > first.number
+    with pytest.raises(BadValue, match="--resume"):
+        begin(tmp_path / "out", False, lambda count: b"c" * count)
+
+
+@pytest.mark.parametrize("left", [None, "released", "deployment", "checkpoint", "gone"])
+def test_a_federated_run_has_finished_when_nothing_is_left_here_and_at_its_sites(
+    tmp_path: Path, left: str | None
+) -> None:
+    """What waits for a site, or the keys of a trial, is not left behind; what was being removed, is removed."""
+    (tmp_path / "private").mkdir()
+    for name in ("ledger.jsonl", *ENDS):
+        (tmp_path / name).write_bytes(b"")
+    if left is not None:
+        (tmp_path / "private" / left).mkdir()
+    if left in (None, "gone"):
+        with pytest.raises(AlreadyFinished):
+            check_open(tmp_path, True, ENDS)
+        assert not (tmp_path / "private" / "gone").exists()
+    else:
+        check_open(tmp_path, True, ENDS)
+    check_open(tmp_path, False, ENDS)
