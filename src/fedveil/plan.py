@@ -26,8 +26,8 @@ from fedveil.mechanism import LastIterate
 from fedveil.model.loss import Constants
 from fedveil.model.personal_request import PersonalRequest
 from fedveil.model.spec import ModelPlan
-from fedveil.prepare.statement import Preparation
 from fedveil.selection import Selection
+from fedveil.stages.sums import NoisySums
 from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
@@ -72,7 +72,7 @@ class Plan:
     trust: Trust = CENTRAL
     places: Places | None = None
     blank_rows: bool = False
-    preparation: Preparation | None = None
+    preparation: NoisySums | None = None
     evaluation: Evaluation | None = None
     personal: PersonalRequest | None = None
     selection: Selection | None = None
@@ -113,8 +113,8 @@ class Plan:
             self._check_selection(self.selection)
 
     def _check_preparation(self, preparation: object) -> None:
-        if not isinstance(preparation, Preparation):
-            raise BadValue(f"plan.preparation must be a Preparation, got {preparation!r}.")
+        if not isinstance(preparation, NoisySums):
+            raise BadValue(f"plan.preparation must be a NoisySums, got {preparation!r}.")
         preparation.check(self.data)
         hint = "Canaries are rows of the features that a study states; leave [audit] out, or state the preparation."
         require(self.canaries is None, "audit.canaries", "be left out where preparation is private", None, hint)
@@ -199,7 +199,7 @@ class Plan:
         return self.selection.most * max(plan.method.total for plan in self.candidates)
 
     @property
-    def measured(self) -> tuple[tuple[Preparation, DataShape], ...]:
+    def measured(self) -> tuple[tuple[NoisySums, DataShape], ...]:
         """The noisy sums over units that train the model, which are composed with training; and over which data."""
         found = () if self.preparation is None else ((self.preparation, self.data),)
         counted = self.evaluation if self.evaluation is not None and self.evaluation.composed else None
@@ -377,7 +377,7 @@ def read_plan(text: str) -> Plan:
     require(counted, "model.parameters", "be stated in the plan of a torch model", None)
     if "trust" in tables:
         parts["trust"] = _read(Trust, tables["trust"], "trust")
-    read: dict[str, tuple[str, Any]] = {"prepare": ("preparation", Preparation), "tune": ("selection", Selection)}
+    read: dict[str, tuple[str, Any]] = {"prepare": ("preparation", NoisySums), "tune": ("selection", Selection)}
     read |= {"evaluation": ("evaluation", Evaluation), "personal": ("personal", PersonalRequest)}
     for name, (key, part) in read.items():
         if name in tables:

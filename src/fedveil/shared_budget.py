@@ -11,8 +11,8 @@ from fedveil.design import Planned
 from fedveil.evaluate.statement import Evaluation
 from fedveil.plan import Plan
 from fedveil.prepare.budget import largest_within, left_for_training
-from fedveil.prepare.statement import Preparation
 from fedveil.promises import promise
+from fedveil.stages.sums import NoisySums
 
 _LEAST_EPSILON = 1e-4
 _DELTA = 0.998  # of the target's, for training's noise with ideal numbers; the rest is for the grid
@@ -21,7 +21,7 @@ _DELTA = 0.998  # of the target's, for training's noise with ideal numbers; the 
 def shared_budget(
     request: AlgorithmRequest,
     task: Task,
-    preparation: Preparation | None,
+    preparation: NoisySums | None,
     designed: Callable[[Task], Planned],
     evaluation: Evaluation | None = None,
 ) -> Planned:
@@ -69,16 +69,16 @@ def shared_budget(
     return Planned(plan=plan, draft=replace(planned.draft, method=plan.method))
 
 
-def _shared(preparation: Preparation | None, evaluation: Evaluation | None) -> list[Preparation]:
+def _shared(preparation: NoisySums | None, evaluation: Evaluation | None) -> list[NoisySums]:
     return [one for one in (preparation, None if evaluation is None else evaluation.sums) if one is not None]
 
 
-def _named(preparation: Preparation | None, evaluation: Evaluation | None) -> str:
+def _named(preparation: NoisySums | None, evaluation: Evaluation | None) -> str:
     """The table of a study whose share can be lowered."""
     return "evaluation" if preparation is None and evaluation is not None else "prepare"
 
 
-def _what(preparation: Preparation | None, evaluation: Evaluation | None) -> str:
+def _what(preparation: NoisySums | None, evaluation: Evaluation | None) -> str:
     """What takes a part of the budget beside training."""
     if preparation is None:
         return "evaluation"

@@ -21,8 +21,8 @@ from fedveil.model.personal_request import PersonalRequest
 from fedveil.model.spec import ModelPlan
 from fedveil.model.torch import OWN
 from fedveil.prepare.request import BOUND, PrepareRequest
-from fedveil.prepare.statement import Preparation
 from fedveil.shared_budget import shared_budget
+from fedveil.stages.sums import NoisySums
 from fedveil.tables import filled, known, read_tables, table
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
@@ -124,7 +124,7 @@ class Study:
         shape: DataShape,
         test_records: int = 0,
         test_public: bool = True,
-        preparation: Preparation | None = None,
+        preparation: NoisySums | None = None,
         held: DataShape | None = None,
         joint: bool = False,
         apart: Apart | None = None,
@@ -146,7 +146,7 @@ class Study:
         shape: DataShape,
         test_records: int,
         test_public: bool,
-        preparation: Preparation | None,
+        preparation: NoisySums | None,
         held: DataShape | None,
         joint: bool,
         apart: Apart | None,

@@ -16,7 +16,7 @@ from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogist
 from fedveil.jobs.local import open_any_study, run_study
 from fedveil.ledger import read_export
 from fedveil.plan import read_plan
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.loading import Unprepared
 from fedveil.promises import promise
 from fedveil.run.system import System
@@ -57,7 +57,7 @@ def test_one_charge_one_certificate_and_the_rule_beside_the_model(tables: dict[s
     charged = {cost["adversary"]: cost["epsilon"] for cost in entries[0].payload["costs"]}
     assert charged["final-model"] == promise(plan, "final-model").epsilon <= 3.0
     assert result.metrics["test"]["accuracy"] > 0.8
-    learned = LearnedPreparation.read((out / "preparation.json").read_text())
+    learned = LearnedRule.read((out / "preparation.json").read_text())
     assert {one.word for one in learned.categories} == {"red", "blue"}
     _, raw = open_any_study(tables)
     assert isinstance(raw, Unprepared)
@@ -180,7 +180,7 @@ def test_the_model_in_use_prepares_records_as_training_did(tables: dict[str, Any
     result = run_study(tables, tmp_path / "out")
     found = open_any_study(tables)[1]
     assert isinstance(found, Unprepared)
-    learned = LearnedPreparation.read((tmp_path / "out" / "preparation.json").read_text())
+    learned = LearnedRule.read((tmp_path / "out" / "preparation.json").read_text())
     rule = result.model.preparation
     assert rule is not None
     lines = [line.split(",") for line in (tmp_path / "shops.csv").read_text().splitlines()[1:]]
@@ -201,7 +201,7 @@ def test_a_projected_model_is_charged_released_and_used_alike_everywhere(
     assert "moments" in (result.certificate.plan.preparation or ())
     found = open_any_study(tables)[1]
     assert isinstance(found, Unprepared)
-    learned = LearnedPreparation.read((tmp_path / "out" / "preparation.json").read_text())
+    learned = LearnedRule.read((tmp_path / "out" / "preparation.json").read_text())
     bundle = Bundle.read(tmp_path / "out")
     assert bundle.preparation is not None
     lines = [line.split(",") for line in (tmp_path / "shops.csv").read_text().splitlines()[1:]]

@@ -10,20 +10,20 @@ import pytest
 
 from fedveil.audit.claim import claim_of_alone
 from fedveil.audit.game import Seen, play
-from fedveil.data.preparation import Labels
 from fedveil.data.records import DataShape
+from fedveil.data.row_rule import Labels
 from fedveil.guarantee import Neighbours
 from fedveil.jobs.attack.generator import Measuring, choices_seen, counts_seen, generator_game
 from fedveil.noise.entropy import Entropy
 from fedveil.prepare.columns import Outline
-from fedveil.prepare.contributions import Sums
-from fedveil.prepare.measure import Measurer
-from fedveil.prepare.statement import COUNTED, STEPS, Measurement
 from fedveil.prepare.synthesis.budget import synthesis_plan
 from fedveil.prepare.synthesis.counts import Counted, table_counts
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.promises import ADVERSARIES
+from fedveil.stages.adding import Measurer
+from fedveil.stages.sums import COUNTED, STEPS, Measurement
+from fedveil.stages.units import Sums
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Indices, Vector

@@ -15,7 +15,7 @@ from fedveil.bundle.bundle import Bundle
 from fedveil.data.cells import canonical
 from fedveil.data.column import Column
 from fedveil.data.load import load
-from fedveil.data.preparation import Labels, Preparation
+from fedveil.data.row_rule import Labels, RowRule
 from fedveil.data.spec import Source, Split
 from fedveil.data.streams import chunks
 from fedveil.errors import BadValue
@@ -49,7 +49,7 @@ def columns(draw: st.DrawFn, name: str) -> Column:
 
 
 @st.composite
-def preparations(draw: st.DrawFn) -> Preparation:
+def preparations(draw: st.DrawFn) -> RowRule:
     names = draw(st.lists(words, min_size=1, max_size=4, unique=True))
     labels = draw(
         st.just(Labels(name="y", classes=("0", "1"), numbered=True))
@@ -59,7 +59,7 @@ def preparations(draw: st.DrawFn) -> Preparation:
     made = tuple(draw(columns(name)) for name in names)
     count = sum(column.width for column in made)
     spare = draw(st.integers(0, 2))
-    return Preparation(
+    return RowRule(
         columns=made,
         slots=tuple(draw(st.permutations(range(count + spare)))[:count]),
         width=count + spare,
@@ -74,14 +74,14 @@ def preparations(draw: st.DrawFn) -> Preparation:
 
 @settings(max_examples=30)
 @given(preparations())
-def test_a_preparation_is_what_was_written(preparation: Preparation) -> None:
+def test_a_preparation_is_what_was_written(preparation: RowRule) -> None:
     text = json.dumps(preparation.table(), allow_nan=False)
-    assert Preparation.read(json.loads(text)) == preparation
+    assert RowRule.read(json.loads(text)) == preparation
 
 
 @settings(max_examples=30)
 @given(preparations(), st.data())
-def test_a_row_never_exceeds_its_bound(preparation: Preparation, data: st.DataObject) -> None:
+def test_a_row_never_exceeds_its_bound(preparation: RowRule, data: st.DataObject) -> None:
     """Whatever a record holds that is not refused."""
     cells: dict[str, Any] = {}
     for column in preparation.columns:
@@ -172,12 +172,12 @@ def test_a_bundle_is_what_was_written(name: str, known: bool) -> None:
     assert found.write() == data
 
 
-def _fitting(bundle: Bundle) -> Preparation:
+def _fitting(bundle: Bundle) -> RowRule:
     plan = bundle.plan
     count = plan.data.classes
     labels = Labels(classes=tuple(map(str, range(count))), numbered=True) if count else Labels(span=(0.0, 1.0))
     names = [Column(name=f"x{index}") for index in range(plan.real_features - 1)]
-    return Preparation(columns=tuple(names), labels=labels, bound=math.sqrt(plan.data.bound**2 - 1.0))
+    return RowRule(columns=tuple(names), labels=labels, bound=math.sqrt(plan.data.bound**2 - 1.0))
 
 
 @pytest.mark.parametrize("name", ["model.npz", "plan.toml", "certificate.json"])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedveil.data.load import HeldRows
-from fedveil.data.preparation import Preparation
+from fedveil.data.row_rule import RowRule
 from fedveil.errors import BadValue
 from fedveil.jobs.local import open_any_study
 from fedveil.ledger import Ledger
@@ -142,6 +142,6 @@ def test_a_rule_that_differs_between_the_two_does_not_hide_a_row(tmp_path: Path)
     held = written(tmp_path / "held.csv", rows[20:], True, False)
     other = {"source": held, "scale": {"size": [-900, 900]}}
     found, loaded = open_any_study(study(train, other, True))
-    assert isinstance(loaded, Unprepared) or isinstance(loaded.preparation, Preparation)
+    assert isinstance(loaded, Unprepared) or isinstance(loaded.preparation, RowRule)
     with pytest.raises(BadValue, match="'5 such rows'"):
         planned_with(found, loaded)

@@ -11,22 +11,20 @@ from hypothesis.extra.numpy import arrays
 from fedveil.prepare.categories import codes_of
 from fedveil.prepare.columns import Columns, Outline, Words
 from fedveil.prepare.contributions import (
-    Sums,
     class_counts,
     level_counts,
     matrix_of,
     range_counts,
-    root_up,
     scaled_numbers,
     second_moments,
     vectors,
-    whole_client,
     word_counts,
 )
-from fedveil.prepare.learned import LearnedPreparation, Number
+from fedveil.prepare.learned import LearnedRule, Number
 from fedveil.prepare.levels import LEVELS
 from fedveil.prepare.ranges import Range
-from fedveil.prepare.statement import STEPS
+from fedveil.stages.sums import STEPS
+from fedveil.stages.units import Sums, root_up, whole_client
 from fedveil.values import Matrix
 
 ROWS, WIDTH = 5, 3
@@ -165,7 +163,7 @@ def test_rows_of_a_learned_rule_are_bounded_whatever_a_record_holds(
     numbers: Matrix, scale: tuple[Range, Range, Range], mean: float, spread: float, factor: float, bound: float
 ) -> None:
     outline = Outline(numbers=("a", "b", "c"), texts=(), bound=bound)
-    learned = LearnedPreparation(
+    learned = LearnedRule(
         outline=outline,
         numbers=tuple(Number(name, span, mean, spread) for name, span in zip("abc", scale, strict=True)),
         categories=(),

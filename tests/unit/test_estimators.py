@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 from fedveil.data.rows import row_norms
 from fedveil.errors import BadValue
 from fedveil.jobs.estimators import PrivateHuberRegressor, PrivateLogisticRegression
-from fedveil.jobs.estimators.rows import RowRule
+from fedveil.jobs.estimators.rows import StatedRows
 
 QUICK = {"kind": "constant", "rounds": 1, "passes": 5}
 GENERATOR = np.random.default_rng(5)
@@ -155,5 +155,5 @@ def test_more_mistakes() -> None:
 def test_rows_never_exceed_their_bound() -> None:
     wild = GENERATOR.normal(size=(200, 5)) * 10.0 ** GENERATOR.integers(-200, 200, size=(200, 1))
     for span in (None, (-1e-3, 1e-3), (np.zeros(5), np.arange(1.0, 6.0))):
-        rule = RowRule.of(0.7, span, True, 5)
+        rule = StatedRows.of(0.7, span, True, 5)
         assert row_norms(rule.rows(wild)).max() <= rule.total

@@ -23,9 +23,9 @@ from sklearn.preprocessing import (
 from fedveil.errors import BadValue
 from fedveil.jobs.estimators import PrivateHuberRegressor, PrivateLogisticRegression
 from fedveil.jobs.estimators.preparing import TARGET, copies_in, outline_of, request_of
-from fedveil.jobs.estimators.rows import RowRule
+from fedveil.jobs.estimators.rows import StatedRows
 from fedveil.prepare.ranges import range_of
-from fedveil.prepare.statement import STEPS
+from fedveil.stages.sums import STEPS
 
 QUICK = {"kind": "constant", "rounds": 1, "passes": 4}
 RANDOM = np.random.default_rng(3)
@@ -56,7 +56,7 @@ def test_a_raw_target_needs_no_range() -> None:
 
 def test_the_target_is_charged_like_columns() -> None:
     """It stands among the columns some times over, and every copy counts in the sensitivity."""
-    outline = outline_of(RowRule.of(2.0, None, True, 6), 6, request_of(None, None), True)
+    outline = outline_of(StatedRows.of(2.0, None, True, 6), 6, request_of(None, None), True)
     assert copies_in(outline) == 3
     model = PrivateHuberRegressor(schedule=QUICK, random_state=0, epsilon=8.0).fit(np.tile(X, 3), X[:, 0])
     planned = model.fit_.plan.preparation
@@ -68,7 +68,7 @@ def test_the_target_is_charged_like_columns() -> None:
 
 def test_contributions_with_copies_stay_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every single record's contribution, seen where the noise is added, is no longer than what is charged."""
-    from fedveil.prepare.measure import Measurer
+    from fedveil.stages.adding import Measurer
 
     seen: list[str] = []
     usual = Measurer.noisy_sum

@@ -19,7 +19,7 @@ from fedveil.federation.site.guard import Terms
 from fedveil.jobs.local import open_any_study, plan_study, run_study
 from fedveil.ledger import read_export
 from fedveil.plan import read_plan, write_plan
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.loading import Unprepared
 from fedveil.promises import promise
 from fedveil.study import Study, study_of
@@ -279,7 +279,7 @@ class TestSitesOfTheirOwn:
             (tmp_path / "trial" / f"{site}.toml").write_text(f'[data]\nsource = "{site}.csv"\n{rest}')
         trial = Trial(tmp_path / "trial", cells.train, cells=cells)
         there = trial.run(study)
-        learned = LearnedPreparation.read((there / "preparation.json").read_text())
+        learned = LearnedRule.read((there / "preparation.json").read_text())
         rule = kept_rule(there)
         assert rule is not None
         names = head.split(",")[:3]

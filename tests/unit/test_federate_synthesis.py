@@ -22,14 +22,14 @@ from fedveil.jobs.synthesis import open_synthesis, read_synthesis, sample
 from fedveil.ledger import Ledger, read_export
 from fedveil.noise.entropy import Entropy
 from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.measure import Measurer
-from fedveil.prepare.statement import ALL
 from fedveil.prepare.synthesis.asking import Question
 from fedveil.prepare.synthesis.generator import Generator
 from fedveil.prepare.synthesis.learn import learned_generator
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.prepare.synthesis.table import table_of
+from fedveil.stages.adding import Measurer
+from fedveil.stages.sums import ALL
 from fedveil.study import Study
 from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.trust import CENTRAL

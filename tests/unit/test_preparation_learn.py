@@ -17,14 +17,14 @@ from fedveil.prepare.categories import frequent
 from fedveil.prepare.columns import MISSING_WORD, Columns, Outline
 from fedveil.prepare.contributions import range_counts
 from fedveil.prepare.learn import learn
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.loading import Unprepared
 from fedveil.prepare.magnitudes import BINS, EDGES, MISSING, VALUES, ZERO, bins_of
-from fedveil.prepare.measure import Measurer
 from fedveil.prepare.ranges import Range, range_of
 from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.statement import Measurement
 from fedveil.run.preparing import learned_from, planned_columns
+from fedveil.stages.adding import Measurer
+from fedveil.stages.sums import Measurement
 from fedveil.sums.masks.rounds import SecureSumming
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
@@ -103,7 +103,7 @@ def some_numbers(rows: int = 4000) -> Matrix:
     return np.column_stack([generator.normal(50.0, 10.0, rows), generator.normal(-3e-3, 1e-3, rows)])
 
 
-def learned(numbers: Matrix, by: Measurer, outline: Outline) -> LearnedPreparation:
+def learned(numbers: Matrix, by: Measurer, outline: Outline) -> LearnedRule:
     shape = DataShape(
         records=len(numbers),
         features=outline.width,
@@ -136,7 +136,7 @@ def test_means_spreads_and_classes_come_out_right(trust: Trust, unit: str) -> No
     assert float(np.abs(centred.mean(axis=0)).max()) < 0.2
     assert 0.7 < float(centred.std()) < 1.3
     assert found.classes[1] == pytest.approx(0.25, abs=0.03)
-    assert LearnedPreparation.read(found.text()) == found
+    assert LearnedRule.read(found.text()) == found
 
 
 def test_missing_numbers_become_the_mean() -> None:
@@ -187,7 +187,7 @@ def study(folder: Path, columns: dict[str, list[Any]], **tables: dict[str, Any])
     }
 
 
-def prepared(tables: dict[str, Any]) -> tuple[Unprepared, LearnedPreparation]:
+def prepared(tables: dict[str, Any]) -> tuple[Unprepared, LearnedRule]:
     found, raw = open_any_study(tables)
     assert isinstance(raw, Unprepared)
     return raw, learned_from(planned_columns(found, raw).plan, raw, Entropy.from_seed(0))
@@ -308,7 +308,7 @@ class TestComponents:
         components=10,
     )
 
-    def found(self, epsilon: float) -> tuple[Matrix, LearnedPreparation]:
+    def found(self, epsilon: float) -> tuple[Matrix, LearnedRule]:
         numbers = load_digits().data
         rows = len(numbers)
         by = measurer(rows, rows)
@@ -337,7 +337,7 @@ class TestComponents:
         assert found.feature_names == (*(f"component {place}" for place in range(1, 11)), "intercept")
         assert float(np.linalg.norm(rows, axis=1).max()) <= found.outline.total
         assert np.array_equal(found.rows(Columns(numbers=numbers[:1], texts={}))[0], rows[0])
-        assert LearnedPreparation.read(found.text()) == found
+        assert LearnedRule.read(found.text()) == found
 
     def test_as_many_components_as_features_are_refused(self) -> None:
         outline = replace(self.outline, components=64)

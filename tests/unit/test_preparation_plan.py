@@ -20,8 +20,8 @@ from fedveil.prepare.budget import largest_within, left_for_training, settled, t
 from fedveil.prepare.categories import threshold_of
 from fedveil.prepare.columns import Outline
 from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.statement import STEPS, Measurement, Preparation, variance_left
 from fedveil.promises import ADVERSARIES, promise
+from fedveil.stages.sums import STEPS, Measurement, NoisySums, variance_left
 from fedveil.study import study_of
 from fedveil.target import Target
 from fedveil.theory.concentrated import gaussian_epsilon
@@ -29,7 +29,7 @@ from fedveil.trust import CENTRAL, Trust
 
 SHAPE = DataShape(records=600, features=6, classes=2, clients=60, largest_client=10, smallest_client=10, bound=2**0.5)
 OUTLINE = Outline(numbers=("a", "b", "c", "d", "e"), texts=())
-TWO = Preparation(
+TWO = NoisySums(
     measurements=(
         Measurement(name="ranges", size=810, bound=5**0.5 + 1e-9, noise=8.0),
         Measurement(name="means", size=5, bound=2.0, noise=10.0),
@@ -176,7 +176,7 @@ def test_sums_that_could_leave_64_bits_are_refused() -> None:
     wide = Measurement(name="moments", size=3, bound=2.0**20, noise=1.0)
     plan = planned("dpsgd")
     with pytest.raises(BadValue, match=r"have sums within 2\*\*62 grid steps"):
-        replace(plan, data=replace(SHAPE, records=2**40), preparation=Preparation(measurements=(wide,), share=0.1))
+        replace(plan, data=replace(SHAPE, records=2**40), preparation=NoisySums(measurements=(wide,), share=0.1))
 
 
 def test_measurements_add_their_inverse_variances() -> None:
@@ -222,7 +222,7 @@ def test_the_threshold_keeps_single_words_out() -> None:
     noise = np.random.default_rng(0).normal(scale=10.0, size=(400_000, 2))
     assert float(np.mean(np.any(1 + noise > threshold, axis=1))) < 1.35e-3
     one = Measurement(name="categories", size=10, bound=1.0, noise=10.0, threshold=threshold, slip=chance)
-    planned_ = Preparation(measurements=(one,), share=0.1)
+    planned_ = NoisySums(measurements=(one,), share=0.1)
     assert planned_.total_variation(SHAPE, CENTRAL) >= chance
     assert one.deviation >= 10.0 * STEPS
 
@@ -232,12 +232,12 @@ def test_the_slip_is_charged_in_delta() -> None:
     words = Measurement(name="categories", size=10, bound=1.0, noise=8.0, threshold=30.0, slip=1e-7)
     silent = replace(words, slip=0.0)
     costs = [
-        promise(replace(plan, preparation=Preparation(measurements=(one,), share=0.1)), "final-model").epsilon
+        promise(replace(plan, preparation=NoisySums(measurements=(one,), share=0.1)), "final-model").epsilon
         for one in (words, silent)
     ]
     assert costs[0] > costs[1]
     careless = replace(words, slip=1e-4)  # more than delta: nothing is left to promise
-    plan = replace(plan, preparation=Preparation(measurements=(careless,), share=0.1))
+    plan = replace(plan, preparation=NoisySums(measurements=(careless,), share=0.1))
     assert promise(plan, "final-model").epsilon == math.inf
 
 

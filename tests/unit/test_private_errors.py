@@ -12,17 +12,17 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 
 from fedveil.account.compare import account_for
 from fedveil.data.load import Loaded
-from fedveil.data.preparation import Labels
 from fedveil.data.records import DataShape, Records
+from fedveil.data.row_rule import Labels
 from fedveil.evaluate.numbers import SIZE, Errors, contribution, error_sums
 from fedveil.jobs.local import plan_study
 from fedveil.mechanism import Compose, Gaussian
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.prepare.contributions import whole_client
-from fedveil.prepare.statement import STEPS
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.evaluating import ModelEvaluator, evaluated
+from fedveil.stages.sums import STEPS
+from fedveil.stages.units import whole_client
 from fedveil.study import study_of
 from fedveil.target import Target
 

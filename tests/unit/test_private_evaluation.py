@@ -28,9 +28,9 @@ from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.prepare.budget import settled
 from fedveil.prepare.columns import Outline
 from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.statement import STEPS, Measurement, Preparation, variance_left
 from fedveil.promises import ADVERSARIES, promise, promise_at
 from fedveil.run.evaluating import evaluated
+from fedveil.stages.sums import STEPS, Measurement, NoisySums, variance_left
 from fedveil.study import study_of
 from fedveil.target import Target
 from fedveil.theory.concentrated import gaussian_epsilon
@@ -300,11 +300,11 @@ class TestRefusals:
 
     def test_measurements_of_one_kind_do_not_pass_for_the_other(self) -> None:
         with pytest.raises(ValueError, match=r"prepare\.name must be one of ranges"):
-            Preparation.read(counted(planned()).sums.table())
+            NoisySums.read(counted(planned()).sums.table())
         scores = Measurement(name="scores", size=16, bound=1.0, noise=2.0)
         ranges = Measurement(name="ranges", size=16, bound=1.0, noise=2.0)
         with pytest.raises(ValueError, match=r"prepare\.name must list"):
-            Preparation(measurements=(ranges, scores), share=0.1)
+            NoisySums(measurements=(ranges, scores), share=0.1)
 
     def test_a_bound_below_what_a_record_adds(self) -> None:
         text = write_plan(planned())

@@ -20,11 +20,11 @@ from fedveil.ledger import Ledger, read_export
 from fedveil.ledger.costs import cost_of, read_charged
 from fedveil.ledger.place import beside
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.measure import Measurer
 from fedveil.prepare.synthesis.generator import Generator
 from fedveil.promises import ADVERSARIES
 from fedveil.run.synthesising import measured_generator, planned_synthesis
 from fedveil.run.system import System
+from fedveil.stages.adding import Measurer
 from fedveil.version import __version__
 
 ROWS = 3000

@@ -20,8 +20,8 @@ from fedveil.bundle.personal import FILE as PERSONAL
 from fedveil.bundle.personal import Personal
 from fedveil.checks import require
 from fedveil.data.opening import damage_told
-from fedveil.data.preparation import Preparation
 from fedveil.data.read_npz import model_arrays
+from fedveil.data.row_rule import RowRule
 from fedveil.errors import BadValue
 from fedveil.files import read_file
 from fedveil.limits import check_unpacked
@@ -48,13 +48,13 @@ class Bundle:
     plan: Plan
     parameters: Vector
     start: Vector | None
-    preparation: Preparation | None
+    preparation: RowRule | None
     certificate: dict[str, Any]
     files: dict[str, bytes]
     personal: Personal | None = None
 
     @classmethod
-    def of(cls, files: dict[str, bytes], preparation: Preparation | None, personal: Personal | None = None) -> "Bundle":
+    def of(cls, files: dict[str, bytes], preparation: RowRule | None, personal: Personal | None = None) -> "Bundle":
         """Make a bundle from a run's records, which must belong together."""
         for name in _RECORDS:
             require(name in files, "The bundle", f"hold {name}", sorted(files))
@@ -89,7 +89,7 @@ class Bundle:
         return Bundle.of(self.files, self.preparation, personal)
 
     @classmethod
-    def of_run(cls, folder: Path, preparation: Preparation | None) -> "Bundle":
+    def of_run(cls, folder: Path, preparation: RowRule | None) -> "Bundle":
         """Make a bundle from the folder of a run."""
         names = [*_RECORDS, *([SIGNATURE] if (folder / SIGNATURE).exists() else [])]
         return cls.of({name: _record(folder / name) for name in names}, preparation)
@@ -106,7 +106,7 @@ class Bundle:
         if _PREPARATION in members:
             table = read_object(members.pop(_PREPARATION), _PREPARATION)
             require(table.pop("format", None) == 1, f"{_PREPARATION}: format", "be 1", "something else")
-            preparation = Preparation.read(table)
+            preparation = RowRule.read(table)
         personal = Personal.read(members.pop(PERSONAL)) if PERSONAL in members else None
         return cls.of(members, preparation, personal)
 
@@ -163,7 +163,7 @@ def _check_model(certificate: dict[str, Any], model: bytes) -> None:
     require(found in stated, "model.npz", f"be the model that was certified, {stated[:1]}", found)
 
 
-def _check_preparation(plan: Plan, preparation: Preparation) -> None:
+def _check_preparation(plan: Plan, preparation: RowRule) -> None:
     width, classes = len(preparation.features), len(preparation.labels.classes)
     same = (width, classes) == (plan.real_features, plan.data.classes)
     rule = f"make {plan.real_features} features and {plan.data.classes} classes, as the plan says"

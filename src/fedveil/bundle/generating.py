@@ -18,7 +18,7 @@ from fedveil.bundle.bundle import Bundle
 from fedveil.bundle.model import ReleasedModel
 from fedveil.checks import require
 from fedveil.data.column import Column
-from fedveil.data.preparation import Preparation
+from fedveil.data.row_rule import RowRule
 from fedveil.errors import BadValue
 from fedveil.importing import Allowed, allowed_now
 from fedveil.model.torch import OWN, TorchLoss
@@ -86,7 +86,7 @@ class DeepGenerator:
         return self.bundle.plan.name
 
     @property
-    def preparation(self) -> Preparation:
+    def preparation(self) -> RowRule:
         """How its records became rows."""
         found = self.bundle.preparation
         if found is None:
@@ -135,7 +135,7 @@ class DeepGenerator:
             yield _lines(list(zip(*texts, strict=True)))
 
 
-def check_invertible(preparation: Preparation | None) -> Preparation:
+def check_invertible(preparation: RowRule | None) -> RowRule:
     """Return the preparation; refuse one from whose rows the columns cannot be had back."""
     if preparation is None:
         raise BadValue("[data] must name a source for a generator.")

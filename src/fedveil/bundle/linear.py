@@ -9,7 +9,7 @@ from fedveil.bundle.bundle import Bundle
 from fedveil.checks import require
 from fedveil.data.cells import canonical
 from fedveil.data.column import ZERO, Column
-from fedveil.data.preparation import Preparation
+from fedveil.data.row_rule import RowRule
 from fedveil.data.rows import slack
 from fedveil.errors import BadValue
 from fedveil.model.counts import Poisson
@@ -31,7 +31,7 @@ class Linear:
     ``1 / (1 + exp(score))`` over these.
     """
 
-    preparation: Preparation
+    preparation: RowRule
     weights: Matrix
     constants: Vector
     link: Link | None

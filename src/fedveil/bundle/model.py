@@ -20,7 +20,7 @@ from fedveil.bundle.page import card, summary
 from fedveil.bundle.personal import decided
 from fedveil.checks import require
 from fedveil.data.column import Cells, Mask, Place
-from fedveil.data.preparation import Absent, Preparation
+from fedveil.data.row_rule import Absent, RowRule
 from fedveil.errors import BadValue
 from fedveil.importing import Allowed, allowed_now, check_allowed
 from fedveil.model.loss import Loss
@@ -60,7 +60,7 @@ class ReleasedModel:
         return self.bundle.certificate
 
     @property
-    def preparation(self) -> Preparation | None:
+    def preparation(self) -> RowRule | None:
         """How a record becomes a row; None where records were prepared before the run saw them."""
         return self.bundle.preparation
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedveil.bundle.bundle import Bundle
 from fedveil.bundle.linear import linear_of
-from fedveil.data.preparation import Preparation
+from fedveil.data.row_rule import RowRule
 
 
 def to_json(bundle: Bundle) -> bytes:
@@ -33,7 +33,7 @@ def to_json(bundle: Bundle) -> bytes:
     return (json.dumps(result, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _whole(prepared: Preparation) -> dict[str, Any]:
+def _whole(prepared: RowRule) -> dict[str, Any]:
     """The preparation with what goes without saying in fedveil: a stranger's program knows no usual marks and rules."""
     table = prepared.table()
     for row, column in zip(table["columns"], prepared.columns, strict=True):

@@ -40,7 +40,7 @@ from fedveil.bundle.linear import Linear, known_texts, linear_of, other_place
 from fedveil.data.cells import canonical
 from fedveil.data.column import Column, number_marks
 from fedveil.data.missing import NUMBER
-from fedveil.data.preparation import Preparation
+from fedveil.data.row_rule import RowRule
 from fedveil.errors import BadValue
 from fedveil.values import Matrix, Vector
 
@@ -144,7 +144,7 @@ def _beside(weights: Matrix) -> Matrix:
     return np.concatenate([nothing, weights, nothing])
 
 
-def _columns(prepared: Preparation) -> tuple[Any, list[int]]:
+def _columns(prepared: RowRule) -> tuple[Any, list[int]]:
     """Return the fitted steps that make features, and which feature of the model each of theirs is."""
     starts = np.cumsum([0, *(column.width for column in prepared.columns)])[:-1].tolist()
     groups: dict[str, list[int]] = {}

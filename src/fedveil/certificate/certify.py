@@ -26,9 +26,9 @@ from fedveil.ledger.costs import Chargeable, cost_of, covered, rounds_of
 from fedveil.model.torch import OWN
 from fedveil.plan import Plan, read_plan
 from fedveil.prepare.profile.plan import ProfilePlan
-from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.promises import ADVERSARIES, grid_of, held_out, promise
+from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.strict_json import read_object
 from fedveil.target import Target
 

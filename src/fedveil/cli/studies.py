@@ -41,13 +41,13 @@ from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.jobs.local import Result, plan_study, run_study
 from fedveil.model.evaluation import no_better
 from fedveil.plan import Plan, read_plan
-from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.prepare.words import fact_rows as preparation_facts
 from fedveil.promises import ADVERSARIES, every_model_seen, promise
 from fedveil.run.system import System
 from fedveil.signature import FILE as SIGNATURE
 from fedveil.signature import Signature, check_signature
 from fedveil.signing_keys import read_signer
+from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.study import Study, parse_study
 from fedveil.version import EARLIER, __version__
 

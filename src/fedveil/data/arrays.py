@@ -10,8 +10,8 @@ from fedveil.data.features import features_of
 from fedveil.data.fingerprint import rows_of, rows_read
 from fedveil.data.labels import class_indices, scaled
 from fedveil.data.missing import settle_missing
-from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
+from fedveil.data.row_rule import RowRule
 from fedveil.data.rows import total_bound
 from fedveil.data.spec import Source, Span
 from fedveil.data.split import natural_owners
@@ -77,7 +77,7 @@ def records_from_arrays(
         classes=count,
         names=names,
         raw=raw,
-        preparation=Preparation.of(source, table.choice, len(entries)),
+        preparation=RowRule.of(source, table.choice, len(entries)),
     )
 
 

@@ -11,8 +11,8 @@ from fedveil.data.features import features_of
 from fedveil.data.fingerprint import RawRows, rows_of
 from fedveil.data.labels import above, class_indices, scaled
 from fedveil.data.missing import Mask, settle_missing, without_client
-from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
+from fedveil.data.row_rule import RowRule
 from fedveil.data.rows import total_bound
 from fedveil.data.sources import client_names, read
 from fedveil.data.spec import HeldOut, Source, Split
@@ -52,7 +52,7 @@ class Loaded:
     dropped_rows: int
     feature_names: tuple[str, ...]
     raw: RawRows | None = None
-    preparation: Preparation | None = None
+    preparation: RowRule | None = None
     apart: HeldRows | None = None
     notes: tuple[str, ...] = ()
 
@@ -80,7 +80,7 @@ class Prepared:
     bound: float
     dropped_rows: int
     feature_names: tuple[str, ...]
-    preparation: Preparation | None = None
+    preparation: RowRule | None = None
     raw: RawRows | None = None
     cells: RawRows | None = None  # what the study reads of the rows that are not blank
     notes: tuple[str, ...] = ()
@@ -199,7 +199,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         bound=total_bound(source.feature_bound, source.intercept),
         dropped_rows=int(dropped.sum()),
         feature_names=names,
-        preparation=Preparation.of(source, whole.choice, len(names)),
+        preparation=RowRule.of(source, whole.choice, len(names)),
         raw=raw,
         cells=cells,
         notes=target_notes(table, source, dropped),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
-from fedveil.data.preparation import Preparation
+from fedveil.data.row_rule import RowRule
 from fedveil.data.rows import row_norms
 from fedveil.values import Indices, Matrix, Vector, number, whole
 
@@ -60,7 +60,7 @@ class Records:
     classes: int
     names: tuple[str, ...] = ()
     raw: RawRows | None = field(default=None, repr=False)  # the rows they were made from, where that is known
-    preparation: Preparation | None = field(default=None, repr=False)  # how they were made from them, likewise
+    preparation: RowRule | None = field(default=None, repr=False)  # how they were made from them, likewise
     sizes: Indices = field(init=False, repr=False)  # records of each client
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from fedveil.evaluate.request import SHARE, EvaluationRequest
 from fedveil.evaluate.statement import Evaluation, contribution, sized
 from fedveil.mechanism import sensitivity
 from fedveil.prepare.budget import total_mu
-from fedveil.prepare.statement import ERRORS, Measurement, Preparation, variance_left
+from fedveil.stages.sums import ERRORS, Measurement, NoisySums, variance_left
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust
 
@@ -85,13 +85,13 @@ def _noise(share: float, counted: DataShape, target: Target, trust: Trust) -> fl
     return sensitivity(target.neighbours) / (total_mu(target) * math.sqrt(left * share))
 
 
-def _sums(noise: float, share: float, classes: int, bins: int, places: int, target: Target) -> Preparation:
+def _sums(noise: float, share: float, classes: int, bins: int, places: int, target: Target) -> NoisySums:
     shares = {"places": _PLACES_SHARE, "scores": 1 - _PLACES_SHARE} if places else {"scores": 1.0}
     rows = []
     for name, part in (shares if classes else {ERRORS[0]: 1.0}).items():
         size, bound = sized(name, classes, bins, places, target)
         rows.append(Measurement(name=name, size=size, bound=bound, noise=noise / math.sqrt(part)))
-    return Preparation(measurements=tuple(rows), share=share)
+    return NoisySums(measurements=tuple(rows), share=share)
 
 
 def _bins(noise: float) -> int:

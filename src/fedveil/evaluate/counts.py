@@ -6,8 +6,8 @@ from fedveil.evaluate.statement import CONFUSED
 from fedveil.model.loss import Loss
 from fedveil.model.probabilities import likeliest, probabilities
 from fedveil.model.torch import TorchLoss
-from fedveil.prepare.contributions import Sums
-from fedveil.prepare.statement import STEPS
+from fedveil.stages.sums import STEPS
+from fedveil.stages.units import Sums
 from fedveil.sums.seam import Whole
 from fedveil.values import Indices, Matrix, Vector
 

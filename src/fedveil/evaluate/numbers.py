@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from fedveil.model.intervals import Interval, Z
-from fedveil.prepare.contributions import Sums, root_up
-from fedveil.prepare.statement import STEPS
+from fedveil.stages.sums import STEPS
+from fedveil.stages.units import Sums, root_up
 from fedveil.sums.seam import Whole
 from fedveil.target import Target
 from fedveil.values import Indices, Vector

@@ -20,8 +20,8 @@ from fedveil.data.records import DataShape
 from fedveil.evaluate import numbers
 from fedveil.evaluate.request import Where
 from fedveil.guarantee import Adversary, Answer
-from fedveil.prepare.contributions import root_up
-from fedveil.prepare.statement import ERRORS, EVALUATED, Preparation
+from fedveil.stages.sums import ERRORS, EVALUATED, NoisySums
+from fedveil.stages.units import root_up
 from fedveil.tables import known
 from fedveil.target import Target
 from fedveil.theory.concentrated import gaussian_epsilon
@@ -45,7 +45,7 @@ class Evaluation:
     """
 
     records: Where
-    sums: Preparation
+    sums: NoisySums
     bins: int
     places: int
     held: tuple[int, int, int, int] | None = None
@@ -126,7 +126,7 @@ class Evaluation:
         require(len(some) in (0, 4), "evaluation.held_records", "be given with held-out clients", held)
         return cls(
             records=table.get("records", "training"),
-            sums=Preparation.read(rest, EVALUATED + ERRORS),
+            sums=NoisySums.read(rest, EVALUATED + ERRORS),
             bins=table.get("bins", math.nan),
             places=table.get("places", math.nan),
             held=(some[0], some[1], some[2], some[3]) if some else None,

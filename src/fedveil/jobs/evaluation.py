@@ -23,13 +23,13 @@ from fedveil.evaluate.plan import FILE, EvaluationPlan
 from fedveil.jobs.draft.study import usual_delta
 from fedveil.jobs.own_model.labelled import Labelled, labelled_records
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.measure import Measurer
 from fedveil.run.alone import Job, conduct_alone
 from fedveil.run.ending import check_unfinished
 from fedveil.run.evaluating import ModelEvaluator
 from fedveil.run.files import PUBLIC, sole_use, write_atomically
 from fedveil.run.measure import measured_exactly, plain
 from fedveil.run.system import System
+from fedveil.stages.adding import Measurer
 from fedveil.study import Books
 from fedveil.tables import filled
 from fedveil.target import Target

@@ -21,8 +21,8 @@ from fedveil.bundle.personal import FILE as PERSONAL
 from fedveil.certificate.certify import Certificate, certify
 from fedveil.checks import require
 from fedveil.data.load import Loaded, given_apart, load
-from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
+from fedveil.data.row_rule import RowRule
 from fedveil.data.spec import HeldOut
 from fedveil.design import Planned
 from fedveil.errors import BadValue
@@ -31,9 +31,8 @@ from fedveil.jobs.datasets import LABEL, dataset_columns, is_dataset
 from fedveil.jobs.generated import with_drawn_rows
 from fedveil.jobs.personal import personal_models
 from fedveil.plan import read_plan
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.loading import Unprepared, open_columns
-from fedveil.prepare.statement import FILE as LEARNED
 from fedveil.run.conduct import conduct, planned_rows
 from fedveil.run.ending import check_unfinished
 from fedveil.run.files import PUBLIC, sole_use, write_atomically
@@ -43,6 +42,7 @@ from fedveil.run.system import Progress, System
 from fedveil.signature import FILE as SIGNATURE
 from fedveil.signature import Signature, check_signature, signature_in
 from fedveil.signing_keys import SigningKey, read_key
+from fedveil.stages.sums import FILE as LEARNED
 from fedveil.study import Study, read_study, study_of, tables_of
 from fedveil.tables import table
 from fedveil.version import __version__
@@ -312,12 +312,12 @@ def _records_of(folder: Path, loaded: Loaded | Unprepared) -> Loaded:
     """The records as rows, also where the rule for them was learned by the run."""
     if isinstance(loaded, Loaded):
         return loaded
-    return loaded.loaded(LearnedPreparation.read((folder / LEARNED).read_bytes()))
+    return loaded.loaded(LearnedRule.read((folder / LEARNED).read_bytes()))
 
 
-def _learned_rule(folder: Path, found: Unprepared) -> Preparation | None:
+def _learned_rule(folder: Path, found: Unprepared) -> RowRule | None:
     """What the run learned, as it was written beside the model."""
-    return found.rule(LearnedPreparation.read((folder / LEARNED).read_bytes()))
+    return found.rule(LearnedRule.read((folder / LEARNED).read_bytes()))
 
 
 def signing_key(sign: Sign) -> SigningKey | None:
@@ -326,7 +326,7 @@ def signing_key(sign: Sign) -> SigningKey | None:
 
 
 def concluded(
-    folder: Path, metrics: dict[str, Any], key: SigningKey | None = None, preparation: Preparation | None = None
+    folder: Path, metrics: dict[str, Any], key: SigningKey | None = None, preparation: RowRule | None = None
 ) -> Result:
     """Write certificate, signature (if there is a key), bundle and report of a run that has released its model."""
     certificate = certify(folder, __version__)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedveil.data.load import Loaded
-from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
+from fedveil.data.row_rule import RowRule
 from fedveil.federation.aggregator.conversation import SECRETS, Conversation, begin, check_folder
 from fedveil.federation.aggregator.evaluating import check_evaluated
 from fedveil.federation.aggregator.federate import Federation, check_carried
@@ -81,7 +81,7 @@ def federated(
     tell: Tell = silent,
     system: System | None = None,
     key: SigningKey | None = None,
-    preparation: Preparation | None = None,
+    preparation: RowRule | None = None,
 ) -> Result:
     """Train across the sites that the carrier reaches; certify and report.
 

@@ -19,7 +19,7 @@ from fedveil.data.spec import PLACES, Places
 from fedveil.errors import BadValue
 from fedveil.guarantee import Adversary, Answer
 from fedveil.mechanism import Gaussian
-from fedveil.prepare.statement import STEPS, Preparation
+from fedveil.stages.sums import STEPS, NoisySums
 from fedveil.tables import filled, known, read_tables, table, write_tables
 from fedveil.target import Target
 from fedveil.trust import Trust
@@ -144,7 +144,7 @@ def _promise(plan: AlonePlan, adversary: Adversary, delta: float) -> Answer:
 
 
 def sums_answer(
-    sums: Preparation, heard: Gaussian | None, adversary: Adversary, data: DataShape, trust: Trust, delta: float
+    sums: NoisySums, heard: Gaussian | None, adversary: Adversary, data: DataShape, trust: Trust, delta: float
 ) -> Answer:
     """Return what is proved of noisy sums on their grid; ``heard``: as this observer hears them, None if it knows all.
 

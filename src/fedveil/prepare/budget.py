@@ -17,12 +17,12 @@ from fedveil.errors import CannotCertify
 from fedveil.mechanism import sensitivity
 from fedveil.prepare.categories import threshold_of
 from fedveil.prepare.columns import Outline
-from fedveil.prepare.contributions import root_up
 from fedveil.prepare.learn import USUAL_SPREAD
 from fedveil.prepare.levels import LEVELS
 from fedveil.prepare.magnitudes import BINS
 from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.statement import STEPS, Measurement, Preparation, variance_left
+from fedveil.stages.sums import STEPS, Measurement, NoisySums, variance_left
+from fedveil.stages.units import root_up
 from fedveil.target import Target
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.trust import Trust
@@ -65,7 +65,7 @@ class _Rule:
 
 def settled(
     request: PrepareRequest, outline: Outline, data: DataShape, target: Target, trust: Trust
-) -> tuple[Preparation, Outline]:
+) -> tuple[NoisySums, Outline]:
     """Return what will be measured, and the outline with no more slots than categories can be shown.
 
     ``data``: the records' counts; its features and bound are not looked at.
@@ -84,7 +84,7 @@ def settled(
     return found, fitting(outline, found, data, target)
 
 
-def fitting(outline: Outline, planned: Preparation, data: DataShape, target: Target) -> Outline:
+def fitting(outline: Outline, planned: NoisySums, data: DataShape, target: Target) -> Outline:
     """The outline of the rows that the plan makes: with the slots that its pairs are measured for, where there are any.
 
     Otherwise with no more slots than there can be words above the threshold.
@@ -95,7 +95,7 @@ def fitting(outline: Outline, planned: Preparation, data: DataShape, target: Tar
     return _with_slots(outline, planned, data, target)
 
 
-def _with_slots(outline: Outline, planned: Preparation, data: DataShape, target: Target) -> Outline:
+def _with_slots(outline: Outline, planned: NoisySums, data: DataShape, target: Target) -> Outline:
     """The outline with no more slots than there can be words above the threshold."""
     if "categories" not in planned:
         return replace(outline, slots=0)
@@ -107,7 +107,7 @@ def _with_slots(outline: Outline, planned: Preparation, data: DataShape, target:
 
 def preparation_of(
     request: PrepareRequest, outline: Outline, data: DataShape, target: Target, trust: Trust
-) -> Preparation | None:
+) -> NoisySums | None:
     """Return what will be measured, and with which noise; None where everything is stated."""
     check_words(outline, trust)
     units = data.clients if target.unit == "client" else data.records
@@ -122,7 +122,7 @@ def preparation_of(
     planned = math.fsum(rule.share for rule in rules)
     scale = 1.0 if request.share is None else request.share / planned
     made = (_measured(rule, whole / math.sqrt(rule.share * scale), data, target) for rule in rules)
-    return Preparation(measurements=tuple(made), share=planned * scale)
+    return NoisySums(measurements=tuple(made), share=planned * scale)
 
 
 def check_words(outline: Outline, trust: Trust) -> None:

@@ -6,15 +6,15 @@ import numpy as np
 
 from fedveil.data.cells import canonical
 from fedveil.data.column import ZERO, Column
-from fedveil.data.preparation import Preparation
+from fedveil.data.row_rule import RowRule
 from fedveil.data.spec import OTHER
 from fedveil.data.spec_rules import RULES
 from fedveil.prepare.columns import MISSING_WORD
-from fedveil.prepare.learned import LearnedPreparation, Number
+from fedveil.prepare.learned import LearnedRule, Number
 from fedveil.prepare.reading import Reading
 
 
-def preparation_of(learned: LearnedPreparation, reading: Reading) -> Preparation:
+def preparation_of(learned: LearnedRule, reading: Reading) -> RowRule:
     """The learned rule column by column, with the place of each feature in a row."""
     outline = learned.outline
     columns = [_number(one, learned.factor, reading) for one in learned.numbers]
@@ -38,7 +38,7 @@ def preparation_of(learned: LearnedPreparation, reading: Reading) -> Preparation
         own = [(place, one) for place, one in enumerate(learned.categories) if one.column == name]
         columns.append(_texts(learned, name, [(one.word, one.share) for _, one in own], index, reading))
         places += [*(start + place for place, _ in own), start + outline.slots + index]
-    return Preparation(
+    return RowRule(
         columns=tuple(columns),
         labels=reading.labels,
         bound=outline.bound,
@@ -70,9 +70,7 @@ def _number(one: Number, factor: float, reading: Reading) -> Column:
     )
 
 
-def _texts(
-    learned: LearnedPreparation, name: str, own: list[tuple[str, float]], index: int, reading: Reading
-) -> Column:
+def _texts(learned: LearnedRule, name: str, own: list[tuple[str, float]], index: int, reading: Reading) -> Column:
     """Learned categories, each less its share, and last one for all others."""
     words = [word for word, _ in own]
     given = reading.stated_fill(name)

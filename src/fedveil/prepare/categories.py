@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtri
 
 from fedveil.prepare.columns import Columns
-from fedveil.prepare.statement import STEPS
+from fedveil.stages.sums import STEPS
 from fedveil.values import Indices, Vector
 
 

@@ -5,7 +5,7 @@ nothing. Where whole clients are protected, a client adds the mean of its record
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,18 +14,12 @@ from fedveil.prepare.columns import Columns
 from fedveil.prepare.levels import LEVELS, levels_of
 from fedveil.prepare.magnitudes import BINS, bins_of
 from fedveil.prepare.ranges import Range
-from fedveil.prepare.statement import STEPS
+from fedveil.stages.sums import STEPS
+from fedveil.stages.units import Sums
 from fedveil.sums.seam import Whole
 from fedveil.values import Indices, Matrix, Vector
 
 _CHUNK = 2**20  # products at a time
-Sums = Callable[[Indices], Whole]  # the sum of the contributions of these rows
-
-
-def root_up(count: int) -> float:
-    """The least float that is surely not below the root of a whole number."""
-    found = math.sqrt(count)
-    return found if found == int(found) else math.nextafter(found, math.inf)
 
 
 def range_counts(columns: Columns, places: Sequence[int]) -> Sums:
@@ -114,23 +108,3 @@ def scaled_numbers(columns: Columns, ranges: Sequence[Range]) -> Matrix:
     """All numbers on the scales of their ranges, from -1 to 1; NaN where one is missing."""
     found = [one.scaled(columns.numbers[:, place]) for place, one in enumerate(ranges)]
     return np.column_stack(found) if found else np.zeros((len(columns), 0))
-
-
-def whole_client(add_up: Sums) -> Sums:
-    """The mean of a client's contributions, cut toward zero, in place of their sum."""
-
-    def mean(rows: Indices) -> Whole:
-        total = add_up(rows)
-        return np.asarray(np.sign(total) * (np.abs(total) // max(rows.size, 1)), dtype=np.int64)
-
-    return mean
-
-
-def by_client(owner: Indices, clients: int, present: Indices) -> Iterator[Indices]:
-    """The rows of each client in turn, blank ones left out."""
-    order = present[np.argsort(owner[present], kind="stable")]
-    ends = np.cumsum(np.bincount(owner[present], minlength=clients))
-    start = 0
-    for end in ends.tolist():
-        yield order[start:end]
-        start = end

@@ -12,7 +12,6 @@ import numpy as np
 from fedveil.prepare.categories import Category, codes_of, frequent
 from fedveil.prepare.columns import Columns, Outline
 from fedveil.prepare.contributions import (
-    Sums,
     class_counts,
     level_counts,
     matrix_of,
@@ -22,12 +21,13 @@ from fedveil.prepare.contributions import (
     vectors,
     word_counts,
 )
-from fedveil.prepare.learned import LearnedPreparation, Number, usual_factor
+from fedveil.prepare.learned import LearnedRule, Number, usual_factor
 from fedveil.prepare.levels import LEVELS, narrowed, spread_of
 from fedveil.prepare.magnitudes import BINS, MISSING
 from fedveil.prepare.ranges import Range, range_of
 from fedveil.prepare.sizes import check_sizes
-from fedveil.prepare.statement import Measurement, Preparation
+from fedveil.stages.sums import Measurement, NoisySums
+from fedveil.stages.units import Sums
 from fedveil.values import Indices, Vector
 
 USUAL_SPREAD = 0.35  # of numbers on the scale of their range, where it is not measured
@@ -46,14 +46,14 @@ class Measures(Protocol):
 
 
 def learn(
-    planned: Preparation,
+    planned: NoisySums,
     outline: Outline,
     columns: Columns,
     targets: Vector,
     classes: int,
     units: int,
     by: Measures,
-) -> LearnedPreparation:
+) -> LearnedRule:
     """Measure all that is planned on these columns and targets, which hold the training rows.
 
     ``units``: how many contribute to a sum, records or whole clients, of the whole study. The columns may hold only a
@@ -70,7 +70,7 @@ def learn(
     moments = zip(ranges, means.tolist(), spreads.tolist(), strict=True)
     known = [narrowed(*one) if "spreads" in planned else one for one in moments]
     shares = np.array([*(one.share for one in categories), *others])
-    found = LearnedPreparation(
+    found = LearnedRule(
         outline=outline,
         numbers=tuple(Number(name, *one) for name, one in zip(outline.numbers, known, strict=True)),
         categories=tuple(categories),
@@ -81,9 +81,7 @@ def learn(
     return _projected(planned, found, columns, by, units) if "moments" in planned else found
 
 
-def _projected(
-    planned: Preparation, found: LearnedPreparation, columns: Columns, by: Measures, units: int
-) -> LearnedPreparation:
+def _projected(planned: NoisySums, found: LearnedRule, columns: Columns, by: Measures, units: int) -> LearnedRule:
     """The same rule followed by a projection onto the strongest directions of the noisy second moments.
 
     Where rows are whitened, each direction is divided by its spread, but by no less than what the noise lets see.
@@ -110,7 +108,7 @@ def _projected(
 
 
 def ranges_in(
-    planned: Preparation, outline: Outline, columns: Columns, by: Measures, units: int
+    planned: NoisySums, outline: Outline, columns: Columns, by: Measures, units: int
 ) -> tuple[list[Range], Vector]:
     """The range of every column of numbers, stated or learned, and the share of missing values where it was seen."""
     gone = np.zeros(len(outline.numbers))
@@ -131,7 +129,7 @@ def ranges_in(
 
 
 def categories_in(
-    planned: Preparation, outline: Outline, columns: Columns, by: Measures, units: int
+    planned: NoisySums, outline: Outline, columns: Columns, by: Measures, units: int
 ) -> tuple[list[Category], list[float]]:
     """The learned categories of all columns together, and for each column the share of what is left over."""
     if not outline.open_texts:
@@ -145,7 +143,7 @@ def categories_in(
 
 
 def _moments(
-    planned: Preparation, columns: Columns, ranges: list[Range], counted: Vector, by: Measures
+    planned: NoisySums, columns: Columns, ranges: list[Range], counted: Vector, by: Measures
 ) -> tuple[Vector, Vector]:
     """Means and spreads of the scaled numbers; zero and the usual spread where they are not measured."""
     width = len(ranges)

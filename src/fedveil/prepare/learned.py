@@ -14,7 +14,7 @@ from fedveil.errors import BadValue
 from fedveil.prepare.categories import Category
 from fedveil.prepare.columns import Columns, Outline
 from fedveil.prepare.ranges import Range
-from fedveil.prepare.statement import FILE
+from fedveil.stages.sums import FILE
 from fedveil.strict_json import read_object
 from fedveil.values import Matrix, Vector
 
@@ -39,7 +39,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class LearnedPreparation:
+class LearnedRule:
     """The rule from cells to rows. ``outline``: what was public; ``categories``: those learned, most frequent first.
 
     ``others``: the share of records whose word has no place, for each column of texts with learned categories.
@@ -58,11 +58,11 @@ class LearnedPreparation:
     stretch: float = 1.0
 
     def __post_init__(self) -> None:
-        require(0 < self.factor < math.inf, "LearnedPreparation.factor", "be positive and finite", self.factor)
+        require(0 < self.factor < math.inf, "LearnedRule.factor", "be positive and finite", self.factor)
         same = tuple(one.name for one in self.numbers) == self.outline.numbers
-        require(same, "LearnedPreparation.numbers", "be the outline's columns of numbers", len(self.numbers))
+        require(same, "LearnedRule.numbers", "be the outline's columns of numbers", len(self.numbers))
         fits = len(self.categories) <= self.outline.slots and len(self.others) == len(self.outline.open_texts)
-        require(fits, "LearnedPreparation.categories", "fit into the outline's slots", len(self.categories))
+        require(fits, "LearnedRule.categories", "fit into the outline's slots", len(self.categories))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class LearnedPreparation:
         return json.dumps({"format": FORMAT, **values}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
-    def read(cls, text: str | bytes) -> "LearnedPreparation":
+    def read(cls, text: str | bytes) -> "LearnedRule":
         """From the JSON that :meth:`text` writes."""
         given = read_object(text, FILE)
         form = given.pop("format", None)

@@ -23,15 +23,15 @@ from fedveil.data.load import (
     targets_of,
 )
 from fedveil.data.missing import Mask, settle_labels, without_client
-from fedveil.data.preparation import Preparation
 from fedveil.data.records import DataShape, Records
+from fedveil.data.row_rule import RowRule
 from fedveil.data.sources import read
 from fedveil.data.spec import HeldOut, Source, Split
 from fedveil.data.spec_rules import RULES
 from fedveil.data.table import Table
 from fedveil.prepare.bundled import preparation_of
 from fedveil.prepare.columns import Columns, Outline
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.reading import Reading
 from fedveil.prepare.request import PrepareRequest
 from fedveil.prepare.types import looks_textual, numbers_in, refuse_lone_words, refuse_other_writing, words_in
@@ -88,7 +88,7 @@ class Unprepared:
         """Which of the records to train on are not blank."""
         return np.flatnonzero(~self.train.blank).astype(np.int64)
 
-    def loaded(self, learned: LearnedPreparation) -> Loaded:
+    def loaded(self, learned: LearnedRule) -> Loaded:
         """The records that the learned rule makes."""
         return Loaded(
             train=_records(self.train, self.columns, learned),
@@ -101,11 +101,11 @@ class Unprepared:
             preparation=self.rule(learned),
         )
 
-    def tested(self, learned: LearnedPreparation) -> Records | None:
+    def tested(self, learned: LearnedRule) -> Records | None:
         """The records held out, if there are any, with the rows that the learned rule makes."""
         return None if self.test is None else _records(self.test, self.test_columns, learned)
 
-    def rule(self, learned: LearnedPreparation) -> Preparation | None:
+    def rule(self, learned: LearnedRule) -> RowRule | None:
         """The learned rule as it travels with the model."""
         return None if self.reading is None else preparation_of(learned, self.reading)
 
@@ -261,7 +261,7 @@ def _rows(records: Records) -> Indices:
     return np.asarray(records.features[:, 0], dtype=np.int64) - 1
 
 
-def _records(records: Records, columns: Columns, learned: LearnedPreparation) -> Records:
+def _records(records: Records, columns: Columns, learned: LearnedRule) -> Records:
     rows = learned.rows(columns.rows(np.maximum(_rows(records), 0)))
     rows[records.blank] = 0.0
     return replace(records, features=rows, bound=learned.outline.total)

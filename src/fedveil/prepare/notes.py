@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
+from fedveil.data.row_rule import RowRule
 from fedveil.prepare.columns import MISSING_WORD, Columns
 from fedveil.prepare.contributions import scaled_numbers
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.values import Vector
 
 _MANY_CUT = 0.05  # of the rows: from here on a column's range, or the rows' bound, is worth a sentence
@@ -18,13 +18,13 @@ _GAPS = 0.5
 _MOST = 200  # sentences
 
 
-def notes_for_holder(columns: Columns, targets: Vector, train: Records, learned: LearnedPreparation) -> list[str]:
+def notes_for_holder(columns: Columns, targets: Vector, train: Records, learned: LearnedRule) -> list[str]:
     """Return what is worth knowing about the records to train on, whose cells and targets these are."""
     notes = [*_bound(columns, learned), *_numbers(columns, learned), *_texts(columns, learned)]
     return [*notes, *_classes(targets, train.classes)][:_MOST]
 
 
-def notes_for_rows(records: Records, rule: Preparation | None) -> list[str]:
+def notes_for_rows(records: Records, rule: RowRule | None) -> list[str]:
     """Return what is worth knowing about records whose rows were made by a stated rule; None: nobody knows it."""
     there = records.present()
     notes = []
@@ -51,14 +51,14 @@ def _classes(targets: Vector, classes: int) -> list[str]:
     return [f"Class {place} has {count} records: too few to be learned." for place, count in few]
 
 
-def _bound(columns: Columns, learned: LearnedPreparation) -> list[str]:
+def _bound(columns: Columns, learned: LearnedRule) -> list[str]:
     """How many rows were cut to the bound."""
     norms = np.linalg.norm(learned.unprojected(columns), axis=1)
     share = float(np.mean(norms >= learned.outline.bound * (1 - 1e-9)))
     return [f"{share:.1%} of the rows are cut to the feature bound, {learned.outline.bound:g}."]
 
 
-def _numbers(columns: Columns, learned: LearnedPreparation) -> list[str]:
+def _numbers(columns: Columns, learned: LearnedRule) -> list[str]:
     notes, outside = [], dict[str, float]()
     scaled = scaled_numbers(columns, [one.range for one in learned.numbers])
     for place, one in enumerate(learned.numbers):
@@ -91,7 +91,7 @@ def _outside(shares: dict[str, float]) -> list[str]:
     return [f"Many values lie outside the range used, which data.scale could state, in the columns {shown}{more}."]
 
 
-def _texts(columns: Columns, learned: LearnedPreparation) -> list[str]:
+def _texts(columns: Columns, learned: LearnedRule) -> list[str]:
     notes = []
     for name in learned.outline.open_texts:
         words = columns.texts[name]

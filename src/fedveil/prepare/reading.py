@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedveil.data.preparation import READING, Labels
+from fedveil.data.row_rule import READING, Labels
 from fedveil.data.spec import MISSING, Fill, Source
 from fedveil.data.tables import known_keys, sequence, stated
 from fedveil.tables import filled, table

@@ -11,10 +11,10 @@ from typing import final
 import numpy as np
 
 from fedveil.prepare.columns import Columns, Outline, Words
-from fedveil.prepare.contributions import Sums
 from fedveil.prepare.learn import learn
-from fedveil.prepare.learned import LearnedPreparation
-from fedveil.prepare.statement import Measurement, Preparation
+from fedveil.prepare.learned import LearnedRule
+from fedveil.stages.sums import Measurement, NoisySums
+from fedveil.stages.units import Sums
 from fedveil.values import Indices, Vector
 
 
@@ -50,14 +50,14 @@ class _Replayed:
 
 
 def replayed(
-    planned: Preparation,
+    planned: NoisySums,
     outline: Outline,
     columns: Columns,
     targets: Vector,
     classes: int,
     units: int,
     sums: Sequence[Vector],
-) -> Asked | LearnedPreparation:
+) -> Asked | LearnedRule:
     """Return the measurement that comes after these noisy sums; what was learned, if there is none."""
     by = _Replayed(list(sums), np.arange(len(columns), dtype=np.int64))
     try:
@@ -66,9 +66,7 @@ def replayed(
         return next_one.asked
 
 
-def learned_by(
-    planned: Preparation, outline: Outline, classes: int, units: int, sums: Sequence[Vector]
-) -> LearnedPreparation:
+def learned_by(planned: NoisySums, outline: Outline, classes: int, units: int, sums: Sequence[Vector]) -> LearnedRule:
     """Return what all sums together say, computed without any record."""
     empty = Words(spelt=(), codes=np.zeros(0, dtype=np.int64))
     columns = Columns(numbers=np.zeros((0, len(outline.numbers))), texts=dict.fromkeys(outline.texts, empty))

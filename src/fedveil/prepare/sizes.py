@@ -6,13 +6,13 @@ would charge less than it costs, so it is refused, also by a site that was only 
 
 from fedveil.checks import require
 from fedveil.prepare.columns import Outline
-from fedveil.prepare.contributions import root_up
 from fedveil.prepare.levels import LEVELS
 from fedveil.prepare.magnitudes import BINS
-from fedveil.prepare.statement import Preparation
+from fedveil.stages.sums import NoisySums
+from fedveil.stages.units import root_up
 
 
-def check_sizes(planned: Preparation, outline: Outline, classes: int) -> None:
+def check_sizes(planned: NoisySums, outline: Outline, classes: int) -> None:
     """Refuse unless every measurement has the size and the bound of contributions of this outline."""
     numbers, texts = len(outline.numbers), len(outline.open_texts)
     width, opened = outline.unprojected, len(outline.open_numbers)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedveil.prepare.statement import Preparation
+from fedveil.stages.sums import NoisySums
 from fedveil.target import Target
 
 _WHAT = {
@@ -21,7 +21,7 @@ _WHAT = {
 _SQUARES = "the squares of its scaled and centred numbers"  # spreads of a profile: one number a column
 
 
-def assumption_rows(planned: Preparation, target: Target) -> Sequence[tuple[str, str, str]]:
+def assumption_rows(planned: NoisySums, target: Target) -> Sequence[tuple[str, str, str]]:
     """Return what the guarantee rests on, as (name, value, what enforces it)."""
     unit = "a client (as the mean of its records)" if target.unit == "client" else "a record"
     rows = [
@@ -47,7 +47,7 @@ def assumption_rows(planned: Preparation, target: Target) -> Sequence[tuple[str,
     return rows
 
 
-def fact_rows(planned: Preparation, target: Target) -> Sequence[tuple[str, str]]:
+def fact_rows(planned: NoisySums, target: Target) -> Sequence[tuple[str, str]]:
     """Return lines for people: what is learned, and at which share of the budget."""
     learned = ", ".join(one.name for one in planned.measurements)
     mu = planned.mechanism(target.neighbours).mu

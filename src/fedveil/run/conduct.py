@@ -23,10 +23,9 @@ from fedveil.ledger.costs import cost_of
 from fedveil.ledger.transaction import Transaction
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan, write_plan
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.loading import Unprepared
 from fedveil.prepare.notes import notes_for_rows
-from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.run import answers, coins
 from fedveil.run.answers import Answers
 from fedveil.run.coins import Kept, check_commitment
@@ -43,6 +42,7 @@ from fedveil.run.sums import summing_of, summing_of_evaluation, summing_of_prepa
 from fedveil.run.system import Progress, System
 from fedveil.run.train import train
 from fedveil.run.tuning import Prepare, train_best
+from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.study import Study
 from fedveil.values import Vector
 
@@ -122,7 +122,7 @@ def _conduct_prepared(
     with _charged(run, study, found, None, begun) as books:
         if plan.selection is not None:
 
-            def prepare(one: Plan, own: Entropy) -> tuple[Loaded, LearnedPreparation]:
+            def prepare(one: Plan, own: Entropy) -> tuple[Loaded, LearnedRule]:
                 learnt = learned_from(one, found, own)
                 return found.loaded(learnt), learnt
 
@@ -136,7 +136,7 @@ def _conduct_prepared(
         return _release(run, loaded, trained, books, learned, told=_evaluate(run, loaded, trained))
 
 
-def _learn(run: _Run, found: Unprepared) -> LearnedPreparation:
+def _learn(run: _Run, found: Unprepared) -> LearnedRule:
     """Return what is learned of the columns; a run begun again measures the same numbers of the same clients."""
     sums = summing_of_preparation(run.plan, run.entropy)
     asked = Answers.open(run.private / answers.OF_PREPARATION, run.name, run.system.fails, sums)
@@ -263,7 +263,7 @@ def _release(
     loaded: Loaded,
     model: Vector,
     books: Transaction,
-    learned: LearnedPreparation | None = None,
+    learned: LearnedRule | None = None,
     *,
     told: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedveil.algorithms.shares import Fails, nobody_fails
 from fedveil.data.load import Loaded
-from fedveil.data.preparation import Labels
 from fedveil.data.records import DataShape, Records
+from fedveil.data.row_rule import Labels
 from fedveil.evaluate.counts import (
     borders_of,
     class_counts,
@@ -29,10 +29,10 @@ from fedveil.model.loss import Loss
 from fedveil.model.probabilities import link_of, margins
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.prepare.contributions import Sums
-from fedveil.prepare.measure import Measurer
-from fedveil.prepare.statement import STEPS, Measurement
 from fedveil.run.sums import summing_of_evaluation
+from fedveil.stages.adding import Measurer
+from fedveil.stages.sums import STEPS, Measurement
+from fedveil.stages.units import Sums
 from fedveil.sums.seam import Summing
 from fedveil.trust import CENTRAL, Trust
 from fedveil.values import Matrix, Vector

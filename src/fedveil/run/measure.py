@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedveil.data.load import Loaded
-from fedveil.data.preparation import Labels
 from fedveil.data.records import Records
+from fedveil.data.row_rule import Labels
 from fedveil.guarantee import finite_or_none
 from fedveil.model.evaluation import counted, evaluate_classes, evaluate_numbers
 from fedveil.model.metrics import scores

@@ -8,10 +8,10 @@ import numpy as np
 
 from fedveil.model.torch import TorchLoss
 from fedveil.plan import Plan
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 
 
-def model_file(plan: Plan, model: Any, learned: LearnedPreparation | None = None) -> bytes:
+def model_file(plan: Plan, model: Any, learned: LearnedRule | None = None) -> bytes:
     """Plain arrays that load without pickle; equal models give equal bytes.
 
     A learned preparation is part of the model: its file is named here by its digest.

@@ -11,15 +11,15 @@ from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.prepare.budget import fitting, settled
 from fedveil.prepare.learn import learn
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.measure import Measurer
 from fedveil.prepare.notes import notes_for_holder
 from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.statement import Preparation
 from fedveil.run.files import write_atomically
 from fedveil.run.held_out import planned_with
 from fedveil.run.sums import summing_of_preparation
+from fedveil.stages.adding import Measurer
+from fedveil.stages.sums import NoisySums
 from fedveil.study import Study
 from fedveil.sums.seam import Summing
 from fedveil.target import Target
@@ -49,7 +49,7 @@ def _planned(study: Study, found: Unprepared, told: Mapping[str, Any]) -> Planne
 
 def learned_from(
     plan: Plan, found: Unprepared, entropy: Entropy, add_up: Summing | None = None, fails: Fails = nobody_fails
-) -> LearnedPreparation:
+) -> LearnedRule:
     """Measure what the plan says on the records to train on.
 
     ``add_up`` and ``fails`` matter where clients share the noise: what adds up (None: as the plan's trust says), and
@@ -77,14 +77,14 @@ def units_of(plan: Plan) -> int:
     return plan.data.clients if plan.target.unit == "client" else plan.data.records
 
 
-def preparation_in(plan: Plan) -> Preparation:
+def preparation_in(plan: Plan) -> NoisySums:
     """The preparation of a plan that has one."""
     if plan.preparation is None:
         raise TypeError("a plan with a preparation was expected")
     return plan.preparation
 
 
-def notes_of(found: Unprepared, learned: LearnedPreparation) -> list[str]:
+def notes_of(found: Unprepared, learned: LearnedRule) -> list[str]:
     """What the data holder should know, and nobody else: it is computed from the records without noise."""
     train = found.train
     columns, targets = found.training_columns.rows(found.present), train.targets[found.present]

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.measure import Measurer
 from fedveil.prepare.profile.budget import profile_plan
 from fedveil.prepare.profile.found import FILE, Profile
 from fedveil.prepare.profile.learn import profile_of
 from fedveil.prepare.profile.request import ProfileData, ProfileRequest
 from fedveil.run.alone import Job, conduct_alone
 from fedveil.run.system import System
+from fedveil.stages.adding import Measurer
 from fedveil.study import Books
 
 

@@ -10,7 +10,7 @@ from fedveil.data.records import DataShape
 from fedveil.errors import NotAvailable
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.prepare.statement import ALL
+from fedveil.stages.sums import ALL
 from fedveil.sums.seam import Summed, Summing, Whole
 from fedveil.trust import Trust
 

@@ -10,7 +10,6 @@ from fedveil.data.records import DataShape
 from fedveil.errors import BadValue
 from fedveil.noise.entropy import Entropy
 from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.measure import Measurer
 from fedveil.prepare.synthesis.budget import synthesis_plan
 from fedveil.prepare.synthesis.cells import day_of
 from fedveil.prepare.synthesis.generator import FILE, Generator
@@ -23,6 +22,7 @@ from fedveil.run.alone import Job, conduct_alone
 from fedveil.run.answers import Answers
 from fedveil.run.sums import summing_of_preparation
 from fedveil.run.system import System
+from fedveil.stages.adding import Measurer
 from fedveil.study import Study
 
 

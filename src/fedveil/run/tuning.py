@@ -10,13 +10,13 @@ from fedveil.checks import require
 from fedveil.data.load import Loaded
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.run.scoring import score_of
 from fedveil.run.train import train
 from fedveil.run.trials import NAME, best_trial, trial_entropy
 from fedveil.values import Vector
 
-Prepare = Callable[[Plan, Entropy], tuple[Loaded, LearnedPreparation | None]]
+Prepare = Callable[[Plan, Entropy], tuple[Loaded, LearnedRule | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,7 +29,7 @@ class Best:
     plan: Plan
     loaded: Loaded
     model: Vector
-    learned: LearnedPreparation | None
+    learned: LearnedRule | None
     told: dict[str, Any]
 
 

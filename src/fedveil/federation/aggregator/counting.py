@@ -11,13 +11,13 @@ from fedveil.algorithms.across_sites import Consortium, Standing
 from fedveil.errors import BadValue
 from fedveil.federation.aggregator.serving import sum_limit
 from fedveil.federation.agreements.turns import length_of, measured, measurement_of
-from fedveil.prepare.statement import STEPS
 from fedveil.prepare.synthesis.asking import Question, after
 from fedveil.prepare.synthesis.generator import Generator
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.prepare.synthesis.table import Table
 from fedveil.run.files import write_atomically
+from fedveil.stages.sums import STEPS
 from fedveil.sums.seam import Whole
 from fedveil.values import Indices, Vector
 from fedveil.wire.content import Content

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedveil.checks import require
-from fedveil.data.preparation import Preparation
+from fedveil.data.row_rule import RowRule
 from fedveil.errors import BadValue
 from fedveil.prepare.columns import Outline
 from fedveil.prepare.learned import read_outline
@@ -25,7 +25,7 @@ class Described:
 
     outline: Outline | None = None
     reading: Reading | None = None
-    rule: Preparation | None = None
+    rule: RowRule | None = None
 
 
 def described_by(said: Mapping[str, Content]) -> Described:
@@ -35,7 +35,7 @@ def described_by(said: Mapping[str, Content]) -> Described:
     if all(block is None for block in blocks):
         rules = {said[name].blocks.get("rule") for name in names}
         (rule,) = rules if len(rules) == 1 else (None,)
-        return Described(rule=None if rule is None else _read(rule, Preparation.read))
+        return Described(rule=None if rule is None else _read(rule, RowRule.read))
     hint = "State data.feature_bound at all sites, or at none."
     listed = [name for name, block in zip(names, blocks, strict=True) if block is None]
     require(not listed, "The sites", "all leave the rule for their rows open, or none", f"stated by {listed}", hint)

@@ -7,13 +7,13 @@ import numpy as np
 
 from fedveil.algorithms.across_sites import Consortium, Serving, Standing
 from fedveil.checks import require
-from fedveil.data.preparation import Labels
 from fedveil.data.records import DataShape
+from fedveil.data.row_rule import Labels
 from fedveil.federation.aggregator.serving import sum_limit
 from fedveil.federation.agreements.turns import evaluated, evaluated_from, length_of, measurement_of
 from fedveil.plan import Plan
-from fedveil.prepare.statement import STEPS
 from fedveil.run.evaluating import ModelEvaluator, evaluation_in
+from fedveil.stages.sums import STEPS
 from fedveil.study import Study
 from fedveil.sums.seam import Whole
 from fedveil.values import Indices, Vector

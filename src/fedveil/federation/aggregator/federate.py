@@ -15,7 +15,7 @@ from fedveil.algorithms.acting import Relay
 from fedveil.algorithms.registry import acts_of
 from fedveil.checks import require
 from fedveil.data.load import Loaded
-from fedveil.data.preparation import Labels
+from fedveil.data.row_rule import Labels
 from fedveil.federation.aggregator.conversation import Conversation
 from fedveil.federation.aggregator.described import Described
 from fedveil.federation.aggregator.evaluating import EvaluatedServer, check_evaluated, counted_held
@@ -30,12 +30,12 @@ from fedveil.limits import ENVELOPE
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan, read_plan, write_plan
 from fedveil.prepare.columns import Outline
-from fedveil.prepare.learned import LearnedPreparation
-from fedveil.prepare.statement import FILE as PREPARATION
+from fedveil.prepare.learned import LearnedRule
 from fedveil.run.ending import LAST, has_released, written_metrics
 from fedveil.run.files import PUBLIC, sole_use, write_atomically
 from fedveil.run.measure import measure, plain, published
 from fedveil.run.model_file import model_file
+from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.study import Study
 from fedveil.trust import Trust
 from fedveil.wire.content import Content
@@ -49,7 +49,7 @@ class Trained:
     """A model that is ready for its release; ``learned`` and ``told``: what was measured before and after training."""
 
     model: Any
-    learned: LearnedPreparation | None = None
+    learned: LearnedRule | None = None
     told: Callable[[Labels | None], dict[str, Any]] | None = None
 
 
@@ -212,7 +212,7 @@ class Federation:
         self._end()
         return metrics
 
-    def _metrics(self, plan: Plan, model: Any, entropy: Entropy, learned: LearnedPreparation | None) -> dict[str, Any]:
+    def _metrics(self, plan: Plan, model: Any, entropy: Entropy, learned: LearnedRule | None) -> dict[str, Any]:
         held = self.held.rows(learned)
         if held is None:
             task = "classification" if plan.data.classes else "regression"

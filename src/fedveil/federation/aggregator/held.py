@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedveil.data.preparation import Preparation
 from fedveil.data.records import Records
+from fedveil.data.row_rule import RowRule
 from fedveil.federation.aggregator.described import Described
 from fedveil.prepare.bundled import preparation_of
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.loading import Unprepared
 from fedveil.run.files import write_atomically
 
@@ -25,7 +25,7 @@ class Held:
 
     records: Records | None = None
     public: bool = True
-    preparation: Preparation | None = None
+    preparation: RowRule | None = None
     cells: Unprepared | None = None
 
     @property
@@ -34,12 +34,12 @@ class Held:
         held = self.records if self.cells is None else self.cells.test
         return 0 if held is None else len(held)
 
-    def rows(self, learned: LearnedPreparation | None) -> Records | None:
+    def rows(self, learned: LearnedRule | None) -> Records | None:
         """Return the records, made by the rule that was learned where there are only cells."""
         return self.records if self.cells is None or learned is None else self.cells.tested(learned)
 
 
-def keep_rule(folder: Path, described: Described, learned: LearnedPreparation | None) -> None:
+def keep_rule(folder: Path, described: Described, learned: LearnedRule | None) -> None:
     """Keep how a record becomes a row, where the sites say it, for the bundle of the model."""
     rule = described.rule
     if learned is not None and described.reading is not None:
@@ -48,7 +48,7 @@ def keep_rule(folder: Path, described: Described, learned: LearnedPreparation | 
         write_atomically(folder / "private" / _RULE, json.dumps(rule.table(), allow_nan=False).encode())
 
 
-def kept_rule(folder: Path) -> Preparation | None:
+def kept_rule(folder: Path) -> RowRule | None:
     """Return how a record becomes a row, as the sites said it; None where they did not."""
     path = folder / "private" / _RULE
-    return Preparation.read(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    return RowRule.read(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None

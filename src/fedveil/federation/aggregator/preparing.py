@@ -14,11 +14,11 @@ from fedveil.federation.agreements.turns import length_of, measured, measurement
 from fedveil.plan import Plan
 from fedveil.prepare.budget import settled
 from fedveil.prepare.columns import Outline
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.replay import learned_by
 from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.statement import STEPS, Preparation
 from fedveil.run.preparing import preparation_in, units_of
+from fedveil.stages.sums import STEPS, NoisySums
 from fedveil.study import Study
 from fedveil.sums.seam import Whole
 from fedveil.values import Indices, Vector
@@ -27,7 +27,7 @@ from fedveil.wire.content import Content
 
 def planned_outline(
     study: Study, outline: Outline | None, shape: DataShape
-) -> tuple[Preparation | None, Outline | None, DataShape]:
+) -> tuple[NoisySums | None, Outline | None, DataShape]:
     """Return what will be measured of columns like these, the outline of their rows, and the shape of these.
 
     Nothing where the sites have rows already.
@@ -77,7 +77,7 @@ class MeasuredServer:
         """Return the state before the first sum."""
         return Standing(0, np.zeros(0))
 
-    def learned(self, standing: Standing) -> LearnedPreparation:
+    def learned(self, standing: Standing) -> LearnedRule:
         """Return what the sums say, once all of them are known."""
         sums = np.split(self.sums(standing), np.cumsum(self._sizes)[:-1])
         planned, classes = preparation_in(self.plan), self.plan.data.classes

@@ -10,7 +10,7 @@ from fedveil.errors import TooFewSurvivors
 from fedveil.federation.aggregator.post import Answer
 from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.turns import length_of
-from fedveil.prepare.statement import STEPS, Measurement
+from fedveil.stages.sums import STEPS, Measurement
 from fedveil.sums.exact import squared_norm
 from fedveil.sums.seam import Whole
 from fedveil.values import Indices

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from fedveil.federation.agreements.carried import Carried
 from fedveil.plan import Plan
-from fedveil.prepare.statement import Measurement
 from fedveil.run.sums import Floors, floors_of
+from fedveil.stages.sums import Measurement
 from fedveil.wire.envelope import Refused
 
 

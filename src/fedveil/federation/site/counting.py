@@ -16,15 +16,16 @@ from fedveil.federation.agreements.turns import measurement_of
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.work import check_numbers
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.contributions import Sums, by_client, range_counts, root_up
+from fedveil.prepare.contributions import range_counts
 from fedveil.prepare.magnitudes import BINS
-from fedveil.prepare.measure import ClientShares
-from fedveil.prepare.statement import Measurement
 from fedveil.prepare.synthesis.asking import Question
 from fedveil.prepare.synthesis.cells import NumberCells, WordCells
 from fedveil.prepare.synthesis.counts import TableCounts
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.prepare.synthesis.table import Table
+from fedveil.stages.adding import ClientShares
+from fedveil.stages.sums import Measurement
+from fedveil.stages.units import Sums, by_client, root_up
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused

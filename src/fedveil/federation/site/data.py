@@ -14,13 +14,13 @@ import numpy as np
 from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.load import load
-from fedveil.data.preparation import Preparation
 from fedveil.data.records import DataShape, Records
+from fedveil.data.row_rule import RowRule
 from fedveil.data.spec import HeldOut, Places, Source, Split
 from fedveil.errors import BadValue, why
 from fedveil.files import read_file
 from fedveil.prepare.columns import Columns, Outline, Words
-from fedveil.prepare.learned import LearnedPreparation, described_outline, read_outline
+from fedveil.prepare.learned import LearnedRule, described_outline, read_outline
 from fedveil.prepare.loading import Unprepared, open_columns
 from fedveil.prepare.reading import Reading
 from fedveil.prepare.request import BOUND, PrepareRequest
@@ -69,7 +69,7 @@ class SiteData:
     blank_rows: bool = False
     raw: RawRows | None = None
     cells: Cells | None = None
-    rule: Preparation | None = None
+    rule: RowRule | None = None
     held: Records | None = None
     held_columns: Columns | None = None
     notes: tuple[str, ...] = ()
@@ -116,11 +116,11 @@ class SiteData:
         outline = outline or self.cells.outline
         return replace(own, features=outline.width, bound=outline.total)
 
-    def prepared(self, learned: LearnedPreparation) -> Records:
+    def prepared(self, learned: LearnedRule) -> Records:
         """Return the records with the rows that a learned rule makes of their cells."""
         return self.records if self.cells is None else _made(self.records, self.cells.columns, learned)
 
-    def counted(self, learned: LearnedPreparation | None, *, held: bool) -> Records:
+    def counted(self, learned: LearnedRule | None, *, held: bool) -> Records:
         """Return the records that an evaluation counts: those held out, or those that train."""
         records, columns = self.records, None if self.cells is None else self.cells.columns
         if held:
@@ -130,7 +130,7 @@ class SiteData:
         return records if columns is None or learned is None else _made(records, columns, learned)
 
 
-def _made(records: Records, columns: Columns, learned: LearnedPreparation) -> Records:
+def _made(records: Records, columns: Columns, learned: LearnedRule) -> Records:
     """Return records with the rows that a learned rule makes of their cells."""
     rows = learned.rows(columns)
     rows[records.blank] = 0.0

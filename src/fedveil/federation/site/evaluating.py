@@ -20,15 +20,15 @@ from fedveil.federation.site.measuring import Measuring, sums_in
 from fedveil.federation.site.prepared import PreparedWork, learned_at
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
-from fedveil.prepare.contributions import by_client
-from fedveil.prepare.learned import LearnedPreparation
-from fedveil.prepare.measure import ClientShares
+from fedveil.prepare.learned import LearnedRule
 from fedveil.run.evaluating import Adding, ModelEvaluator, evaluation_in
+from fedveil.stages.adding import ClientShares
+from fedveil.stages.units import by_client
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 
-Rule = Callable[[], LearnedPreparation | None]  # what the preparation of the run has learned, None without one
+Rule = Callable[[], LearnedRule | None]  # what the preparation of the run has learned, None without one
 
 
 def check_evaluation(plan: Plan, data: SiteData) -> None:
@@ -70,7 +70,7 @@ def whole_work(
     if plan.evaluation is None:
         return work
 
-    def rule() -> LearnedPreparation | None:
+    def rule() -> LearnedRule | None:
         return None if measuring is None else learned_at(measuring, sums)
 
     return EvaluatedWork(plan, data, tuple(proposal.rows["numbers"].tolist()), entropy, rule, work)

@@ -15,13 +15,13 @@ from fedveil.federation.site.data import Cells, SiteData
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.prepare.columns import Outline
-from fedveil.prepare.contributions import by_client
-from fedveil.prepare.learned import LearnedPreparation
-from fedveil.prepare.measure import ClientShares
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.replay import Asked, replayed
 from fedveil.prepare.sizes import check_sizes
-from fedveil.prepare.statement import STEPS, Preparation
 from fedveil.run.preparing import units_of
+from fedveil.stages.adding import ClientShares
+from fedveil.stages.sums import STEPS, NoisySums
+from fedveil.stages.units import by_client
 from fedveil.sums.seam import Whole
 from fedveil.values import Vector
 from fedveil.wire.content import Content
@@ -69,7 +69,7 @@ class Measuring:
     """The preparation of one run at one site; ``numbers``: its clients' numbers in the whole study."""
 
     plan: Plan
-    planned: Preparation
+    planned: NoisySums
     data: SiteData
     cells: Cells
     outline: Outline
@@ -101,7 +101,7 @@ class Measuring:
                 parts[number] = sent
         return parts
 
-    def learned(self, sums: list[Vector]) -> LearnedPreparation:
+    def learned(self, sums: list[Vector]) -> LearnedRule:
         """Return what all sums together say."""
         found = self._after(sums)
         if isinstance(found, Asked):
@@ -117,7 +117,7 @@ class Measuring:
         """How many rounds there are."""
         return measured(self.plan)
 
-    def _after(self, sums: list[Vector]) -> Asked | LearnedPreparation:
+    def _after(self, sums: list[Vector]) -> Asked | LearnedRule:
         records = self.data.records
         try:
             return replayed(

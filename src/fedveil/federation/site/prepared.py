@@ -14,7 +14,7 @@ import numpy as np
 from fedveil.algorithms.across_sites import SiteWork
 from fedveil.data.records import Records
 from fedveil.federation.site.measuring import Measuring
-from fedveil.prepare.learned import LearnedPreparation
+from fedveil.prepare.learned import LearnedRule
 from fedveil.prepare.notes import notes_for_holder
 from fedveil.run.files import write_atomically
 from fedveil.sums.seam import Whole
@@ -24,7 +24,7 @@ from fedveil.wire.envelope import Refused
 SUMS: Final = "preparation.sums"  # in the private folder during the run: what all sums of the preparation were
 
 
-def told(measuring: Measuring, path: Path, asked: Content) -> LearnedPreparation | None:
+def told(measuring: Measuring, path: Path, asked: Content) -> LearnedRule | None:
     """Keep the sums of the whole preparation and return what they say; None if they were told before."""
     sums = measuring.sums(asked, measuring.rounds)
     found = measuring.learned(sums)
@@ -37,14 +37,14 @@ def told(measuring: Measuring, path: Path, asked: Content) -> LearnedPreparation
     return found
 
 
-def learned_at(measuring: Measuring, path: Path) -> LearnedPreparation:
+def learned_at(measuring: Measuring, path: Path) -> LearnedRule:
     """Return what this run learned; refuse to train before it is known."""
     if not path.exists():
         raise Refused("not-prepared")
     return measuring.learned(measuring.sums(Content.read(path.read_bytes()), measuring.rounds))
 
 
-def notes_at(measuring: Measuring, learned: LearnedPreparation) -> list[str]:
+def notes_at(measuring: Measuring, learned: LearnedRule) -> list[str]:
     """Return what the site's operator should know of its own records, and nobody else."""
     records = measuring.data.records
     present = np.flatnonzero(~records.blank)

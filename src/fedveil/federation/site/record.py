@@ -24,13 +24,13 @@ from fedveil.ledger.costs import written
 from fedveil.ledger.transaction import Transaction, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.plan import Plan
-from fedveil.prepare.statement import FILE as PREPARATION
 from fedveil.prepare.synthesis.generator import FILE as GENERATOR
 from fedveil.prepare.synthesis.generator import Generator
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.run.ending import destroy_secrets
 from fedveil.run.files import PUBLIC, private_folder, write_atomically
 from fedveil.run.preparing import write_notes
+from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.wire.envelope import Refused
 
 _SALT: Final = 32

@@ -23,18 +23,18 @@ from fedveil.audit.game import FEWEST, MOST, Seen, play
 from fedveil.audit.record import Audit
 from fedveil.certificate.synthesis import certify_synthesis
 from fedveil.checks import require
-from fedveil.data.preparation import Labels
+from fedveil.data.row_rule import Labels
 from fedveil.noise.entropy import Entropy
 from fedveil.prepare.columns import Columns, Outline, Words
-from fedveil.prepare.contributions import Sums, root_up
 from fedveil.prepare.learn import Measures
-from fedveil.prepare.measure import Measurer
-from fedveil.prepare.statement import COUNTED, STEPS, Measurement, Preparation
 from fedveil.prepare.synthesis.counts import TableCounts
 from fedveil.prepare.synthesis.learn import learned_generator
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.prepare.synthesis.table import Table
+from fedveil.stages.adding import Measurer
+from fedveil.stages.sums import COUNTED, STEPS, Measurement, NoisySums
+from fedveil.stages.units import Sums, root_up
 from fedveil.values import Indices, Vector
 from fedveil.version import __version__
 
@@ -83,12 +83,12 @@ class _Scene:
     victims: int
 
     @property
-    def measurements(self) -> Preparation:
+    def measurements(self) -> NoisySums:
         """The measurements with the plan's noise, for three columns."""
         sizes = {"ones": (3 * (_WORDS + 2), 3), "pairs": (3 * 42**2, 3), "cliques": (40**2, 1)}
         own = self.plan.preparation
         found = [replace(own[name], size=size, bound=root_up(count)) for name, (size, count) in sizes.items()]
-        return Preparation(measurements=tuple(found), share=self.plan.preparation.share)
+        return NoisySums(measurements=tuple(found), share=self.plan.preparation.share)
 
     def measured(self, there: Indices, entropy: Entropy, by: Measuring) -> list[Counts]:
         """Measure all counts with the noise of one key; ``there``: which of the victims take part."""

@@ -11,15 +11,15 @@ from fedveil.certificate.certify import Certificate, Guarantee
 from fedveil.data.records import Records
 from fedveil.design import make_plan
 from fedveil.jobs.estimators.budget import Budget
-from fedveil.jobs.estimators.preparing import LearnedRule, prepared
+from fedveil.jobs.estimators.preparing import LearnedRows, prepared
 from fedveil.jobs.estimators.preparing import plan_of as prepared_plan
 from fedveil.ledger.costs import covered
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.prepare.columns import Outline
-from fedveil.prepare.statement import Preparation
 from fedveil.promises import ADVERSARIES, promise
 from fedveil.run.train import train
+from fedveil.stages.sums import NoisySums
 from fedveil.values import Matrix, Vector
 from fedveil.version import __version__
 
@@ -34,7 +34,7 @@ class Learning:
     X: Matrix
     numbers: Vector | None
     outline: Outline
-    preparation: Preparation
+    preparation: NoisySums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,7 +48,7 @@ class Fitted:
     plan: Plan
     run: str
     declared: tuple[Assumption, ...]
-    rule: LearnedRule | None = None
+    rule: LearnedRows | None = None
 
     def certificate(self) -> Certificate:
         """Return what this fit promises to each observer."""
@@ -114,6 +114,6 @@ def plan_of(request: AlgorithmRequest, task: Task, seeded: bool) -> Plan:
     return make_plan("estimator", request, task, seeded=seeded).plan
 
 
-def _bytes(model: Vector, rule: LearnedRule | None = None) -> bytes:
+def _bytes(model: Vector, rule: LearnedRows | None = None) -> bytes:
     learned = b"" if rule is None else rule.learned.text().encode() + repr(rule.target).encode()
     return bytes(model.astype("<f8").tobytes()) + learned

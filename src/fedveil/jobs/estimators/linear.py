@@ -22,7 +22,7 @@ from fedveil.errors import BadValue
 from fedveil.jobs.estimators.budget import Budget
 from fedveil.jobs.estimators.fitting import Fitted, Learning, fit
 from fedveil.jobs.estimators.preparing import outline_of, planned, request_of, unsure_range
-from fedveil.jobs.estimators.rows import RowRule
+from fedveil.jobs.estimators.rows import StatedRows
 from fedveil.jobs.estimators.surroundings import steps_that_learn, unaccounted_steps, unbudgeted_search
 from fedveil.ledger.costs import cost_of
 from fedveil.model.spec import ModelPlan
@@ -54,7 +54,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         require(asked is not None or not open_range, "target_range", "be given where nothing is learned", None, hint)
         require(asked is not None or self.feature_bound is not None, "feature_bound", "be given likewise", None, hint)
         bound = BOUND if self.feature_bound is None else self.feature_bound
-        stated = RowRule.of(bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
+        stated = StatedRows.of(bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
         owner, names = _owners(clients, targets.size, apart=self.unit == "client")
         records = Records(
             features=stated.rows(X) if asked is None else np.ones((targets.size, 1)),  # the rows are made later

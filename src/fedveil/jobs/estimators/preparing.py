@@ -13,19 +13,19 @@ from fedveil.checks import require
 from fedveil.data.labels import scaled
 from fedveil.data.records import DataShape, Records
 from fedveil.design import make_plan
-from fedveil.jobs.estimators.rows import RowRule
+from fedveil.jobs.estimators.rows import StatedRows
 from fedveil.noise.entropy import Entropy
 from fedveil.plan import Plan
 from fedveil.prepare.budget import settled
 from fedveil.prepare.columns import Columns, Outline
-from fedveil.prepare.contributions import Sums
 from fedveil.prepare.learn import Measures, learn
-from fedveil.prepare.learned import LearnedPreparation, usual_factor
+from fedveil.prepare.learned import LearnedRule, usual_factor
 from fedveil.prepare.magnitudes import BINS
-from fedveil.prepare.measure import Measurer
 from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.statement import Measurement, Preparation
 from fedveil.shared_budget import shared_budget
+from fedveil.stages.adding import Measurer
+from fedveil.stages.sums import Measurement, NoisySums
+from fedveil.stages.units import Sums
 from fedveil.tables import filled
 from fedveil.target import Target
 from fedveil.trust import CENTRAL
@@ -36,13 +36,13 @@ TARGET = "target "  # how targets are called among the columns, which are called
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LearnedRule:
+class LearnedRows:
     """The rule from an array to bounded rows that was learned; used like a stated one.
 
     ``target``: the range of the targets, where that was learned too.
     """
 
-    learned: LearnedPreparation
+    learned: LearnedRule
     target: tuple[float, float] | None = None
 
     @property
@@ -69,7 +69,7 @@ def request_of(given: Any, bound: Any) -> PrepareRequest | None:
     return None if found.kind == "stated" else found
 
 
-def outline_of(stated: RowRule, columns: int, asked: PrepareRequest, with_target: bool) -> Outline:
+def outline_of(stated: StatedRows, columns: int, asked: PrepareRequest, with_target: bool) -> Outline:
     """What is public about the columns of an array: their number, the bound, and ranges that were given.
 
     ``with_target``: the range of the targets is not known either, so that they are measured with the columns.
@@ -95,7 +95,7 @@ def outline_of(stated: RowRule, columns: int, asked: PrepareRequest, with_target
 
 def planned(
     asked: PrepareRequest, outline: Outline, shape: DataShape, target: Target
-) -> tuple[Preparation, Outline, DataShape]:
+) -> tuple[NoisySums, Outline, DataShape]:
     """What will be measured, and the shape of the rows that come out."""
     found, fitted = settled(asked, outline, shape, target, CENTRAL)
     features = fitted.width - copies_in(fitted)
@@ -115,7 +115,7 @@ def copies_in(outline: Outline) -> int:
     return sum(name.startswith(TARGET) for name in outline.numbers)
 
 
-def unsure_range(planned: Preparation, outline: Outline, shape: DataShape, target: Target) -> str | None:
+def unsure_range(planned: NoisySums, outline: Outline, shape: DataShape, target: Target) -> str | None:
     """Return a warning where noise alone may choose the range of the targets; it looks at public numbers only."""
     units = shape.clients if target.unit == "client" else shape.records
     noise = planned["ranges"].noise * planned["ranges"].bound / math.sqrt(copies_in(outline))
@@ -150,7 +150,7 @@ class _Averaged:
 
 
 @lru_cache(maxsize=128)
-def plan_of(request: AlgorithmRequest, task: Task, preparation: Preparation, seeded: bool) -> Plan:
+def plan_of(request: AlgorithmRequest, task: Task, preparation: NoisySums, seeded: bool) -> Plan:
     """Return the plan whose preparation and training together meet the target; folds of one size share it."""
     return shared_budget(
         request, task, preparation, lambda inner: make_plan("estimator", request, inner, seeded=seeded)
@@ -159,7 +159,7 @@ def plan_of(request: AlgorithmRequest, task: Task, preparation: Preparation, see
 
 def prepared(
     plan: Plan, outline: Outline, X: Matrix, numbers: Vector | None, raw: Records, entropy: Entropy
-) -> tuple[LearnedRule, Records]:
+) -> tuple[LearnedRows, Records]:
     """Measure what the plan says, and make the records; ``raw`` says whose each row is and what it is to predict.
 
     ``numbers``: what is to be predicted in its own unit, where its range is to be learned.
@@ -180,7 +180,7 @@ def prepared(
     assert plan.preparation is not None  # noqa: S101  it was planned with one
     units = raw.clients if plan.target.unit == "client" else len(raw)
     columns = Columns(numbers=cells, texts={})
-    rule = LearnedRule(learn(plan.preparation, outline, columns, raw.targets, raw.classes, units, by))
+    rule = LearnedRows(learn(plan.preparation, outline, columns, raw.targets, raw.classes, units, by))
     targets = raw.targets
     if numbers is not None:
         rule = _without_targets(rule.learned, copies)
@@ -188,9 +188,9 @@ def prepared(
     return rule, replace(raw, features=rule.rows(rows), targets=targets, bound=outline.total)
 
 
-def _without_targets(learned: LearnedPreparation, copies: int) -> LearnedRule:
+def _without_targets(learned: LearnedRule, copies: int) -> LearnedRows:
     """The rule for rows alone, and the range of the targets."""
     numbers, found = learned.numbers[:-copies], learned.numbers[-1].range
     outline = replace(learned.outline, numbers=learned.outline.numbers[:-copies])
     factor = usual_factor(outline, np.zeros(0))
-    return LearnedRule(replace(learned, outline=outline, numbers=numbers, factor=factor), (found.low, found.high))
+    return LearnedRows(replace(learned, outline=outline, numbers=numbers, factor=factor), (found.low, found.high))

@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowRule:
+class StatedRows:
     """``middle`` and ``half`` of each column's public range (None: not scaled); rows are cut to norm ``bound``."""
 
     bound: float
@@ -23,7 +23,7 @@ class RowRule:
     half: Array | None = None
 
     @classmethod
-    def of(cls, bound: Any, span: Any, intercept: bool, columns: int) -> "RowRule":
+    def of(cls, bound: Any, span: Any, intercept: bool, columns: int) -> "StatedRows":
         """Return the rule for an estimator's parameters; ``span``: (low, high), each a number or one per column."""
         bound = number("feature_bound", bound)
         require(1e-6 <= bound <= 1e6, "feature_bound", "lie in [1e-6, 1e6]", bound)

@@ -10,8 +10,8 @@ from fedveil.checks import require
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.load import targets_of
 from fedveil.data.missing import settle_labels, without_client
-from fedveil.data.preparation import Labels, Preparation
 from fedveil.data.records import Records
+from fedveil.data.row_rule import Labels, RowRule
 from fedveil.data.sources import SUFFIXES, read
 from fedveil.data.spec import Source
 from fedveil.data.split import natural_owners
@@ -70,7 +70,7 @@ def labelled_records(model: ReleasedModel, data: str, client_column: str | None,
     )
 
 
-def _source(known: Preparation, data: str, client_column: str | None, query: str | None) -> Source:
+def _source(known: RowRule, data: str, client_column: str | None, query: str | None) -> Source:
     """Return the source that states of new data what the model knows: its columns, its labels and how to read them."""
     labels, reading = known.labels, dict(known.reading)
     told = Path(data.removesuffix(".gz")).suffix in SUFFIXES

@@ -9,7 +9,7 @@ from fedveil.bundle.model import ReleasedModel
 from fedveil.checks import require
 from fedveil.data.cells import canonical
 from fedveil.data.labels import above, class_indices, scaled
-from fedveil.data.preparation import Labels
+from fedveil.data.row_rule import Labels
 from fedveil.data.streams import Chunk, chunks
 from fedveil.data.tables import nearest
 from fedveil.errors import BadValue

@@ -14,10 +14,10 @@ from fedveil.errors import CannotCertify
 from fedveil.mechanism import sensitivity
 from fedveil.prepare.budget import total_mu
 from fedveil.prepare.categories import threshold_of
-from fedveil.prepare.contributions import root_up
 from fedveil.prepare.magnitudes import BINS
 from fedveil.prepare.profile.plan import ProfilePlan
-from fedveil.prepare.statement import Measurement, Preparation, variance_left
+from fedveil.stages.sums import Measurement, NoisySums, variance_left
+from fedveil.stages.units import root_up
 from fedveil.target import Target
 from fedveil.trust import CENTRAL
 
@@ -58,7 +58,7 @@ def profile_plan(name: str, data: DataShape, target: Target, sizes: Sizes, place
     )
 
 
-def _measurements(data: DataShape, target: Target, sizes: Sizes, share: float) -> Preparation:
+def _measurements(data: DataShape, target: Target, sizes: Sizes, share: float) -> NoisySums:
     left = variance_left(target.adversary, data, target, CENTRAL)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
@@ -67,7 +67,7 @@ def _measurements(data: DataShape, target: Target, sizes: Sizes, share: float) -
     names = _names(sizes, whole / units)
     total = math.fsum(_WEIGHTS[name] for name in names)
     made = (_measured(name, data, target, sizes, whole / math.sqrt(share * _WEIGHTS[name] / total)) for name in names)
-    return Preparation(measurements=tuple(made), share=share)
+    return NoisySums(measurements=tuple(made), share=share)
 
 
 def _names(sizes: Sizes, noise: float) -> list[str]:

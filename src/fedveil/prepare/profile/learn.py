@@ -6,21 +6,14 @@ import numpy as np
 
 from fedveil.prepare.categories import Category, codes_of, frequent
 from fedveil.prepare.columns import MISSING_WORD, Columns
-from fedveil.prepare.contributions import (
-    matrix_of,
-    range_counts,
-    scaled_numbers,
-    second_moments,
-    vectors,
-    word_counts,
-)
+from fedveil.prepare.contributions import matrix_of, range_counts, scaled_numbers, second_moments, vectors, word_counts
 from fedveil.prepare.magnitudes import BINS, EDGES, MISSING
-from fedveil.prepare.measure import Measurer
 from fedveil.prepare.profile.budget import CLASSES
 from fedveil.prepare.profile.found import NumberColumn, Profile, TextColumn
 from fedveil.prepare.profile.plan import ProfilePlan
 from fedveil.prepare.ranges import Range, covering_range, range_of
-from fedveil.prepare.statement import Preparation
+from fedveil.stages.adding import Measurer
+from fedveil.stages.sums import NoisySums
 from fedveil.values import Matrix, Vector
 
 _LEAST_SPREAD = 0.02  # of the scale from -1 to 1, below which noise would decide
@@ -86,7 +79,7 @@ def _text(name: str, found: list[Category]) -> TextColumn:
 
 
 def _ranges(
-    planned: Preparation, columns: Columns, numbers: tuple[str, ...], target: str | None, by: Measurer, units: int
+    planned: NoisySums, columns: Columns, numbers: tuple[str, ...], target: str | None, by: Measurer, units: int
 ) -> tuple[list[Range], Vector, list[float]]:
     """The ranges, the shares of missing values, and the shares of the records that lie in the ranges."""
     count = columns.numbers.shape[1]
@@ -104,7 +97,7 @@ def _ranges(
     return found, missing, shares
 
 
-def _words(planned: Preparation, columns: Columns, by: Measurer, units: int) -> list[Category]:
+def _words(planned: NoisySums, columns: Columns, by: Measurer, units: int) -> list[Category]:
     if "categories" not in planned:
         return []
     one = planned["categories"]
@@ -114,7 +107,7 @@ def _words(planned: Preparation, columns: Columns, by: Measurer, units: int) -> 
 
 
 def _moments(
-    planned: Preparation, columns: Columns, ranges: list[Range], counted: Vector, by: Measurer
+    planned: NoisySums, columns: Columns, ranges: list[Range], counted: Vector, by: Measurer
 ) -> tuple[Vector, Vector]:
     width = len(ranges)
     if not width:
@@ -129,7 +122,7 @@ def _moments(
 
 
 def _correlations(
-    planned: Preparation,
+    planned: NoisySums,
     rows: Matrix,
     names: tuple[str, ...],
     columns: Columns,

@@ -1,6 +1,6 @@
 """What a profile will measure, frozen before it is measured.
 
-The measurements are those of a preparation (fedveil.prepare.statement): noisy sums over records on a grid, which
+The measurements are those of a preparation (fedveil.stages.sums): noisy sums over records on a grid, which
 together are one Gaussian mechanism. Nothing is trained, so there is no method and no model.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from fedveil.guarantee import Adversary, Answer
 from fedveil.prepare.alone import AlonePlan, sums_answer
-from fedveil.prepare.statement import Preparation
+from fedveil.stages.sums import NoisySums
 from fedveil.tables import table
 from fedveil.trust import CENTRAL
 
@@ -22,7 +22,7 @@ class ProfilePlan(AlonePlan):
     KIND: ClassVar[str] = "profile"
     HEAD: ClassVar[tuple[str, ...]] = ("name", "places")
 
-    preparation: Preparation
+    preparation: NoisySums
 
     def __post_init__(self) -> None:
         self.check_head()
@@ -44,5 +44,5 @@ class ProfilePlan(AlonePlan):
             text,
             "the plan of a profile",
             "prepare",
-            lambda tables: {"preparation": Preparation.read(table(tables["prepare"], "prepare"))},
+            lambda tables: {"preparation": NoisySums.read(table(tables["prepare"], "prepare"))},
         )

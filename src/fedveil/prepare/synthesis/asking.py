@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.data.preparation import Labels
+from fedveil.data.row_rule import Labels
 from fedveil.errors import BadValue
 from fedveil.prepare.columns import Columns, Outline, Words
-from fedveil.prepare.contributions import Sums
 from fedveil.prepare.replay import Asked, NextError
-from fedveil.prepare.statement import Measurement
 from fedveil.prepare.synthesis.cells import Cells, cells_from
 from fedveil.prepare.synthesis.counts import Counted, TableCounts, check_norm
 from fedveil.prepare.synthesis.generator import Generator
@@ -28,6 +26,8 @@ from fedveil.prepare.synthesis.learn import cells_in, learned_generator
 from fedveil.prepare.synthesis.plan import SynthesisPlan
 from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.prepare.synthesis.table import Table
+from fedveil.stages.sums import Measurement
+from fedveil.stages.units import Sums
 from fedveil.strict_json import read_object
 from fedveil.values import Indices, Vector, number
 

@@ -8,20 +8,20 @@ from hashlib import sha256
 from typing import Final
 
 from fedveil.checks import require
-from fedveil.data.preparation import Labels
 from fedveil.data.records import DataShape
+from fedveil.data.row_rule import Labels
 from fedveil.data.spec import Places
 from fedveil.errors import CannotCertify
 from fedveil.mechanism import sensitivity
 from fedveil.prepare.budget import check_words, total_mu
 from fedveil.prepare.categories import threshold_of
 from fedveil.prepare.columns import Outline
-from fedveil.prepare.contributions import root_up
 from fedveil.prepare.magnitudes import BINS
-from fedveil.prepare.statement import Measurement, Preparation, variance_left
 from fedveil.prepare.synthesis.cells import MOST_WORDS, WHOLE
 from fedveil.prepare.synthesis.plan import REPLACED, SynthesisPlan
 from fedveil.prepare.synthesis.request import GeneratorRequest
+from fedveil.stages.sums import Measurement, NoisySums, variance_left
+from fedveil.stages.units import root_up
 from fedveil.target import Target
 from fedveil.trust import Trust
 
@@ -97,7 +97,7 @@ def _measurements(
     trust: Trust,
     classes: int,
     share: float,
-) -> Preparation:
+) -> NoisySums:
     left = variance_left(target.adversary, data, target, trust)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
@@ -111,7 +111,7 @@ def _measurements(
     hint = "Raise epsilon or delta, bring more records, or leave columns out (data.ignore)."
     rule = f"leave something to measure: noise of less than {_NOTHING:g} times the {units} {target.unit}s on a count"
     require(noise < _NOTHING * units, "[privacy]", rule, f"noise of {noise:.4g}", hint)
-    return Preparation(
+    return NoisySums(
         measurements=tuple(_measured(name, *sizes[name], noises[name], data, target) for name in sizes), share=share
     )
 

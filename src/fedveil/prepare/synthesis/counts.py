@@ -12,8 +12,8 @@ from fractions import Fraction
 import numpy as np
 
 from fedveil.checks import require
-from fedveil.prepare.statement import STEPS, Measurement
 from fedveil.prepare.synthesis.junction import Clique
+from fedveil.stages.sums import STEPS, Measurement
 from fedveil.sums.seam import Whole
 from fedveil.values import Indices, Vector
 

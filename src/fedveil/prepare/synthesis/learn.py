@@ -11,7 +11,6 @@ import numpy as np
 from fedveil.prepare.columns import Outline
 from fedveil.prepare.learn import Measures, categories_in, ranges_in
 from fedveil.prepare.ranges import Range
-from fedveil.prepare.statement import Measurement, Preparation
 from fedveil.prepare.synthesis.budget import MEASURED_CELLS, most_pairs
 from fedveil.prepare.synthesis.cells import SURE, Cells, DateCells, NumberCells, WordCells
 from fedveil.prepare.synthesis.counts import Counted, check_norm, table_counts, tables_of
@@ -22,6 +21,7 @@ from fedveil.prepare.synthesis.merging import CLEAR, added, indicator, merged_nu
 from fedveil.prepare.synthesis.request import GeneratorRequest
 from fedveil.prepare.synthesis.select import Limits, chosen_pairs
 from fedveil.prepare.synthesis.table import Table
+from fedveil.stages.sums import Measurement, NoisySums
 from fedveil.values import Indices, Vector
 
 _STEPS: Final = 600  # of the last fit
@@ -29,7 +29,7 @@ _RARE: Final = 0.02  # of the records: words below it are joined in the first lo
 
 
 def learned_generator(
-    name: str, planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
+    name: str, planned: NoisySums, request: GeneratorRequest, table: Table, units: int, by: Measures
 ) -> Generator:
     """Measure all that is planned, and return the generator. ``units``: how many contribute to a sum."""
     table = replace(table, outline=request.stated(table.outline))
@@ -80,9 +80,7 @@ def _order(outline: Outline, drawn: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(drawn, key=lambda name: place.get(name, len(place))))
 
 
-def _cells(
-    planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
-) -> tuple[Cells, ...]:
+def _cells(planned: NoisySums, request: GeneratorRequest, table: Table, units: int, by: Measures) -> tuple[Cells, ...]:
     """The cells of every column, the target last, if there is one."""
     outline, labels = table.outline, table.labels
     ranges, _ = ranges_in(planned, outline, table.columns, by, units)
@@ -195,7 +193,7 @@ def _measured(planned: Measurement, tables: Sequence[Counted], codes: Indices, b
 
 
 def cells_in(
-    planned: Preparation, request: GeneratorRequest, table: Table, units: int, by: Measures
+    planned: NoisySums, request: GeneratorRequest, table: Table, units: int, by: Measures
 ) -> tuple[Cells, ...]:
     """Return the cells of every column, the target last: what the first sums of :func:`learned_generator` settle."""
     return _cells(planned, request, replace(table, outline=request.stated(table.outline)), units, by)

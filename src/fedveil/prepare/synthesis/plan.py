@@ -1,6 +1,6 @@
 """What a generator is made from, frozen before it is measured.
 
-The measurements are those of a preparation (fedveil.prepare.statement): noisy sums over records on a grid, which
+The measurements are those of a preparation (fedveil.stages.sums): noisy sums over records on a grid, which
 together are one Gaussian mechanism. Rows that are drawn later look at no record. Proof: docs/theory/synthetic-data.md.
 """
 
@@ -14,7 +14,7 @@ from fedveil.checks import require
 from fedveil.guarantee import Adversary, Answer
 from fedveil.mechanism import Gaussian
 from fedveil.prepare.alone import AlonePlan, sums_answer
-from fedveil.prepare.statement import COUNTED, SYNTHESISED, Preparation
+from fedveil.stages.sums import COUNTED, SYNTHESISED, NoisySums
 from fedveil.tables import filled, table
 from fedveil.trust import CENTRAL, Trust
 
@@ -33,7 +33,7 @@ class SynthesisPlan(AlonePlan):
     KIND: ClassVar[str] = "synthesis"
     HEAD: ClassVar[tuple[str, ...]] = ("name", "settings", "places", "training_public", "blank_rows")
 
-    preparation: Preparation
+    preparation: NoisySums
     settings: str
     trust: Trust = CENTRAL
     training_public: bool = False
@@ -79,4 +79,4 @@ class SynthesisPlan(AlonePlan):
 
 def _parts(tables: Mapping[str, Any]) -> dict[str, Any]:
     trust = filled(Trust, table(tables["trust"], "trust"), "trust") if "trust" in tables else CENTRAL
-    return {"preparation": Preparation.read(table(tables["prepare"], "prepare"), SYNTHESISED), "trust": trust}
+    return {"preparation": NoisySums.read(table(tables["prepare"], "prepare"), SYNTHESISED), "trust": trust}

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedveil.data.preparation import Labels
 from fedveil.data.records import Records
+from fedveil.data.row_rule import Labels
 from fedveil.errors import BadValue
 from fedveil.prepare.columns import Columns, Outline
 from fedveil.prepare.loading import Unprepared

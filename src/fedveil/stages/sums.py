@@ -80,7 +80,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
+class NoisySums:
     """All measurements, in order; ``share``: of the budget (of mu squared) that they were designed to take."""
 
     measurements: tuple[Measurement, ...]
@@ -146,7 +146,7 @@ class Preparation:
         return {"share": self.share, **rows}
 
     @classmethod
-    def read(cls, table: Mapping[str, Any], names: tuple[str, ...] = NAMES) -> "Preparation":
+    def read(cls, table: Mapping[str, Any], names: tuple[str, ...] = NAMES) -> "NoisySums":
         """From the table that :meth:`table` writes; ``names``: the measurements that it may have."""
         own = [f.name for f in fields(Measurement)]
         known(table, ["share", *own], "[prepare]")

@@ -15,8 +15,8 @@ from fedveil.algorithms.shares import Fails, gathered, message, nobody_fails, pl
 from fedveil.checks import require
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
-from fedveil.prepare.contributions import Sums, by_client, whole_client
-from fedveil.prepare.statement import ALL, STEPS, Measurement
+from fedveil.stages.sums import ALL, STEPS, Measurement
+from fedveil.stages.units import Sums, by_client, whole_client
 from fedveil.sums.seam import Summing, Whole
 from fedveil.target import Target
 from fedveil.trust import CENTRAL, Trust

@@ -81,7 +81,7 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
+class RowRule:
     """The columns of a record in order, what marks a missing value, the cut, the constant column, and the labels.
 
     ``reading``: how files of such records are read, as the study states it. ``absent``: whether a column that the data
@@ -124,7 +124,7 @@ class Preparation:
         _ = self.source("new.csv")  # refuses a way of reading that no study could state
 
     @classmethod
-    def of(cls, source: Source, choice: Choice, width: int) -> "Preparation":
+    def of(cls, source: Source, choice: Choice, width: int) -> "RowRule":
         """Of a study's source, completed by what is published about it, and the columns that were chosen.
 
         ``width``: how many entries a row has, with the constant one.
@@ -247,7 +247,7 @@ class Preparation:
             require(False, "The data", f"have the column {column.name!r}, which the model needs", "none", hint)
         return [] if stand_in is None else stand_in
 
-    def lenient(self, *, absent: Absent = "refuse", unknown: str = "refuse") -> "Preparation":
+    def lenient(self, *, absent: Absent = "refuse", unknown: str = "refuse") -> "RowRule":
         """Return the same with other rules for columns that are absent and categories that are unknown ("zero".
 
         None).
@@ -264,7 +264,7 @@ class Preparation:
         return {**own, "columns": [stated(column) for column in self.columns], "labels": stated(self.labels)}
 
     @classmethod
-    def read(cls, given: Any) -> "Preparation":
+    def read(cls, given: Any) -> "RowRule":
         """Return the preparation that a table describes."""
         values = dict(known_keys(given, [item.name for item in fields(cls)], "The preparation"))
         columns = sequence("The columns of a model", values.get("columns", ()))
@@ -275,7 +275,7 @@ class Preparation:
         return cls(**values)
 
 
-def _check_components(preparation: Preparation) -> None:
+def _check_components(preparation: RowRule) -> None:
     rows = [sequence("A component of a model", one) for one in sequence("Components", preparation.components)]
     right = all(len(one) == preparation.length for one in rows)
     right = right and all(isinstance(x, int | float) and math.isfinite(x) for one in rows for x in one)
@@ -285,7 +285,7 @@ def _check_components(preparation: Preparation) -> None:
     require(preparation.stretch > 0, "The model's stretch", "be positive", preparation.stretch)
 
 
-def _check_map(preparation: Preparation) -> None:
+def _check_map(preparation: RowRule) -> None:
     name, width = preparation.feature_map, whole("The numbers of a feature map", preparation.map_width, 0)
     fits = (width >= 1) == (name is not None)
     require(fits, "map_width", "be given with a feature map, and only then", (name, width))
@@ -295,7 +295,7 @@ def _check_map(preparation: Preparation) -> None:
         require(plain, "A feature map", "go with columns as the study states them", "learned ones")
 
 
-def _check_slots(preparation: Preparation) -> None:
+def _check_slots(preparation: RowRule) -> None:
     width, count = preparation.width, len(preparation.entries)
     slots = sequence("The places of features", preparation.slots)
     object.__setattr__(preparation, "slots", slots)
