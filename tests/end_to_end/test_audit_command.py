@@ -159,8 +159,10 @@ ASYNCHRONOUS = """
 kind = "dpsgd"
 rate = 0.2
 rounds = 6
-speeds = [1.0, 2.0, 0.5, 1.0]
 weights = [0.1, 0.2, 0.3, 0.4]
+
+[algorithm.network]
+speeds = [1.0, 2.0, 0.5, 1.0]
 jitter = 0.2
 delay = 0.5
 loss = 0.1

@@ -18,7 +18,7 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dealt": ({"kind": "hidden", "order": "public"}, {"rounds": 3, "passes": 1}),
     "poisson": ({"kind": "dpsgd", "rate": 0.5, "rounds": 3}, {}),
     "adaptive": ({"kind": "dpsgd", "rate": 0.5, "rounds": 3, "clip": "adaptive"}, {}),
-    "correlated": ({"kind": "dpsgd", "rate": 0.25, "rounds": 4, "noise": "correlated", "sampling": "cyclic"}, {}),
+    "correlated": ({"kind": "dpsgd", "rate": 0.25, "rounds": 4, "correlation": {}, "sampling": "cyclic"}, {}),
     "adam": ({"kind": "dpsgd", "rate": 0.5, "rounds": 3, "optimizer": "adam"}, {"step_size": 0.1}),
     "fedavg": ({"kind": "fedavg"}, {"rounds": 3}),
     "simfl": ({"kind": "simfl"}, {"rounds": 3}),

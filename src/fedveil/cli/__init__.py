@@ -22,7 +22,7 @@ _INTERRUPTED = 130  # exit code of typer for Ctrl-C
 # The modules of this package and the first sentence of each command that they add: help is shown without loading any.
 PARTS: Final[dict[str, dict[str, str]]] = {
     "entry": {
-        "init": "Draft a study from the names and types of the columns; no value is looked at, and nothing is charged.",
+        "init": "Draft a study from the names and types of the columns; no value enters it, and nothing is charged.",
         "profile": "Measure a private profile of unknown data, charge it, and draft a study that runs as it is.",
     },
     "studies": {
@@ -45,7 +45,7 @@ PARTS: Final[dict[str, dict[str, str]]] = {
     "model": {
         "predict": "Predict with a released model; the records need no labels, and theirs are not looked at.",
         "personalise": "Make a party's own model from the shared one and its own records; nothing leaves the party.",
-        "export": "Write a released model in a format of others: scikit-learn (joblib), ONNX, or plain JSON.",
+        "export": "Write a released model in a format of others: scikit-learn (.skops, .joblib or .pkl), ONNX, or plain JSON.",
     },
     "evaluate": {
         "evaluate": (

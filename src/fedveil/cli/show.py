@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedveil.importing import allowing
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
 
 def _allow(context: typer.Context, names: list[str] | None) -> list[str]:
     """Allow the named code until the command ends."""
+    from fedveil.importing import allowing  # the list of commands is shown without it
+
     context.with_resource(allowing(*(names or ())))
     return names or []
 

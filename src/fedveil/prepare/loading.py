@@ -206,7 +206,8 @@ def _stated_texts(table: Table, source: Source, request: PrepareRequest) -> set[
     """The columns that the study says hold texts: by name, by their categories, or by a word that fills their gaps."""
     features = set(table.choice.features)
     for key in ("numbers", "texts"):
-        stray = sorted(set(getattr(request, key)) - features)
+        # a draft states the type of a column that then becomes the event of a survival study
+        stray = sorted(set(getattr(request, key)) - features - {source.event})
         require(not stray, f"prepare.{key}", "name features of the data", stray)
     clash = sorted(set(request.numbers) & set(source.categories))
     require(not clash, "prepare.numbers", "name no column of data.categories", clash)
