@@ -62,7 +62,7 @@ def test_a_run_after_a_profile_states_both(folder: Path, command: Command) -> No
     told = json.loads((folder / "r" / "certificate.json").read_text())
     assert told["data_set"]["runs"] == 2
     assert totals(told)["final-model"] == spent() == pytest.approx(2.0, abs=0.01)
-    assert "All 2 runs on the data set so far, added up: epsilon " in " ".join(said.out.split())
+    assert "All 2 runs on this data set: epsilon " in " ".join(said.out.split())
     shown = command("certify", "r", "--json")
     assert totals(json.loads(shown.out)) == totals(told)
     assert json.loads(shown.out)["matches"] is True
@@ -70,7 +70,7 @@ def test_a_run_after_a_profile_states_both(folder: Path, command: Command) -> No
     assert command("card", "r").code == 0
     for page in ("report.html", "card.html", "card.md"):
         text = (folder / "r" / page).read_text()
-        assert "All 2 runs on the data set" in text, page
+        assert "All 2 runs on this data set" in text, page
 
 
 def test_the_only_run_says_so(folder: Path, command: Command) -> None:
@@ -78,8 +78,8 @@ def test_the_only_run_says_so(folder: Path, command: Command) -> None:
     told = json.loads(said.out)
     assert told["data_set"]["runs"] == 1
     assert totals(told)["final-model"] == told["guarantees"][0]["epsilon"] == spent()
-    assert "no other run" in (folder / "r" / "report.html").read_text()
-    assert "no other run" in command("certify", "r").out
+    assert "The only run on this data set" in (folder / "r" / "report.html").read_text()
+    assert "The only run on this data set" in command("certify", "r").out
 
 
 def test_what_comes_later_does_not_change_what_was_certified(folder: Path) -> None:
@@ -118,10 +118,10 @@ def test_evaluating_profiling_and_tuning_state_it_too(folder: Path, command: Com
     run_study("study.toml", folder / "r")
     said = command("evaluate", "r", "data.csv", "--epsilon", 0.5, "--out", "e")
     assert said.code == 0, said.err
-    assert "All 2 runs on the data set" in " ".join(said.out.split())
+    assert "All 2 runs on this data set" in " ".join(said.out.split())
     said = command("profile", "data.csv", "--epsilon", 1, "--target", "y", "--out", "p")
-    assert "All 3 runs on the data set" in " ".join(said.out.split())
-    assert "All 3 runs on the data set" in (folder / "p" / "profile.html").read_text()
+    assert "All 3 runs on this data set" in " ".join(said.out.split())
+    assert "All 3 runs on this data set" in (folder / "p" / "profile.html").read_text()
     told = json.loads((folder / "p" / "certificate.json").read_text())
     assert totals(told)["final-model"] == spent()
     more = '[tune]\ntrials = 2\n[tune.space]\n"algorithm.rounds" = [2, 3]\n'
@@ -139,8 +139,8 @@ def test_synthesis_states_it(folder: Path, command: Command) -> None:
     (folder / "g.toml").write_text(text.replace("feature_bound = 2.0\n", "scale = { a = [-4, 4], b = [-4, 4] }\n"))
     said = command("synthesise", "g.toml", "--rows", 50, "--out", "g")
     assert said.code == 0, said.err
-    assert "All 2 runs on the data set" in " ".join(said.out.split())
+    assert "All 2 runs on this data set" in " ".join(said.out.split())
     pages = " ".join(page.read_text() for page in (folder / "g").glob("*.html"))
-    assert "All 2 runs on the data set" in pages
+    assert "All 2 runs on this data set" in pages
     said = command("synthesise", "g.toml", "--rows", 50, "--out", "g2", "--json")
     assert json.loads(said.out)["data_set"]["runs"] == 3

@@ -222,8 +222,13 @@ def test_a_ledger_of_another_data_set_is_refused(tmp_path: Path, refused: Callab
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "a target no noise can reach": (
-        {"privacy": "adversary = 'curious-client'", "clients": "[clients]\nkind = 'equal'\ncount = 1"},
-        "curious-client",
+        {
+            "privacy": "adversary = 'server'\nunit = 'client'",
+            "clients": "[clients]\nkind = 'equal'\ncount = 4",
+            "schedule": "rounds = 8",
+            "more": "[algorithm]\nkind = 'fedavg'",
+        },
+        "let clients share it",
     ),
     "noise below the target": ({"schedule": "rounds = 8\nnoise_std = 0.01"}, "noise_std"),
     "an unknown table": ({"more": "[privaci]\nx = 1"}, "privaci"),

@@ -69,7 +69,7 @@ def _tables(**changes: Any) -> dict[str, Any]:
     algorithm = {
         "kind": "dpsgd",
         "sampling": "shuffled",
-        "optimizer": {"kind": "adam", "average": 0.9, "decay": "cosine"},
+        "optimizer": {"kind": "adam", "average": 0.9, "decay": "cosine", "weight_decay": 0.01, "warm_up": 2},
     }
     return {
         "study": {"seed": 3},
@@ -77,7 +77,7 @@ def _tables(**changes: Any) -> dict[str, Any]:
         "clients": {"kind": "equal", "count": 1},
         "model": {"kind": "torch", "clip": 1.0},
         "privacy": {"epsilon": 8.0, "delta": 1e-4},
-        "algorithm": {**algorithm, "weight_decay": 0.01, "warm_up": 2},
+        "algorithm": algorithm,
         "schedule": {"step_size": 0.02, "batch": 100, "passes": 4},
         **changes,
     }
@@ -119,7 +119,8 @@ def test_another_optimiser_is_no_resumption(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run_study(_tables(), tmp_path / "run", watch=stop, data=_Signs(300, 0), module=_make)
     other = _tables()
-    other["algorithm"] = {**other["algorithm"], "weight_decay": 0.02}
+    steps = {**other["algorithm"]["optimizer"], "weight_decay": 0.02}
+    other["algorithm"] = {**other["algorithm"], "optimizer": steps}
     with pytest.raises(BadValue, match="The study must be as it was when the run began"):
         run_study(other, tmp_path / "run", resume=True, data=_Signs(300, 0), module=_make)
 

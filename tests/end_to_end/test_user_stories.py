@@ -352,7 +352,6 @@ PLACES = {
     "no study": (("plan", "nothing.toml"), "nothing.toml"),
     "a folder for a study": (("plan", "."), "."),
     "a file for a folder": (("run", "study.toml", "--out", "study.toml"), "--out"),
-    "nothing to resume": (("run", "study.toml", "--out", "new", "--resume"), "--resume"),
     "no run to certify": (("certify", "nothing"), "plan.toml"),
     "no run to report": (("report", "study.toml"), "plan.toml"),
     "an option that is none": (("plan", "study.toml", "--bogus"), "--bogus"),

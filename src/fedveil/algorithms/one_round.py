@@ -4,6 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 ONE_ROUND: Final[Mapping[str, Any]] = {
-    "algorithm": {"kind": "dpsgd", "optimizer": "sgd", "momentum": 0.0, "rate": 1.0, "rounds": 1},
+    "algorithm": {"kind": "dpsgd", "optimizer": "sgd", "rate": 1.0, "rounds": 1},
     "schedule": {"step_size": 1.0},
 }

@@ -49,14 +49,14 @@ def sentence(runs: int, epsilon: float | None, delta: float, adversary: str) -> 
     """Return in words what all runs on the data set cost together.
 
     >>> sentence(2, 2.00001, 2e-5, "final-model")
-    'All 2 runs on the data set so far, added up: epsilon 2.0001, delta 2e-05 against final-model.'
+    'All 2 runs on this data set: epsilon 2.0001, delta 2e-05 against final-model.'
     """
     if runs == 1:
-        return "In the ledger of this data set there was no other run when this one ended: its cost is the total."
+        return "The only run on this data set so far: its cost is the total."
     told = (
         "no guarantee" if epsilon is None else f"epsilon {math.ceil(epsilon * 1e4 - 1e-6) / 1e4:g}, delta {delta:.3g}"
     )
-    return f"All {runs:,} runs on the data set so far, added up: {told} against {adversary}."
+    return f"All {runs:,} runs on this data set: {told} against {adversary}."
 
 
 def data_set_of(export: Export) -> DataSet | None:

@@ -43,7 +43,7 @@ def utility(view: View) -> Markup:
         if view.counted is not None:
             return section("utility", "How well the model does", *counted_parts(view.counted))
         text = "No test records were set aside, so nothing is said about how well the model does."
-        if view.plan.test_records and view.plan.selection is None:
+        if view.plan.test_records and not view.plan.test_public and view.plan.selection is None:
             text = f"{view.plan.test_records:,} held-out records were not declared public: nothing is said about them."
         return section("utility", "How well the model does", paragraph(text))
     if found.public:
