@@ -45,7 +45,7 @@ PARTS: Final[dict[str, dict[str, str]]] = {
     "model": {
         "predict": "Predict with a released model; the records need no labels, and theirs are not looked at.",
         "personalise": "Make a party's own model from the shared one and its own records; nothing leaves the party.",
-        "export": "Write a released model in a format of others: scikit-learn (.skops, .joblib or .pkl), ONNX, or plain JSON.",
+        "export": "Write a released model for others: scikit-learn (.skops, .joblib or .pkl), ONNX, or plain JSON.",
     },
     "evaluate": {
         "evaluate": (

@@ -71,7 +71,7 @@ def export(
     module: Module = None,
     as_json: Json = False,
 ) -> None:
-    """Write a released model in a format of others: scikit-learn (.skops, .joblib or .pkl), ONNX, or plain JSON."""
+    """Write a released model for others: scikit-learn (.skops, .joblib or .pkl), ONNX, or plain JSON."""
     require(to in FORMATS, "--to", f"be one of {', '.join(FORMATS)}", to, nearest(to, FORMATS))
     ending = file is None or to != "sklearn" or file.suffix in ENDINGS
     hint = "A .skops file runs nothing when it is loaded; the others are pickles."
