@@ -437,7 +437,10 @@ class Trials:
             check(done.code == 0, done.err)
         for name in names:
             self.whole[name] = {}
-            for seed in ("first", "later"):
+            for seed in (
+                "later",
+                "first",
+            ):  # the steps of the first are kept: how many trials a search has, its key says
                 folder, log = self.home / f"whole-{name}-{seed}", self.home / "log"
                 write_inputs(folder)
                 done = self.start(self.job(name).words, folder, seed=seed, log=str(log))
