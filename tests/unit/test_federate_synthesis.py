@@ -363,7 +363,8 @@ def test_what_sites_cannot_do_is_one_sentence(tmp_path: Path) -> None:
         (folder / "own.csv").write_text(f"size,ward,label\n{rows}\n")
         stated = "".join(f"{key} = {value}\n" for key, value in more.items())
         text = f'[data]\nsource = "own.csv"\ntarget = "label"\nclasses = 2\n{stated}'
-        (folder / "data.toml").write_text(text)
+        types = "" if "categories" in more else '\n[prepare]\ntexts = ["ward"]\n'
+        (folder / "data.toml").write_text(text + types)
         return described_by({"north": read_site_data(folder / "data.toml").description()})
 
     words = '{ ward = ["a", "b"] }'
