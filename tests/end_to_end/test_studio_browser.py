@@ -114,6 +114,8 @@ def engineer(page: Page, data: Path) -> None:
     page.run("document.getElementById('epsilon').focus()")
     for _ in range(3):
         page.press("ArrowRight", 39)  # the keyboard alone moves it
+    page.wait("/epsilon = 1.15/.test(document.getElementById('text').value)")
+    page.wait(READY)
     page.choose("#epsilon", "0.5")
     page.wait("/epsilon = 3.16/.test(document.getElementById('text').value)")
     page.wait(READY)
