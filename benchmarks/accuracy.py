@@ -15,11 +15,11 @@ import numpy as np
 from benchmarks import Row
 from fedveil.data.load import Loaded, load
 from fedveil.data.records import Records
-from fedveil.model.metrics import accuracy
+from fedveil.engine.train import train
+from fedveil.models.metrics import accuracy
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
-from fedveil.study import Study, study_of
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import Study, study_of
 
 DATA = Path(os.environ.get("FEDVEIL_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RUNS = 5

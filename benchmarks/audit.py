@@ -7,19 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import Row
-from fedveil.account.calibrate import calibrate
-from fedveil.account.grid import choose_grid
-from fedveil.algorithms.hidden.method import Hidden
-from fedveil.algorithms.hidden.steps import Rule, draw
+from fedveil.accounting.calibrate import calibrate
+from fedveil.accounting.grid import choose_grid
 from fedveil.audit.claim import claim_of_plan
 from fedveil.data.records import DataShape
 from fedveil.jobs.attack.batched_runs import Parts
 from fedveil.jobs.attack.game import game
-from fedveil.mechanism import LastIterate
-from fedveil.model.spec import ModelPlan
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.target import Target
+from fedveil.planning.plan import Plan
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.target import Target
+from fedveil.stages.train.hidden.method import Hidden
+from fedveil.stages.train.hidden.steps import Rule, draw
 
 RUNS, REPEATS, ALARM = 100_000, 100, 1e-6
 FAULTS = {1.0: 0.085, 2.0: 0.05, 4.0: 0.03}

@@ -14,13 +14,13 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks import Row
-from fedveil.algorithms.fedavg.local import Held, Local, trained
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import summed
-from fedveil.model.loss import Loss
-from fedveil.model.margin import Logistic
-from fedveil.model.softmax import Softmax
+from fedveil.models.loss import Loss
+from fedveil.models.margin import Logistic
+from fedveil.models.softmax import Softmax
 from fedveil.noise.entropy import Entropy
+from fedveil.stages.train.fedavg.local import Held, Local, trained
+from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
+from fedveil.stages.train.fedavg.steps import summed
 
 CLIENTS = 1000
 RUNS = 5
@@ -56,9 +56,7 @@ def row(name: str, records: int, features: int, loss: Loss, batch: int, epochs: 
     model, key = generator.normal(size=loss.size(features)) / 10, Entropy.from_seed(0)
     plain = Local(loss, 1.0, 0.0, 1.0, epochs, batch)
     local = replace(plain, by_products=epochs > 1)
-    method = FedAvg(
-        rounds=1, cohort=CLIENTS, local_epochs=epochs, local_step=1.0, update_norm=NORM, noise_multiplier=1.0
-    )
+    method = FedAvg(rounds=1, cohort=CLIENTS, local=LocalSteps(epochs=epochs), update_norm=NORM, noise_multiplier=1.0)
     everyone, weights = np.arange(CLIENTS), np.ones(CLIENTS)
     times: dict[str, list[float]] = {"together": [], "loop": []}
     for turn in range(RUNS):

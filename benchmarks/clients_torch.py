@@ -12,12 +12,12 @@ from benchmarks import Row
 from benchmarks.accuracy import DATA, MNIST, opened
 from benchmarks.fedavg import CLIENTS, dealt
 from benchmarks.opacus import cnn
-from fedveil.algorithms.fedavg.steps import train_fedavg
-from fedveil.importing import give
-from fedveil.model.metrics import accuracy
+from fedveil.core.importing import give
+from fedveil.engine.train import train
+from fedveil.models.metrics import accuracy
 from fedveil.noise.entropy import Entropy
-from fedveil.promises import promise
-from fedveil.study import study_of
+from fedveil.planning.promises import promise
+from fedveil.planning.study import study_of
 
 ROUNDS = 60
 EPSILON = 8.0
@@ -50,7 +50,7 @@ def run() -> list[Row]:
     records = dealt(loaded.train, "iid")
     plan = study_of(study, base=Path(), data_given=True).planned(records.shape).plan
     begun = time.process_time()
-    found = train_fedavg(plan, records, Entropy.from_seed(0), lambda done: None).model
+    found = train(plan, records, Entropy.from_seed(0)).model
     spent = (time.process_time() - begun) / ROUNDS
     assert loaded.test is not None
     score = 100 * accuracy(plan.model.loss, found, loaded.test.features, loaded.test.targets)

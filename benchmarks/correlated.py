@@ -23,13 +23,13 @@ import numpy as np
 from benchmarks import Row
 from benchmarks.accuracy import DATA, MNIST, opened
 from benchmarks.fedavg import dealt
-from fedveil.algorithms.fedavg.steps import train_fedavg
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.model.metrics import accuracy
+from fedveil.engine.train import train
+from fedveil.models.metrics import accuracy
 from fedveil.noise.correlated import CorrelatedNoise
 from fedveil.noise.entropy import Entropy
-from fedveil.study import study_of
+from fedveil.planning.study import study_of
 from fedveil.theory.correlated import coefficients_of
 from fedveil.theory.correlated_design import Aim, best_bands, best_buffers
 from fedveil.theory.factor import Factor
@@ -119,7 +119,7 @@ def scores(epsilon: float, runs: int = RUNS, rounds: int = 100, **algorithm: Any
     plan = study_of(tables, base=Path(), data_given=True).planned(records.shape).plan
     found = []
     for seed in range(runs):
-        model = train_fedavg(plan, records, Entropy.from_seed(seed), lambda done: None).model
+        model = train(plan, records, Entropy.from_seed(seed)).model
         found.append(100 * accuracy(plan.model.loss, model, held.features, held.targets))
     return float(np.mean(found)), float(np.std(found))
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from benchmarks import Row
 from benchmarks.accuracy import A9A, DATA, MNIST, RUNS, mean_over_clients, opened
-from fedveil.account.calibrate import calibrate
+from fedveil.accounting.calibrate import calibrate
 from fedveil.data.load import Loaded
-from fedveil.mechanism import LastIterate, Repeat, SampledGaussian
+from fedveil.engine.train import train
 from fedveil.noise.entropy import Entropy
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.study import study_of
+from fedveil.privacy.mechanism import LastIterate, Repeat, SampledGaussian
 
 JOBS: list[tuple[str, dict[str, Any], float]] = [("a9a", A9A, 1 / 325_610), ("mnist", MNIST, 1e-5)]
 EPSILONS = (0.1, 0.5, 1.0)

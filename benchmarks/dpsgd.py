@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks import Row
 from benchmarks.accuracy import A9A, DATA, MNIST, mean_over_clients, opened
 from benchmarks.opacus import missing, opacus_seconds
-from fedveil.algorithms.dpsgd.steps import train_dpsgd
 from fedveil.noise.entropy import Entropy
+from fedveil.stages.train.dpsgd.steps import train_dpsgd
 
 RUNS = 3
 ALONE: dict[str, Any] = {"clients": {"kind": "equal", "count": 1}, "algorithm": {"kind": "dpsgd"}}

@@ -21,9 +21,9 @@ from benchmarks import Row
 from benchmarks.accuracy import A9A, DATA, MNIST, opened, scores
 from benchmarks.opacus import missing
 from fedveil.data.load import Loaded
-from fedveil.model.metrics import accuracy
-from fedveil.plan import Plan
-from fedveil.run.baselines import centralised
+from fedveil.engine.baselines import centralised
+from fedveil.models.metrics import accuracy
+from fedveil.planning.plan import Plan
 
 RUNS = 3
 ALONE: dict[str, Any] = {"clients": {"kind": "equal", "count": 1}, "algorithm": {"kind": "dpsgd"}}

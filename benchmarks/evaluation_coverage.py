@@ -16,10 +16,10 @@ from scipy.stats import norm
 
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
+from fedveil.engine.evaluating import evaluated
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.evaluating import evaluated
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import study_of
 
 REACH = 10.0  # the released model's weight; rows lie within [-1, 1]
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from benchmarks import Row
 from benchmarks.accuracy import DATA, MNIST, opened
-from fedveil.algorithms.fedavg.steps import train_fedavg
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.model.metrics import accuracy
+from fedveil.engine.train import train
+from fedveil.models.metrics import accuracy
 from fedveil.noise.entropy import Entropy
-from fedveil.study import study_of
+from fedveil.planning.study import study_of
 
 RUNS = 3
 CLIENTS = 1000
@@ -45,7 +45,7 @@ def scores(records: Records, loaded: Loaded, epsilon: float, noise: str) -> list
     held, found = loaded.test, []
     assert held is not None
     for seed in range(RUNS if noise != "none" else 1):
-        model = train_fedavg(plan, records, Entropy.from_seed(seed), lambda done: None).model
+        model = train(plan, records, Entropy.from_seed(seed)).model
         found.append(100 * accuracy(plan.model.loss, model, held.features, held.targets))
     return found
 

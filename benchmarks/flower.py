@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks import Row
 from fedveil.data.records import Records
+from fedveil.engine.system import Progress
 from fedveil.federation.aggregator.federate import Held
 from fedveil.federation.aggregator.post import PAUSE, Carrier
 from fedveil.federation.flower.local import LocalNetwork, local_network
@@ -25,8 +26,7 @@ from fedveil.federation.flower.network import supernode_command
 from fedveil.federation.flower.processes import free_port
 from fedveil.federation.site.socket import listening
 from fedveil.jobs.remote import federated
-from fedveil.run.system import Progress
-from fedveil.study import study_of
+from fedveil.planning.study import study_of
 from fedveil.wire import frames
 
 ROUNDS = 12

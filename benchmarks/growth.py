@@ -8,9 +8,9 @@ import numpy as np
 
 from benchmarks import Row
 from fedveil.data.records import Records
+from fedveil.engine.train import train
 from fedveil.noise.entropy import Entropy
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.study import study_of
 
 SIZES = (1, 4, 16)
 LIMIT = 1.15  # a slope above is more than linear; overheads that do not grow pull it below

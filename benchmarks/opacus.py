@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks import Row
 from benchmarks.accuracy import DATA, MNIST, opened
-from fedveil.importing import give
-from fedveil.model.torch import TorchLoss
+from fedveil.core.importing import give
+from fedveil.models.torch.loss import TorchLoss
 
 BATCH, FEATURES, CLASSES, CLIP = 256, 784, 10, 1.0
 REPEATS = 9

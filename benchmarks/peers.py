@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks import Row
 from benchmarks.simulation import CLIENTS, COHORT, EACH, FEATURES, problem
+from fedveil.engine.train import train
 from fedveil.noise.entropy import Entropy
-from fedveil.run.train import train
 
 # One pass, where laying out the records is paid for by few rounds, and as many as benchmarks.simulation runs.
 PASSES = (1, 5)

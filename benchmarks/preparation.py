@@ -25,14 +25,14 @@ from benchmarks.equal_epsilon import ALONE, Setting, opacus_accuracy
 from benchmarks.opacus import missing
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape
+from fedveil.engine.preparing import learned_from, planned_columns
+from fedveil.engine.train import train
 from fedveil.jobs.local import open_any_study
-from fedveil.model.metrics import accuracy
+from fedveil.models.metrics import accuracy
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.prepare.loading import Unprepared
-from fedveil.run.preparing import learned_from, planned_columns
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import study_of
+from fedveil.stages.prepare.loading import Unprepared
 
 SPLITS = 20
 _FIRST = ["age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"]

@@ -25,10 +25,10 @@ from benchmarks import Row
 from benchmarks.accuracy import DATA
 from fedveil import records_from_arrays
 from fedveil.data.records import Records
-from fedveil.model.metrics import accuracy
+from fedveil.engine.train import train
+from fedveil.models.metrics import accuracy
 from fedveil.noise.entropy import Entropy
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.study import study_of
 
 FEATURES = Path(os.environ.get("FEDVEIL_SCATTERING", "bench-out/scattering"))
 RUNS, DELTA = 3, 1e-5

@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from benchmarks import Row
 from fedveil import LastIterate, SampledGaussian, account_for
-from fedveil.mechanism import Compose, Gaussian, Repeat
+from fedveil.privacy.mechanism import Compose, Gaussian, Repeat
 from fedveil.theory.concentrated import gaussian_epsilon
 
 DELTA = 1e-5

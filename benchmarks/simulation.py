@@ -7,16 +7,16 @@ import time
 import numpy as np
 
 from benchmarks import Row
-from fedveil.algorithms.hidden.deal import deal
-from fedveil.algorithms.hidden.method import Hidden
-from fedveil.algorithms.hidden.steps import Rule, draw
 from fedveil.data.records import Records
-from fedveil.mechanism import LastIterate
-from fedveil.model.spec import ModelPlan
+from fedveil.engine.train import train
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
-from fedveil.target import Target
+from fedveil.planning.plan import Plan
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.target import Target
+from fedveil.stages.train.hidden.deal import deal
+from fedveil.stages.train.hidden.method import Hidden
+from fedveil.stages.train.hidden.steps import Rule, draw
 
 CLIENTS, EACH, FEATURES, COHORT, PASSES = 10_000, 10, 100, 1000, 5
 
@@ -93,7 +93,7 @@ def million_clients() -> float:
     The peak is that of the new program (VmHWM): ``ru_maxrss`` begins at what the process that started it had.
     """
     script = (
-        "from pathlib import Path; from benchmarks.simulation import problem; from fedveil.run.train import train; "
+        "from pathlib import Path; from benchmarks.simulation import problem; from fedveil.engine.train import train; "
         "from fedveil.noise.entropy import Entropy; plan, records = problem(1_000_000, 1, 20, 1000, 1); "
         "train(plan, records, Entropy.from_seed(0)); "
         "status = Path('/proc/self/status').read_text().split(); print(int(status[status.index('VmHWM:') + 1]) / 2**20)"

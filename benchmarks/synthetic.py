@@ -25,17 +25,17 @@ import numpy as np
 from benchmarks import Row
 from benchmarks.accuracy import DATA
 from benchmarks.preparation import ADULT_COLUMNS, Job, scores
+from fedveil.core.values import Indices
 from fedveil.data.records import Records
+from fedveil.engine.baselines import centralised
+from fedveil.engine.synthesising import measured_generator, planned_synthesis
 from fedveil.jobs.synthesis import open_synthesis
-from fedveil.model.metrics import accuracy
-from fedveil.model.spec import ModelPlan
+from fedveil.models.metrics import accuracy
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.synthesis.quality import distance, shares
-from fedveil.prepare.synthesis.rows import draw_rows, header
-from fedveil.run.baselines import centralised
-from fedveil.run.synthesising import measured_generator, planned_synthesis
-from fedveil.values import Indices
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.synthesise.quality import distance, shares
+from fedveil.stages.synthesise.rows import draw_rows, header
 
 SEEDS = (1, 2, 3)
 PRIVACY = {"epsilon": 1.0, "delta": 1e-5, "neighbours": "zero-out"}

@@ -17,16 +17,16 @@ import numpy as np
 from benchmarks import Row
 from benchmarks.accuracy import DATA
 from benchmarks.synthetic import SEEDS, adult, off
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
+from fedveil.core.values import Indices
+from fedveil.engine.synthesising import measured_generator, planned_synthesis
 from fedveil.jobs.synthesis import open_synthesis
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.synthesis.generator import Generator
-from fedveil.prepare.synthesis.rows import draw_codes
-from fedveil.prepare.synthesis.table import table_of
-from fedveil.run.synthesising import measured_generator, planned_synthesis
-from fedveil.study import Study
-from fedveil.values import Indices
+from fedveil.planning.study import Study
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.synthesise.generator import Generator
+from fedveil.stages.synthesise.rows import draw_codes
+from fedveil.stages.synthesise.table import table_of
 
 CLIENTS = {"kind": "dirichlet", "count": 20, "alpha": 0.3, "seed": 1}
 MASKED = {"server": "secure-aggregation"}

@@ -16,12 +16,12 @@ import numpy as np
 
 from benchmarks import Row
 from benchmarks.accuracy import DATA
+from fedveil.engine.conduct import planned_rows
+from fedveil.engine.deep_quality import trained_on
+from fedveil.engine.train import train
 from fedveil.jobs.deep_synthesis import open_deep
 from fedveil.jobs.local import ReadTables
 from fedveil.noise.entropy import Entropy
-from fedveil.run.conduct import planned_rows
-from fedveil.run.deep_quality import trained_on
-from fedveil.run.train import train
 
 SEEDS, ROWS, BAR = (0,), 60_000, 15.0
 GENERATOR = {"kind": "torch", "module": "moments", "image": [28, 28], "whole": True}

@@ -29,13 +29,13 @@ import numpy as np
 from benchmarks import Row
 from benchmarks.accuracy import DATA, MNIST, opened
 from benchmarks.opacus import missing
-from fedveil.algorithms.acting import Done
+from fedveil.core.importing import give
 from fedveil.data.load import Loaded
-from fedveil.importing import give
-from fedveil.model.metrics import accuracy
+from fedveil.engine.train import train
+from fedveil.models.metrics import accuracy
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
+from fedveil.planning.plan import Plan
+from fedveil.stages.train.acting import Done
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 RUNS = 3

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from fedveil.importing import allowing
+from fedveil.core.importing import allowing
 
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=False)
 settings.load_profile("fixed")  # the same examples every time: a red run is a change, not bad luck

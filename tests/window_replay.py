@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.dpsgd.shares import contribution, unit_of
-from fedveil.algorithms.dpsgd.steps import clients_of, weights_of
-from fedveil.algorithms.projection import project
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import read_plan
+from fedveil.planning.plan import read_plan
+from fedveil.stages.train.dpsgd.answering import contribution, unit_of
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.steps import clients_of, weights_of
+from fedveil.stages.train.projection import project
 
 
 def replayed(

@@ -222,7 +222,7 @@ def _in_child(asked: Mapping[str, Any]) -> None:
 
 def _reseed(steps: Steps) -> None:
     """The default of System.random was taken before the fork: give it the randomness of this process."""
-    from fedveil.run.system import System
+    from fedveil.engine.system import System
 
     assert steps.own == os.getpid()  # noqa: S101
     System.__init__.__defaults__ = (os.urandom, *System.__init__.__defaults__[1:])  # type: ignore[index]

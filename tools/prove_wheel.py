@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = "parquet,figures,onnx,studio,sql"
+EXTRAS = "figures,onnx,studio,sql"
 LOWEST = re.compile(r"Requires-Dist: ([\w.-]+)(?:\[[\w,]+\])?(?:>=|==)([\w.]+)")
 RECORDS = """
 import sqlite3

@@ -9,22 +9,22 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedveil.errors import BadValue, CannotCertify, FedveilError
+from fedveil.core.errors import BadValue, CannotCertify, FedveilError
 from fedveil.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fedveil.account.calibrate import calibrate
-    from fedveil.account.compare import account_for
-    from fedveil.account.places import PlaceCurve, place_curve
-    from fedveil.bundle.model import ReleasedModel, load_model
+    from fedveil.accounting.calibrate import calibrate
+    from fedveil.accounting.compare import account_for
+    from fedveil.accounting.places import PlaceCurve, place_curve
     from fedveil.certificate.certify import Certificate
+    from fedveil.core.importing import allowing, give
     from fedveil.data.arrays import records_from_arrays
-    from fedveil.guarantee import Adversary, Answer, Bound, Neighbours, Status, Unit
-    from fedveil.importing import allowing, give
     from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
     from fedveil.jobs.local import Result, plan_study, run_study, tune_study
     from fedveil.jobs.synthesis import sample, synthesise
-    from fedveil.mechanism import (
+    from fedveil.models.torch.features import FrozenFeatures
+    from fedveil.privacy.guarantee import Adversary, Answer, Bound, Neighbours, Status, Unit
+    from fedveil.privacy.mechanism import (
         ApproximateDP,
         Compose,
         Gaussian,
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
         SampledGaussian,
         shuffled,
     )
-    from fedveil.mechanism_file import parse_mechanism
-    from fedveil.model.torch_features import FrozenFeatures
+    from fedveil.privacy.mechanism_file import parse_mechanism
+    from fedveil.release.model import ReleasedModel, load_model
 
 # Names are imported on first use: accounting or certifying loads no training code, and a relay loads very little.
 _ROOMS = {
-    "fedveil.account.calibrate": ("calibrate",),
-    "fedveil.account.compare": ("account_for",),
-    "fedveil.account.places": ("PlaceCurve", "place_curve"),
-    "fedveil.bundle.model": ("ReleasedModel", "load_model"),
+    "fedveil.accounting.calibrate": ("calibrate",),
+    "fedveil.accounting.compare": ("account_for",),
+    "fedveil.accounting.places": ("PlaceCurve", "place_curve"),
+    "fedveil.release.model": ("ReleasedModel", "load_model"),
     "fedveil.certificate.certify": ("Certificate",),
     "fedveil.data.arrays": ("records_from_arrays",),
     "fedveil.jobs.estimators": ("Budget", "PrivateHuberRegressor", "PrivateLogisticRegression"),
-    "fedveil.guarantee": ("Adversary", "Answer", "Bound", "Neighbours", "Status", "Unit"),
-    "fedveil.importing": ("allowing", "give"),
-    "fedveil.model.torch_features": ("FrozenFeatures",),
+    "fedveil.privacy.guarantee": ("Adversary", "Answer", "Bound", "Neighbours", "Status", "Unit"),
+    "fedveil.core.importing": ("allowing", "give"),
+    "fedveil.models.torch.features": ("FrozenFeatures",),
     "fedveil.jobs.local": ("Result", "plan_study", "run_study", "tune_study"),
     "fedveil.jobs.synthesis": ("sample", "synthesise"),
-    "fedveil.mechanism": (
+    "fedveil.privacy.mechanism": (
         *("ApproximateDP", "Compose", "Gaussian", "Laplace", "LastIterate", "Mechanism", "Repeat"),
         *("SampledGaussian", "shuffled"),
     ),
-    "fedveil.mechanism_file": ("parse_mechanism",),
+    "fedveil.privacy.mechanism_file": ("parse_mechanism",),
 }
 _LATER = {name: room for room, names in _ROOMS.items() for name in names}
 

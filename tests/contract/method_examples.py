@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.algorithms.registry import KINDS
+from fedveil.core.values import Vector
 from fedveil.data.records import Records
+from fedveil.engine.train import train
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
-from fedveil.study import Study, study_of
-from fedveil.values import Vector
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import Study, study_of
+from fedveil.stages.train.registry import KINDS
 
 CHAIN = ("final-model", "every-model", "server-with-secure-aggregation", "server")
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from fedveil.account.base import curve_of
-from fedveil.account.central_limit import CentralLimitAccountant
-from fedveil.account.loss_distribution import LossDistributionAccountant
-from fedveil.account.renyi import RenyiAccountant
-from fedveil.errors import CannotCertify
-from fedveil.mechanism import (
+from fedveil.accounting.base import curve_of
+from fedveil.accounting.central_limit import CentralLimitAccountant
+from fedveil.accounting.loss_distribution import LossDistributionAccountant
+from fedveil.accounting.renyi import RenyiAccountant
+from fedveil.core.errors import CannotCertify
+from fedveil.privacy.mechanism import (
     ApproximateDP,
     Compose,
     Gaussian,

@@ -14,17 +14,17 @@ import pytest
 from method_examples import EXAMPLES, trained
 
 from fedveil import run_study
-from fedveil.algorithms.registry import KINDS, acts_of, read_method, request_type
-from fedveil.algorithms.request import Task
 from fedveil.certificate.assumptions import assumptions
 from fedveil.certificate.certify import certify, client_epsilons, differences
+from fedveil.core.errors import BadValue, CannotCertify
 from fedveil.data.records import Records
-from fedveil.errors import BadValue, CannotCertify
-from fedveil.guarantee import Adversary
 from fedveil.noise.entropy import KEY_BYTES, Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.promises import ADVERSARIES, grid_of, ideal, promise
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import ADVERSARIES, grid_of, ideal, promise
+from fedveil.privacy.guarantee import Adversary
 from fedveil.report.page import write_report
+from fedveil.stages.train.registry import KINDS, acts_of, facts_of, read_method, request_type
+from fedveil.stages.train.request import Task
 
 DELTAS = (1e-8, 1e-4, 1e-2)
 SLACK = 1 + 1e-3  # what solvers leave: two bounds that are equal may be told apart by as much
@@ -56,7 +56,8 @@ def test_every_method_has_a_wish_a_trainer_and_an_example() -> None:
     assert {example.kind for example in EXAMPLES.values()} == set(KINDS)
     for kind in KINDS:
         assert request_type(kind).kind == kind
-        assert acts_of(kind).train is not None
+        acts = acts_of(kind)
+        assert acts.relay is not None or None not in (acts.asking, acts.answering, acts.noising)
 
 
 class TestPlan:
@@ -194,7 +195,7 @@ class TestWords:
     @every_method
     def test_facts_can_be_read(self, name: str) -> None:
         plan = plan_of(name)
-        facts = plan.method.facts(plan.setup)
+        facts = facts_of(plan.method, plan.setup)
         assert facts
         assert all(isinstance(text, str) and text.strip() for row in facts for text in row)
         assert len({label for label, _ in facts}) == len(facts)

@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.algorithms.hidden.method import Hidden
-from fedveil.algorithms.hidden.steps import Rule, model_of
 from fedveil.data.load import load
 from fedveil.data.records import Records
+from fedveil.engine.sums import summing_of
+from fedveil.engine.train import train
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_network, site_names
 from fedveil.federation.flower.processes import environment
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import read_plan
-from fedveil.prepare.loading import Unprepared
-from fedveil.run.sums import summing_of
-from fedveil.run.train import train
-from fedveil.study import parse_study
+from fedveil.planning.plan import read_plan
+from fedveil.planning.study import parse_study
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.train.hidden.method import Hidden
+from fedveil.stages.train.hidden.steps import Rule, model_of
 from fedveil.sums.seam import Summed, Whole
 from fedveil.wire import frames
 from fedveil.wire.envelope import Head, peek
@@ -78,7 +78,7 @@ def trial_records() -> Records:
     """The records of all sites together."""
     study = parse_study(DATA + text(), base=Path())
     assert study.source is not None
-    return load(study.source, study.split, base=Path(), generator=np.random.default_rng).train
+    return load(study.source, study.data.split, base=Path(), generator=np.random.default_rng).train
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.algorithms.hidden.steps import Rule
 from fedveil.cli import main
 from fedveil.federation.site.guard import Guard
-from fedveil.plan import read_plan
+from fedveil.planning.plan import read_plan
+from fedveil.stages.train.hidden.steps import Rule
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Opened, peek
 

@@ -6,19 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedveil.algorithms.dpsgd.client_settings import ClientSettings
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.hidden.method import Hidden
 from fedveil.audit.finding import Finding
 from fedveil.audit.record import Audit, write_audit
 from fedveil.certificate.assumptions import assumptions
 from fedveil.certificate.certify import Certificate, Guarantee, client_epsilons
 from fedveil.data.records import DataShape
-from fedveil.mechanism import LastIterate
-from fedveil.model.spec import ModelPlan
-from fedveil.plan import Plan, write_plan
-from fedveil.promises import ADVERSARIES, promise
-from fedveil.target import Target
+from fedveil.models.spec import ModelPlan
+from fedveil.planning.plan import HeldOutRecords, Plan, write_plan
+from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.target import Target
+from fedveil.stages.train.dpsgd.client_settings import ClientSettings
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.hidden.method import Hidden
 
 NAME = 'Heart <script>alert("&")</script> study'
 CLIENT = "Clinic <b>A</b> & \"B\" 'C'"
@@ -111,9 +111,7 @@ def some_plan(*, rounds: int = 4, passes: int = 1, noise: float = 1.0, seeded: b
         method=Hidden(run=run, deal="records"),
         grid=-44,
         seeded=seeded,
-        test_records=500,
-        test_public=False,
-        baselines=True,
+        held_out=HeldOutRecords(records=500, public=False, baselines=True),
     )
 
 

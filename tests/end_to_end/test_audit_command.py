@@ -110,7 +110,7 @@ def test_a_study_of_other_records_is_refused(run: Path) -> None:
 
 def test_a_study_that_is_not_as_public_as_the_run_is_refused(run: Path) -> None:
     """Or what is computed from one study's records would be published on the word of another's."""
-    (run / "public.toml").write_text(STUDY + "\n[report]\npublic_data = true\n")
+    (run / "public.toml").write_text(STUDY.replace("[data]", "[data]\npublic = true"))
     refused(fedveil("audit", "results", "--study", "public.toml", "--runs", "600", cwd=run), "data.public must")
 
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow.csv import WriteOptions, read_csv, write_csv
+from pyarrow.feather import write_feather
+from pyarrow.parquet import write_table
 
 from fedveil import cli, run_study
+from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
-from fedveil.errors import BadValue
 from fedveil.jobs.compare import compare
 from fedveil.jobs.local import open_study
 from fedveil.ledger import CapExceeded, Ledger
@@ -122,6 +125,19 @@ def test_a_source_under_another_name_keeps_its_books(folder: Path, how: str) -> 
     assert charges(find(new)) == 1
     run_study(write_study(folder, source=str(new), epsilon=0.01), folder / "four")
     assert charges(find(new)) == 2
+
+
+@pytest.mark.parametrize("name", ["other.parquet", "other.feather", "other.tsv"])
+def test_the_same_values_in_another_format_have_the_same_books(folder: Path, name: str) -> None:
+    run_study(write_study(folder, more=ROOM), folder / "one")
+    table, new = read_csv(folder / "data.csv").take(np.arange(120)[::-1]), folder / name
+    if new.suffix == ".tsv":
+        write_csv(table, new, WriteOptions(delimiter="\t", quoting_style="all_valid"))
+    else:
+        (write_table if new.suffix == ".parquet" else write_feather)(table, str(new))
+    with pytest.raises(CapExceeded):
+        run_study(write_study(folder, source=str(new)), folder / "two")
+    assert charges(find(new)) == 1
 
 
 def test_other_rows_in_the_same_folder_have_books_of_their_own(folder: Path) -> None:

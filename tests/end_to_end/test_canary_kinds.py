@@ -11,13 +11,13 @@ import pytest
 
 from end_to_end.test_canary_run import run, system
 from fedveil import load_model, run_study
-from fedveil.algorithms.dpsgd import client as dpsgd
 from fedveil.audit.finding import Finding
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
 from fedveil.jobs.attack.one_run import one_run
 from fedveil.noise import correlated
-from fedveil.plan import read_plan
+from fedveil.planning.plan import read_plan
+from fedveil.stages.train.dpsgd import client as dpsgd
 
 FEATURES = 600
 ALGORITHMS: dict[str, dict[str, Any]] = {

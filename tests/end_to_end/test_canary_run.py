@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.algorithms.hidden import steps as hidden
 from fedveil.certificate.certify import certify
+from fedveil.core.errors import FedveilError
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
-from fedveil.errors import FedveilError
+from fedveil.engine.conduct import conduct
+from fedveil.engine.system import Interrupted, Progress, System
 from fedveil.jobs.attack.one_run import one_run
 from fedveil.jobs.local import open_study
 from fedveil.ledger import Ledger
 from fedveil.noise.grid import rounded_normal
-from fedveil.plan import read_plan
-from fedveil.run.conduct import conduct
-from fedveil.run.system import Interrupted, Progress, System
+from fedveil.planning.plan import read_plan
+from fedveil.stages.train.hidden import steps as hidden
 
 CANARIES = 150
 SCHEDULE = {"kind": "constant", "passes": 6, "rounds": 1, "step_size": 1.0}
@@ -133,7 +133,7 @@ def test_a_resumed_run_must_have_its_own_coins(tmp_path: Path) -> None:
     (folder / "private" / "canaries").unlink()
     with pytest.raises(FedveilError, match="changed after the run began"):
         run(tables(), folder, resume=True, system=system(seed=1))
-    with pytest.raises(FedveilError, match="shape of the run to resume"):
+    with pytest.raises(FedveilError, match=r"plan\.canaries was 150 and is 50 now"):
         run(tables(audit={"canaries": 50}), folder, resume=True)
 
 
@@ -232,7 +232,7 @@ def test_more_classes_and_numbers_can_be_audited(tmp_path: Path) -> None:
 
 
 def test_baselines_do_not_meet_canaries(tmp_path: Path) -> None:
-    wanted = tables(report={"baselines": True, "public_data": True})
+    wanted = tables(report={"baselines": True}, data={"public": True})
     folder = run(wanted, tmp_path / "run", (records(), records()))
     found = json.loads((folder / "metrics.json").read_text())["baselines"]
     assert min(row["accuracy"] for row in found.values()) > 0.95

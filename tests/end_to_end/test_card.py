@@ -11,15 +11,14 @@ import pytest
 from report_folder import CLASSIFIED, NAME, open_plan, some_plan, with_target, write_folder
 from wards import Command
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.report.page import page
 from fedveil.report.regulator.about import About, read_about
-from fedveil.report.regulator.attacker import ALARMS, gain, mu_of
 from fedveil.report.regulator.document import card, html, markdown
+from fedveil.report.regulator.exposure import ALARMS, gain, mu_of, unprotected
 from fedveil.report.regulator.registry import entry, yaml_text
-from fedveil.report.regulator.unprotected import unprotected
 from fedveil.report.view import View, view_of
-from fedveil.report.words import detected, up
+from fedveil.report.words import detection_rate, up
 from fedveil.theory.concentrated import gaussian_epsilon
 from golden.golden_runs import made_run
 
@@ -60,8 +59,8 @@ def test_an_attacker_is_held_by_the_whole_curve(view: View) -> None:
     seen, found = view.target, gain(view, view.target)
     assert len(found.points) > 4
     for alarms in ALARMS:
-        assert found.power[alarms] <= detected(seen.epsilon, seen.delta, alarms)
-        assert found.power[alarms] == min(detected(e, d, alarms) for d, e in found.points)
+        assert found.power[alarms] <= detection_rate(seen.epsilon, seen.delta, alarms)
+        assert found.power[alarms] == min(detection_rate(e, d, alarms) for d, e in found.points)
     assert found.mu is not None
     assert all(gaussian_epsilon(found.mu, delta) >= epsilon for delta, epsilon in found.points)
 

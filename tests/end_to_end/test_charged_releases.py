@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.jobs.local import run_study
 
 ROWS = 120

@@ -18,9 +18,9 @@ from wards import Command
 import fedveil
 from fedveil.cli import PARTS
 from fedveil.cli.parsing import App
-from fedveil.cli.progress import Shown
+from fedveil.cli.progress import ProgressLine
+from fedveil.engine.system import Interrupted, Progress, System
 from fedveil.federation.site.data import read_site_data
-from fedveil.run.system import Interrupted, Progress, System
 
 BIN = Path(sys.executable).parent
 STUDY = {
@@ -217,7 +217,7 @@ class TestProgress:
         terminal = self.Terminal()
         monkeypatch.setattr(sys, "stderr", terminal)
         monkeypatch.setenv("TERM", "xterm")
-        shown = Shown(quiet=False)
+        shown = ProgressLine(quiet=False)
         shown.stage("reading the data")
         self.wait_for(terminal, "reading the data")
         shown.stage("planning")
@@ -231,7 +231,7 @@ class TestProgress:
     def test_quiet_is_quiet(self, monkeypatch: pytest.MonkeyPatch) -> None:
         terminal = self.Terminal()
         monkeypatch.setattr(sys, "stderr", terminal)
-        shown = Shown(quiet=True)
+        shown = ProgressLine(quiet=True)
         shown.stage("reading the data")
         shown(Progress(1, 2, 3.0, 0.5))
         shown.close()
@@ -275,7 +275,8 @@ finally:
     ("words", "code"), [([], 2), (["--help"], 0), (["--version"], 0), (["rnu"], 2), (["--bogus"], 2)]
 )
 def test_help_and_wrong_calls_load_no_command(words: list[str], code: int) -> None:
-    light = ["fedveil.cli", "fedveil.cli.parsing", "fedveil.cli.show", "fedveil.errors", "fedveil.version"]
+    light = ["fedveil.cli", "fedveil.cli.parsing", "fedveil.cli.show", "fedveil.core", "fedveil.core.errors"]
+    light += ["fedveil.version"]
     text = LISTING.format(words=words, light=light)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
@@ -290,8 +291,8 @@ assert "numpy" not in sys.modules  # what carries messages computes nothing
 if find_spec("starlette") and find_spec("uvicorn"):
     import fedveil.studio.serve
     assert "scipy" not in sys.modules  # nor does what shows the first page
-import fedveil.cli.studies, fedveil.cli.studio, fedveil.cli.site
-assert not {"scipy.signal", "scipy.stats", "sklearn", "matplotlib", "torch", "flwr"} & set(sys.modules)
+import fedveil.accounting.compare, fedveil.cli.studies, fedveil.cli.studio, fedveil.cli.site
+assert not {"scipy.signal", "scipy.stats", "sklearn", "matplotlib", "pyarrow", "torch", "flwr"} & set(sys.modules)
 """
 
 

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
+from fedveil.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedveil.engine.files import CannotWrite, write_atomically
 from fedveil.ledger import Cap, CapExceeded, Cost, Ledger, LedgerUnusable, parse_export
-from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fedveil.run.files import CannotWrite, write_atomically
 
 ROUNDS = 6
 WON, CAPPED, LOST = 0, 3, 4

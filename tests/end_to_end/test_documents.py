@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from commands import called
 
-from fedveil.algorithms.registry import KINDS
+from fedveil.stages.train.registry import KINDS
 
 ROOT = Path(__file__).parents[2]
 INDEX = ROOT / "docs" / "README.md"

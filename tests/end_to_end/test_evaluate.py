@@ -14,11 +14,11 @@ from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
 from end_to_end.conftest import Command
 from fedveil import load_model, run_study
 from fedveil.certificate.evaluation import certify_evaluation
-from fedveil.errors import BadValue, FedveilError
-from fedveil.evaluate.plan import EvaluationPlan
+from fedveil.core.errors import BadValue, FedveilError
 from fedveil.jobs.evaluation import evaluate_model, evaluate_publicly
 from fedveil.ledger.costs import read_charged
-from fedveil.promises import ADVERSARIES
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.stages.evaluate.plan import EvaluationPlan
 
 
 def write(path: Path, count: int, seed: int) -> None:
@@ -117,14 +117,14 @@ def test_whole_clients_are_counted_as_one_each(place: Path) -> None:
         neighbours="zero-out",
         out=place / "clients",
     )
-    assert found.found["units"] == 100
+    assert found.metrics["units"] == 100
     assert found.certificate is not None
     assert found.certificate.plan.data.clients == 100
     assert "who holds which record is public" in [row.name for row in found.certificate.guarantees[0].assumptions]
 
 
 def test_of_a_number_in_its_own_unit(place: Path) -> None:
-    found = evaluate_model(place / "number", place / "new.csv", epsilon=4.0, out=place / "numbers").found
+    found = evaluate_model(place / "number", place / "new.csv", epsilon=4.0, out=place / "numbers").metrics
     table = cells(place / "new.csv")
     said = load_model(place / "number").predict({"age": table["age"], "ward": table["ward"]})
     truth = np.array(table["cost"], dtype=np.float64)
@@ -147,7 +147,7 @@ def test_public_records_are_measured_exactly_and_nothing_is_charged(place: Path,
     assert test["auc"] == pytest.approx(roc_auc_score([table["ill"][k] == "yes" for k in known], said), abs=1e-12)
     assert "public" in command("evaluate", place / "classes", place / "public.csv", "--public").out
     assert "per_client" not in test
-    by = evaluate_publicly(place / "classes", place / "public.csv", client_column="who").found
+    by = evaluate_publicly(place / "classes", place / "public.csv", client_column="who").metrics
     assert len(by["per_client"]) == 100
 
 

@@ -19,9 +19,9 @@ import pytest
 from wards import Command
 
 import fedveil
-from fedveil.bundle.export import TRUSTED, exported
-from fedveil.bundle.linear import linear_of
 from fedveil.jobs.entry import Wish, init_study, profile_data
+from fedveil.release.export import TRUSTED, export_model
+from fedveil.release.linear import linear_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = '\n[algorithm]\nkind = "hidden"\norder = "secret"\n[schedule]\nkind = "constant"\nrounds = 2\n'
@@ -161,7 +161,7 @@ def frames(frame: pd.DataFrame) -> dict[str, Any]:
 @pytest.mark.parametrize("ending", [".skops", ".joblib", ".pkl"])
 @pytest.mark.filterwarnings("error")
 def test_scikit_learn(model: fedveil.ReleasedModel, ending: str) -> None:
-    written = exported(model.bundle, "sklearn", ending=ending)
+    written = export_model(model.bundle, "sklearn", ending=ending)
     assert b"fedveil" not in written, "it must load where fedveil is not installed"
     if ending == ".skops":
         skops = pytest.importorskip("skops.io")
@@ -189,7 +189,7 @@ def test_scikit_learn(model: fedveil.ReleasedModel, ending: str) -> None:
 
 def test_polars(model: fedveil.ReleasedModel) -> None:
     polars = pytest.importorskip("polars")
-    pipeline = joblib.load(io.BytesIO(exported(model.bundle, "sklearn", ending=".joblib")))
+    pipeline = joblib.load(io.BytesIO(export_model(model.bundle, "sklearn", ending=".joblib")))
     frame = new_rows(model)
     given = polars.from_dicts(frame[list(frame.columns[::-1])].to_dict("records"), infer_schema_length=None)
     try:
@@ -206,7 +206,7 @@ def test_onnx(model: fedveil.ReleasedModel) -> None:
     runtime = pytest.importorskip("onnxruntime")
     known, frame = model.preparation, new_rows(model)
     assert known is not None
-    session = runtime.InferenceSession(exported(model.bundle, "onnx"), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(export_model(model.bundle, "onnx"), providers=["CPUExecutionProvider"])
     feeds = {
         column.name: frame[[column.name]].fillna("").map(str.strip).to_numpy(dtype=object)
         if column.categories
@@ -227,7 +227,7 @@ def test_onnx(model: fedveil.ReleasedModel) -> None:
 
 
 def test_json(model: fedveil.ReleasedModel) -> None:
-    said, frame = json.loads(exported(model.bundle, "json")), new_rows(model)
+    said, frame = json.loads(export_model(model.bundle, "json")), new_rows(model)
     found = np.array([by_hand(said, record) for record in frame[list(frame.columns[::-1])].to_dict("records")])
     wanted = expected(model, frame)
     assert found.squeeze() == pytest.approx(wanted, abs=1e-12, rel=1e-12)

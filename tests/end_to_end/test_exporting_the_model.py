@@ -13,8 +13,8 @@ import pytest
 from wards import PUBLIC, Command, by_hand, table, write_csv, write_study
 
 import fedveil
-from fedveil.bundle.bundle import Bundle
 from fedveil.data.column import Column
+from fedveil.release.bundle import Bundle
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +63,11 @@ def outputs(model: fedveil.ReleasedModel, X: Any) -> np.ndarray[Any, Any]:
 def test_scikit_learn_gives_the_same_numbers(
     exported: dict[str, tuple[fedveil.ReleasedModel, Any]], tmp_path: Path, kind: str
 ) -> None:
-    from fedveil.bundle.export import exported as written
+    from fedveil.release.export import export_model
 
     model, X = exported[kind]
     path = tmp_path / "model.joblib"
-    path.write_bytes(written(model.bundle, "sklearn", ending=".joblib"))
+    path.write_bytes(export_model(model.bundle, "sklearn", ending=".joblib"))
     loaded = joblib.load(path)
     ways = {"huber": "predict", "smoothed-hinge": "decision_function"}
     assert getattr(loaded, ways.get(kind, "predict_proba"))(X) == pytest.approx(outputs(model, X), abs=1e-12, rel=1e-12)
@@ -78,7 +78,7 @@ def test_scikit_learn_gives_the_same_numbers(
 
 def test_scikit_learn_reads_texts_and_gaps(exported: dict[str, tuple[fedveil.ReleasedModel, Any]]) -> None:
     """Ages have no fill: a missing one is refused, also where a number marks it."""
-    from fedveil.bundle.to_sklearn import pipeline_of
+    from fedveil.release.to_sklearn import pipeline_of
 
     model, X = exported["mixed"]
     pipeline = pipeline_of(model.bundle)
@@ -91,7 +91,7 @@ def test_scikit_learn_reads_texts_and_gaps(exported: dict[str, tuple[fedveil.Rel
 
 
 def test_scikit_learn_reads_texts_and_gaps_where_all_have_a_fill(tmp_path: Path) -> None:
-    from fedveil.bundle.to_sklearn import pipeline_of
+    from fedveil.release.to_sklearn import pipeline_of
 
     model = fedveil.run_study(write_study(tmp_path, age="50"), tmp_path / "out").model
     X = [[63.0, "A", 145.0], [np.nan, None, np.nan], [41.0, "?", -9.0], [300.0, "C", 1e9], [-9.0, "", 100.0]]
@@ -108,7 +108,7 @@ def test_scikit_learn_reads_texts_and_gaps_where_all_have_a_fill(tmp_path: Path)
 def test_onnx_gives_the_same_numbers(exported: dict[str, tuple[fedveil.ReleasedModel, Any]], kind: str) -> None:
     pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
-    from fedveil.bundle.to_onnx import to_onnx
+    from fedveil.release.to_onnx import to_onnx
 
     model, X = exported[kind]
     session = runtime.InferenceSession(to_onnx(model.bundle), providers=["CPUExecutionProvider"])
@@ -137,7 +137,7 @@ def learned(run: Path) -> fedveil.ReleasedModel:
     )
     pressures = Column(name="pressure", range=(80.0, 200.0), centre=128.0, scale=31.0, fill=128.0)
     bundle = fedveil.load_model(run).bundle
-    assert bundle.preparation is not None
+    assert bundle.preparation
     known = replace(bundle.preparation, columns=(ages, wards, pressures), slots=(3, 0, 4, 1), width=5)
     return fedveil.ReleasedModel(Bundle.of(bundle.files, known))
 
@@ -146,7 +146,7 @@ STRANGE = [[63.0, "A", 145.0], [np.nan, "Q", np.nan], [0.1, None, 500.0], [1e9, 
 
 
 def test_a_learned_preparation_fits_into_the_same_value(run: Path, tmp_path: Path) -> None:
-    from fedveil.bundle.to_sklearn import pipeline_of
+    from fedveil.release.to_sklearn import pipeline_of
 
     model, weights = learned(run), np.load(run / "model.npz")["parameters"]
     path = tmp_path / "learned.zip"
@@ -169,7 +169,7 @@ def test_a_learned_preparation_fits_into_the_same_value(run: Path, tmp_path: Pat
 def test_onnx_knows_a_learned_preparation(run: Path) -> None:
     pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
-    from fedveil.bundle.to_onnx import to_onnx
+    from fedveil.release.to_onnx import to_onnx
 
     model, X = learned(run), np.array(STRANGE, dtype=object)
     session = runtime.InferenceSession(to_onnx(model.bundle), providers=["CPUExecutionProvider"])
@@ -279,10 +279,10 @@ def test_canaries_are_not_part_of_the_model_in_use(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unknown", ["(other)", "zero", "refuse"])
 def test_every_rule_for_other_words_is_exported(run: Path, fill: str, unknown: str) -> None:
     """Also numbers as categories, whether they are given as 3, 3.0 or "3"; what fedveil refuses is refused."""
-    from fedveil.bundle.to_sklearn import pipeline_of
+    from fedveil.release.to_sklearn import pipeline_of
 
     bundle = fedveil.load_model(run).bundle
-    assert bundle.preparation is not None
+    assert bundle.preparation
     wards = Column(name="ward", categories=("3", "A", "(other)"), offsets=(0.1, 0.4, 0.5), fill=fill, unknown=unknown)
     known = replace(bundle.preparation, columns=(bundle.preparation.columns[0], wards, bundle.preparation.columns[2]))
     model = fedveil.ReleasedModel(Bundle.of(bundle.files, known))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedveil import BadValue, allowing, give, load_model, plan_study, records_from_arrays, run_study
-from fedveil.bundle.export import exported
 from fedveil.data.feature_map import mapped_rows
 from fedveil.federation.site.data import read_site_data
 from fedveil.jobs.local import Result
-from fedveil.plan import read_plan, write_plan
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.release.export import export_model
 
 _FILE = """
 import numpy as np
@@ -86,7 +86,7 @@ def result(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
 def test_a_linear_model_learns_on_the_map_and_keeps_its_convexity(result: Result) -> None:
     assert result.metrics["test"]["accuracy"] > 0.8
     plan = result.certificate.plan
-    assert plan.feature_map == "my_maps_of_tests:products"
+    assert plan.origin.feature_map == "my_maps_of_tests:products"
     assert plan.constants.convex
     assert plan.dimension == 4
     names = {bound.name for bound in result.certificate.guarantees[0].answer.bounds if bound.epsilon is not None}
@@ -116,7 +116,7 @@ def test_the_bundle_predicts_where_the_map_is_allowed(result: Result) -> None:
     assert allowed.predict(rows).tolist() == [1, 0, 1]
     for to in ("json", "sklearn"):
         with pytest.raises(BadValue, match="has a feature map"):
-            exported(allowed.bundle, to)
+            export_model(allowed.bundle, to)
 
 
 def test_a_record_gets_the_same_bits_in_any_company() -> None:
@@ -185,10 +185,10 @@ def test_a_map_given_in_python_is_named_by_its_code(folder: Path) -> None:
     tables = _tables(folder)
     found = np.load(folder / "data.npz")
     planned = plan_study(tables, feature_map=squares).plan
-    assert planned.feature_map == give(squares)
-    assert planned.feature_map.startswith("given:squares_")
+    assert planned.origin.feature_map == give(squares)
+    assert planned.origin.feature_map.startswith("given:squares_")
     records = records_from_arrays(found["X"], found["y"], bound=1.5, classes=2, feature_map=squares)
     without = {key: value for key, value in tables.items() if key not in ("data", "clients")}
-    assert plan_study(without, records).plan.feature_map == planned.feature_map
+    assert plan_study(without, records).plan.origin.feature_map == planned.origin.feature_map
     with pytest.raises(BadValue, match="give the same one again"):
         mapped_rows("given:squares_0", np.ones((1, 2)), 1.0, 0.0)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedveil import run_study
+from fedveil.core.errors import BadValue, CannotCertify
 from fedveil.data.records import Records
-from fedveil.errors import BadValue, CannotCertify
 from fedveil.jobs.local import plan_study
 from unit.plans import some_records
 
@@ -107,14 +107,14 @@ def test_given_noise_is_checked_and_not_calibrated() -> None:
         ),
         ({"kind": "fedavg", "noise": "no"}, {}, "noise must be one of central, shared, none"),
         ({"kind": "fedavg", "clip": 1.0}, {}, "algorithm.clip must be adaptive for fedavg"),
-        ({"kind": "fedavg", "most_records": 9}, {}, "most_records must be left out unless"),
+        ({"kind": "fedavg", "most_records": 9}, {}, "most_records must be left out with uniform weights"),
         ({"kind": "fedavg", "update_norm": 0.0}, {}, "algorithm.update_norm must be at least 1e-09"),
         ({"kind": "fedavg", "local": {"epochs": "two"}}, {}, "algorithm.local.epochs must be"),
         ({"kind": "fedavg", "local": {"step": float("nan")}}, {}, "algorithm.local.step must be"),
-        ({"kind": "fedavg"}, {"passes": 3}, "schedule.passes must be left out for fedavg"),
+        ({"kind": "fedavg"}, {"passes": 3}, "schedule.passes must be left out with fedavg"),
         ({"kind": "fedavg"}, {"step_size": [1.0, 0.5]}, "schedule.step_size must be one number"),
         ({"kind": "fedavg"}, {"rounds": "converged"}, "schedule.rounds must be a whole number"),
-        ({"kind": "simfl"}, {"batch": 3}, "schedule.batch must be left out for simfl"),
+        ({"kind": "simfl"}, {"batch": 3}, "schedule.batch must be left out with simfl"),
         ({"kind": "simfl", "rate": 0}, {}, "algorithm.rate must lie in"),
         ({"kind": "simfl", "noise": "none"}, {}, "algorithm.noise must be a setting of simfl"),
     ],

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from scipy.stats import norm
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.report.catalogue import FIGURES
-from fedveil.report.style import spread
+from fedveil.report.curves import spread
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install fedveil[figures]")
 

@@ -31,10 +31,9 @@ from flower_trials import (
 from relay_search import leaks
 from troubled_run import BAD, CLIENTS, FOREIGN, LAST, MIXED, SITE, Seen, failed, relay_of, troubled
 
-from fedveil.algorithms.hidden.shares import share_steps
 from fedveil.certificate.certify import certify
+from fedveil.core.errors import TooFewSurvivors
 from fedveil.data.records import Records
-from fedveil.errors import TooFewSurvivors
 from fedveil.federation.aggregator.held import Held
 from fedveil.federation.aggregator.relay import RelayLost
 from fedveil.federation.deploy.certificates import make_node_key
@@ -44,8 +43,9 @@ from fedveil.federation.flower.local import LocalNetwork
 from fedveil.federation.flower.network import start_node
 from fedveil.federation.site.state import load_state
 from fedveil.jobs.remote import federated, run_on
-from fedveil.signing_keys import SigningKey
-from fedveil.study import read_study_without_data
+from fedveil.planning.study import read_study_without_data
+from fedveil.signing.keys import SigningKey
+from fedveil.stages.train.hidden.asking import share_steps
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, seal
 from fedveil.wire.keys import Identity
@@ -253,7 +253,7 @@ def test_a_site_killed_in_a_round_is_left_out_of_it_or_the_round_is_refused(
 ) -> None:
     """Round 2 loses a guard and completes; round 3 loses two and is refused; again, a site with all its processes.
 
-    The plan lets two clients be missing, and each site has two: their noise is planned for, see fedveil.trust.
+    The plan lets two clients be missing, and each site has two: their noise is planned for, see fedveil.privacy.trust.
     """
     study, out = tmp_path / "study.toml", tmp_path / "out"
     study.write_text(text(dropouts=2, timeout=20.0))

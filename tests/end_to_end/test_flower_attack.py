@@ -29,7 +29,7 @@ from fedveil.federation.deploy.proxy import FLEET
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.federation.flower.network import FlowerFailed, Link, start_node
 from fedveil.jobs.remote import federated
-from fedveil.study import read_study_without_data
+from fedveil.planning.study import read_study_without_data
 
 pytest.importorskip("flwr")
 needs_nginx = pytest.mark.skipif(NGINX is None, reason=MISSING)

@@ -16,17 +16,17 @@ import pytest
 from flower_trials import SEED, Troubled, aggregator, released, simulated, trial_network, until
 
 from fedveil import run_study
-from fedveil.bundle.bundle import Bundle
 from fedveil.certificate.certify import certify
+from fedveil.core.tables import write_tables
 from fedveil.data.load import load
 from fedveil.data.records import Records
 from fedveil.federation.aggregator.held import Held
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.jobs.remote import federated
-from fedveil.study import read_study, study_of
+from fedveil.planning.study import read_study, study_of
+from fedveil.release.bundle import Bundle
 from fedveil.sums.homomorphic.library import has_tenseal
-from fedveil.tables import write_tables
 from fedveil.wire.envelope import Head
 from window_replay import replayed
 
@@ -79,7 +79,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
     path.write_text(write_tables({**tables(), **DATA}))
     study = read_study(path)
     assert study.source is not None
-    return load(study.source, study.split, base=Path(), generator=np.random.default_rng).train
+    return load(study.source, study.data.split, base=Path(), generator=np.random.default_rng).train
 
 
 @pytest.fixture(scope="module")

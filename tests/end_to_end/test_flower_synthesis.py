@@ -10,9 +10,9 @@ import pytest
 from flower_trials import aggregator, trial_network, until
 
 from fedveil.certificate.synthesis import certify_synthesis
+from fedveil.core.tables import write_tables
 from fedveil.jobs.synthesis import open_synthesis
 from fedveil.ledger import read_export
-from fedveil.tables import write_tables
 
 pytest.importorskip("flwr")
 

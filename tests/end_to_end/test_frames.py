@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedveil
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.jobs.estimators import PrivateLogisticRegression
 
 STUDY: dict[str, Any] = {
@@ -68,7 +68,7 @@ def test_estimators_and_records_keep_the_names_of_columns(kind: str) -> None:
     assert model.feature_names_in_.tolist() == ["age", "weight"]
     records = fedveil.records_from_arrays(frame, labels, bound=1.0, classes=2)
     array = fedveil.records_from_arrays(np.column_stack(list(numbers.values())), labels, bound=1.0, classes=2)
-    assert records.preparation is not None
+    assert records.preparation
     assert records.preparation.names == ("age", "weight")
     assert np.array_equal(records.features, array.features)
     assert records.raw is not None

@@ -11,7 +11,7 @@ import pytest
 from fedveil.federation.agreements.encrypted import parameters_of
 from fedveil.federation.agreements.vouched_key import public_of
 from fedveil.federation.deploy.files import read_deployment, read_holder
-from fedveil.plan import write_plan
+from fedveil.planning.plan import write_plan
 from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.sums.homomorphic.roles import Encryptor
 from fedveil.wire import frames

@@ -13,8 +13,8 @@ from fedveil.ledger.budget import Cost
 from fedveil.ledger.composition import Charged, composed
 from fedveil.ledger.costs import written
 from fedveil.ledger.transaction import costs_of
-from fedveil.prepare.profile.budget import Sizes, profile_plan
-from fedveil.target import Target
+from fedveil.privacy.target import Target
+from fedveil.stages.profile.budget import Sizes, profile_plan
 
 QUESTION = ("final-model", "record", "replace-one")
 ABOUT = {"adversary": "final-model", "unit": "record", "neighbours": "replace-one"}

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedveil.core.errors import BadValue
+from fedveil.core.limits import BLOCKS, ENVELOPE
 from fedveil.data.opening import bytes_of
-from fedveil.errors import BadValue
-from fedveil.limits import BLOCKS, ENVELOPE
 from fedveil.wire import frames
 
 MEMORY = 3 * 2**29

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from wards import Command
 
-from fedveil.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.tables import write_tables
+from fedveil.engine.system import System
 from fedveil.federation.aggregator.consortium import consortium
 from fedveil.jobs.local import run_study
-from fedveil.run.system import System
-from fedveil.tables import write_tables
 from fedveil.wire.content import Content
 
 N = 10_000

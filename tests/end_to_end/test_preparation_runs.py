@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.bundle.bundle import Bundle
-from fedveil.bundle.to_json import to_json
-from fedveil.bundle.to_sklearn import pipeline_of
 from fedveil.certificate.certify import certify_written
-from fedveil.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError
+from fedveil.engine.system import System
 from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
 from fedveil.jobs.local import open_any_study, run_study
 from fedveil.ledger import read_export
-from fedveil.plan import read_plan
-from fedveil.prepare.learned import LearnedRule
-from fedveil.prepare.loading import Unprepared
-from fedveil.promises import promise
-from fedveil.run.system import System
+from fedveil.planning.plan import read_plan
+from fedveil.planning.promises import promise
+from fedveil.release.bundle import Bundle
+from fedveil.release.to_json import to_json
+from fedveil.release.to_sklearn import pipeline_of
+from fedveil.stages.prepare.learned import LearnedRule
+from fedveil.stages.prepare.loading import Unprepared
 from fedveil.version import __version__
 
 N = 600
@@ -50,7 +50,7 @@ def test_one_charge_one_certificate_and_the_rule_beside_the_model(tables: dict[s
     out = tmp_path / "out"
     result = run_study(tables, out)
     plan = read_plan((out / "plan.toml").read_text())
-    assert plan.preparation is not None
+    assert plan.preparation
     assert [one.name for one in plan.preparation.measurements] == ["ranges", "categories", "means", "spreads"]
     entries = read_export(out / "ledger.jsonl")
     assert [entry.kind for entry in entries] == ["charge", "release"]
@@ -127,7 +127,7 @@ def test_shares_and_masks_carry_the_measurements_too(tables: dict[str, Any], tmp
     tables["study"] = {"seed": 3}
     missing = System(fails=lambda turn, client: client == 2)
     result = run_study(tables, tmp_path / "out", system=missing)
-    assert result.certificate.plan.preparation is not None
+    assert result.certificate.plan.preparation
     assert result.metrics["test"]["accuracy"] > 0.75
 
 
@@ -167,7 +167,7 @@ class TestEstimators:
         ).fit(self.X, y, clients=[0] * 500)
         assert model.score(self.X, y) > 0.5
         plan = model.fit_.plan
-        assert plan.preparation is not None
+        assert plan.preparation
         assert plan.preparation.share == pytest.approx(0.2)
 
     @pytest.mark.parametrize("wrong", ["guess", 3, {"shares": 0.1}, {"kind": "private", "share": 1.0}])
@@ -203,7 +203,7 @@ def test_a_projected_model_is_charged_released_and_used_alike_everywhere(
     assert isinstance(found, Unprepared)
     learned = LearnedRule.read((tmp_path / "out" / "preparation.json").read_text())
     bundle = Bundle.read(tmp_path / "out")
-    assert bundle.preparation is not None
+    assert bundle.preparation
     lines = [line.split(",") for line in (tmp_path / "shops.csv").read_text().splitlines()[1:]]
     rows, _ = bundle.preparation.rows({"size": [x[0] for x in lines], "colour": [x[1] for x in lines]}, str)
     assert rows == pytest.approx(learned.rows(found.columns), abs=1e-12)

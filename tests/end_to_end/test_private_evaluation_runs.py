@@ -11,8 +11,8 @@ from wards import Command
 from fedveil.certificate.certify import certify_written
 from fedveil.jobs.local import open_study, plan_study, run_study
 from fedveil.ledger import read_export
-from fedveil.plan import read_plan
-from fedveil.promises import promise
+from fedveil.planning.plan import read_plan
+from fedveil.planning.promises import promise
 from fedveil.version import __version__
 
 N = 900
@@ -47,7 +47,7 @@ def test_held_out_records_leave_nothing_but_noisy_counts(tables: dict[str, Any],
     out = tmp_path / "out"
     result = run_study(tables, out)
     plan = read_plan((out / "plan.toml").read_text())
-    assert plan.evaluation is not None
+    assert plan.evaluation
     assert not plan.evaluation.trains
     entries = read_export(out / "ledger.jsonl")
     assert [entry.kind for entry in entries] == ["charge", "release"]
@@ -80,7 +80,7 @@ def test_clients_who_share_the_noise_count_alike_with_masks_and_without(tables: 
         assert not (tmp_path / server / "private" / "answers_of_evaluation").exists()
     assert found[0]["counts"] == found[1]["counts"]
     plan = plan_study({**tables, "trust": {"dropouts": 1}}).plan
-    assert plan.evaluation is not None
+    assert plan.evaluation
     planned = plan.evaluation.sums["scores"].noise
     assert found[0]["noise"] == pytest.approx(
         planned * (6 / 5) ** 0.5, rel=1e-9
@@ -92,8 +92,8 @@ def test_a_private_preparation_goes_before_it(tables: dict[str, Any], tmp_path: 
     tables["evaluation"] = {"records": "training"}
     result = run_study(tables, tmp_path / "out")
     plan = result.certificate.plan
-    assert plan.preparation is not None
-    assert plan.evaluation is not None
+    assert plan.preparation
+    assert plan.evaluation
     assert promise(plan, "final-model").epsilon <= 4.0
     assert result.metrics["test"] is None  # nothing exact about the held-out records leaves
     assert result.metrics["evaluation"]["on"] == "training"

@@ -26,9 +26,9 @@ from test_report_page import Reader, sections
 from fedveil.audit.claim import Claim
 from fedveil.audit.finding import Finding
 from fedveil.audit.record import Audit, read_audit, write_audit
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.report.charts import strip
 from fedveil.report.page import write_report
-from fedveil.report.pictures import strip
 
 RATES = np.geomspace(1e-3, 1.0, 300)
 ROC = {

@@ -21,10 +21,11 @@ from report_folder import (
     write_folder,
 )
 
-from fedveil.account.sampling_alone import seen_by_all
-from fedveil.errors import BadValue
+from fedveil.accounting.sampling_alone import seen_by_all
+from fedveil.core.errors import BadValue
 from fedveil.report.page import write_report
 from fedveil.report.words import NO_GUARANTEE, epsilon_text, up
+from fedveil.stages.train.registry import facts_of
 
 VOID = {"meta", "link", "br", "hr", "col", "img"}
 
@@ -294,7 +295,7 @@ def test_what_is_about_hiding_is_told_of_hidden_runs_only(pages: Pages) -> None:
 
 def test_a_method_s_own_facts_are_shown(pages: Pages) -> None:
     shown, plan = Reader(pages["open"][0]).text, open_plan()
-    for label, value in plan.method.facts(plan.setup):
+    for label, value in facts_of(plan.method, plan.setup):
         assert f"{label} {value}" in shown
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from report_folder import CLASSIFIED, MEASURED, some_plan, write_folder
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.report.page import write_report
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedveil import plan_study
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.jobs.entry import Wish, profile_data
-from fedveil.plan import Plan
-from fedveil.promises import ADVERSARIES, every_model_seen, promise
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import ADVERSARIES, every_model_seen, promise
 
 UP = 1 + 1e-6
 SHORT = {"passes": 1, "rounds": 4}

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedveil import cli, run_study
-from fedveil.errors import BadValue
-from fedveil.run.system import System
-from fedveil.signature import FILE, Signature
-from fedveil.signing_keys import SigningKey, read_signer, write_key
+from fedveil.core.errors import BadValue
+from fedveil.engine.system import System
+from fedveil.signing.keys import SigningKey, read_signer, write_key
+from fedveil.signing.signature import FILE, Signature
 from fedveil.version import __version__
 
 STUDY = """

@@ -10,13 +10,13 @@ import pytest
 
 from fedveil.certificate.certify import certify
 from fedveil.cli import main
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.federation.site.data import read_site_data
 from fedveil.jobs.compare import compare
 from fedveil.jobs.local import open_study, plan_study, run_study
 from fedveil.ledger import read_export
-from fedveil.plan import read_plan, write_plan
-from fedveil.study import parse_study
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.planning.study import parse_study
 from fedveil.version import __version__
 
 ROWS = 4000
@@ -126,7 +126,7 @@ def test_the_stamp_cannot_be_lost_on_the_way(tmp_path: Path) -> None:
     assert plan.unprotected
     text = write_plan(plan).replace('places = "labels"\n', "")
     assert read_plan(text).hash != plan.hash
-    with pytest.raises(BadValue, match=r"plan\.places must be one of"):
+    with pytest.raises(BadValue, match=r"origin\.places must be one of"):
         read_plan(write_plan(plan).replace('"labels"', '"fate"'))
 
 
@@ -148,22 +148,8 @@ def test_a_site_does_not_split_by_label(tmp_path: Path) -> None:
     assert read_site_data(tmp_path / "site.toml").records.clients == 1
 
 
-@pytest.mark.parametrize(
-    ("data", "report", "public"),
-    [
-        ("", "", False),
-        ("public = true", "", True),
-        ("", "[report]\npublic_data = true", True),  # the older spelling
-        ("public = true", "[report]\npublic_data = true", True),
-    ],
-)
-def test_one_place_declares_records_public(tmp_path: Path, data: str, report: str, public: bool) -> None:
-    path = study(tmp_path, f"{data}\n[data.held_out]\nfraction = 0.5", "equal", report, rows=200)
+@pytest.mark.parametrize(("data", "public"), [("", False), ("public = true", True)])
+def test_one_place_declares_records_public(tmp_path: Path, data: str, public: bool) -> None:
+    path = study(tmp_path, f"{data}\n[data.held_out]\nfraction = 0.5", "equal", rows=200)
     found, loaded = open_study(path)
-    assert (found.training_public, loaded.test_public) == (public, public)
-
-
-def test_two_declarations_that_differ_are_refused(tmp_path: Path) -> None:
-    path = study(tmp_path, "public = false", "equal", "[report]\npublic_data = true", rows=200)
-    with pytest.raises(BadValue, match=r"report\.public_data must be left out: data\.public is the place to say it"):
-        open_study(path)
+    assert (found.data.public, loaded.test_public) == (public, public)

@@ -20,12 +20,13 @@ import pyarrow.parquet as pq
 from wards import Command
 
 import fedveil
+from fedveil.core.errors import FedveilError
 from fedveil.data import read_sql
 from fedveil.data.load import load
+from fedveil.data.sources import read
 from fedveil.data.spec import Source, Split
-from fedveil.errors import FedveilError
 from fedveil.ledger import Ledger
-from fedveil.study import study_of
+from fedveil.planning.study import study_of
 
 QUERY = "SELECT age, ward, ill FROM visits ORDER BY id"
 ROWS = 300
@@ -193,12 +194,12 @@ class TestSqlite:
         path = tmp_path / "mixed.db"
         with sqlite3.connect(path) as books:
             books.execute("CREATE TABLE visits (age REAL, ward, ill TEXT)")
-            wards = [3, *["A"] * 3, *[None] * 2000, 3.0, "B"]
+            wards = [3, *["A"] * 3, *[None] * 8000, 3.0, "B"]
             books.executemany("INSERT INTO visits VALUES (?, ?, 'no')", [(1.0, ward) for ward in wards])
         books.close()
         source = Source.parse({"source": "sqlite:///mixed.db", "query": "SELECT * FROM visits", **STATED})
-        found = read_sql.read_sql(source, tmp_path).texts["ward"]
-        assert found[[0, 1, 4, 2004, 2005]].tolist() == ["3", "A", "", "3", "B"]
+        found = read(source, tmp_path)[0].texts("ward")
+        assert [found.words[code] for code in found.codes[[0, 1, 4, 8004, 8005]]] == ["3", "A", "", "3", "B"]
 
 
 class TestParquetFolders:

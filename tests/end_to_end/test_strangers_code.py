@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from commands import called
 
-from fedveil import BadValue, importing, load_model, plan_study, run_study
-from fedveil.plan import read_plan
+from fedveil import BadValue, load_model, plan_study, run_study
+from fedveil.core import importing
+from fedveil.planning.plan import read_plan
 from fedveil.studio.asker import WORKER, Asker
 from fedveil.studio.sentences import Refused
 
 EVIL = "from pathlib import Path\nPath('ran').touch()\ndef f(*given): return given[0]\n"
+OURS = "fedveil.models.torch.generators"
 STUDY = """
 [data]
 source = "data.csv"
@@ -43,7 +45,7 @@ TORCH = 'kind = "torch"\nclip = 1.0\nradius = 8.0\nmodule = "{}"\ncriterion = "{
 STUDIES = {
     "data.feature_map": STUDY.format(data='feature_map = "evil:f"', model='kind = "logistic"'),
     "model.module": STUDY.format(data="", model=TORCH.format("evil:f", "cross-entropy")),
-    "model.criterion": STUDY.format(data="", model=TORCH.format("fedveil.model.torch_vae:vae_4_2_2_4", "evil:f")),
+    "model.criterion": STUDY.format(data="", model=TORCH.format(f"{OURS}:vae_4_2_2_4", "evil:f")),
 }
 
 
@@ -118,7 +120,7 @@ def test_opening_a_study_in_the_studio_runs_nothing(folder: Path, key: str, ques
 def stranger(folder: Path) -> Path:
     """A bundle whose module is one of ours, and whose criterion is not."""
     pytest.importorskip("torch")
-    name = "fedveil.model.torch_vae:vae_4_2_2_4"
+    name = f"{OURS}:vae_4_2_2_4"
     (folder / "honest.toml").write_text(STUDY.format(data="", model=TORCH.format(name, "own")), encoding="utf-8")
     run_study(folder / "honest.toml", folder / "honest")
     with zipfile.ZipFile(folder / "honest" / "bundle.zip") as archive:
@@ -172,8 +174,12 @@ def test_what_is_allowed_runs_and_nothing_else_does(folder: Path) -> None:
 
 NAMES = [
     *("os:system", "subprocess:run", "builtins:exec", "http.server:test", "fedveil.cli:main", "fedveil:run_study"),
-    *("fedveil.model.torch_vae:Vae", "fedveil.model.torch_vae:vae", "fedveil.model.torch_vae:vae_1_2_3_4\n"),
-    *("fedveil.model.torch_vae:vae_4_2_2_4.__class__", "fedveil.model.torch_vae.evil:vae_4_2_2_4"),
+    *(
+        f"{OURS}:Vae",
+        f"{OURS}:vae",
+        f"{OURS}:vae_1_2_3_4\n",
+    ),
+    *(f"{OURS}:vae_4_2_2_4.__class__", f"{OURS}.evil:vae_4_2_2_4"),
     *(".evil:f", "..evil:f", "evil.:f", "evil..f:f", "sub/evil:f", "evil.py:f", "evil:f.g", "evil:", ":f", "evil"),
     *("evil :f", "evil:f ", "ＥＶＩＬ:f", "evil:ｆ", "evil\x00:f", "given:f", "given:f_0"),
 ]
@@ -189,7 +195,7 @@ def test_no_other_name_opens_the_gate(folder: Path, name: str) -> None:
 
 def test_our_own_modules_are_not_looked_for_in_the_current_folder(folder: Path) -> None:
     seen: list[list[str]] = []
-    with importing.own_path("fedveil.model.torch_vae:vae_4_2_2_4"):
+    with importing.own_path(f"{OURS}:vae_4_2_2_4"):
         seen.append(list(sys.path))
     with importing.own_path("evil:f"):
         seen.append(list(sys.path))

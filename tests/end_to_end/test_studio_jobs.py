@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("starlette")
+from fedveil.engine.files import sole_use
 from fedveil.ledger import Ledger
 from fedveil.ledger.place import find
-from fedveil.run.files import sole_use
 from fedveil.studio import jobs
 from fedveil.studio.app import application
 from fedveil.studio.places import Folder

@@ -13,16 +13,16 @@ import pytest
 
 pytest.importorskip("starlette")
 from fedveil.jobs.local import plan_study
-from fedveil.plan import write_plan
-from fedveil.promises import ADVERSARIES, promise
-from fedveil.signature import Signature
+from fedveil.planning.plan import write_plan
+from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.planning.study import read_study
+from fedveil.signing.signature import Signature
 from fedveil.studio import jobs
 from fedveil.studio.app import application
 from fedveil.studio.places import Folder
-from fedveil.studio.runner import Told
+from fedveil.studio.runner import ProgressFile
 from fedveil.studio.sliders import frame_of
 from fedveil.studio.state import Studio
-from fedveil.study import read_study
 from studio_client import PORT, Client
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -250,8 +250,8 @@ def test_a_deployment_s_sites_are_shown_with_what_the_newest_run_says(
         job.mkdir(parents=True)
         request = {"kind": "run", "out": str(folder / "far"), "shown": "far", "on": str(place), "study": "s"}
         (job / jobs.REQUEST).write_text(json.dumps(request))
-        Told(job / jobs.PROGRESS).tell(stage="training")
-        told = Told(job / jobs.PROGRESS, clock=itertools.count().__next__)
+        ProgressFile(job / jobs.PROGRESS).tell(stage="training")
+        told = ProgressFile(job / jobs.PROGRESS, clock=itertools.count().__next__)
         for site, state in states.items():
             told.site(site, state)
         os.utime(job, (int(name[0]), int(name[0])))

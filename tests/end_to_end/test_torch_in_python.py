@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 
 from fedveil import BadValue, FrozenFeatures, give, plan_study, run_study  # noqa: E402
+from fedveil.engine.system import Interrupted, Progress  # noqa: E402
 from fedveil.jobs.local import Result  # noqa: E402
-from fedveil.run.system import Interrupted, Progress  # noqa: E402
 
 _HEAD = 2 * 8 + 2
 
@@ -93,8 +93,8 @@ def test_a_module_and_data_sets_are_given_in_python(result: Result) -> None:
     plan = result.certificate.plan
     assert plan.model.module == give(_make)
     assert plan.data.records == 600
-    assert plan.test_records == 100
-    assert not plan.test_public
+    assert plan.held_out.records == 100
+    assert not plan.held_out.public
     assert plan.data.features == 3
     assert len(result.model.predict(np.zeros((2, 3)))) == 2
 
@@ -121,7 +121,7 @@ def test_another_optimiser_is_no_resumption(tmp_path: Path) -> None:
     other = _tables()
     steps = {**other["algorithm"]["optimizer"], "weight_decay": 0.02}
     other["algorithm"] = {**other["algorithm"], "optimizer": steps}
-    with pytest.raises(BadValue, match="The study must be as it was when the run began"):
+    with pytest.raises(BadValue, match=r"method\.optimiser\.weight_decay was 0\.01 and is 0\.02 now"):
         run_study(other, tmp_path / "run", resume=True, data=_Signs(300, 0), module=_make)
 
 
@@ -150,11 +150,11 @@ def test_a_head_on_a_frozen_module_is_convex() -> None:
     plan = plan_study(tables, _Signs(300, 0), feature_map=backbone).plan
     assert plan.constants.convex
     assert plan.dimension == 8
-    assert plan.feature_map == give(FrozenFeatures(_start(_make)[:2], shape=(3,)))
+    assert plan.origin.feature_map == give(FrozenFeatures(_start(_make)[:2], shape=(3,)))
     with torch.no_grad():
         other = _start(_make)[:2]
         other[0].bias += 1e-3
-    assert plan.feature_map != give(FrozenFeatures(other, shape=(3,)))
+    assert plan.origin.feature_map != give(FrozenFeatures(other, shape=(3,)))
 
 
 @pytest.mark.parametrize(

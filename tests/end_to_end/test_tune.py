@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from wards import Command
 
-import fedveil.run.conduct as conduct
-import fedveil.run.tuning as tuning
+import fedveil.engine.conduct as conduct
+import fedveil.engine.tuning as tuning
 from fedveil.certificate.certify import certify_written
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.core.tables import write_tables
 from fedveil.jobs.local import Result, plan_study, run_study, tune_study
 from fedveil.ledger import read_export
 from fedveil.ledger.composition import charged, together
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.promises import promise
-from fedveil.tables import write_tables
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import promise
 from fedveil.version import __version__
 
 N = 300
@@ -57,7 +57,7 @@ def whole(tables: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> R
 
 def test_one_plan_one_charge_one_certificate(whole: Result) -> None:
     plan = whole.certificate.plan
-    assert plan.selection is not None
+    assert plan.selection
     assert len(plan.candidates) == 4
     charge, release = read_export(whole.folder / "ledger.jsonl")
     costs = {row["adversary"]: row["epsilon"] for row in charge.payload["costs"]}
@@ -156,7 +156,7 @@ def test_a_private_score_is_charged_and_is_all_that_is_told(tables: dict[str, An
         plan_study(study)
     result = tune_study({**study, "tune": {**tables["tune"], "score": "private"}}, tmp_path / "out")
     plan = result.certificate.plan
-    assert plan.selection is not None
+    assert plan.selection
     assert result.metrics["test"] is None
     assert "noisy_score" in result.metrics["tuning"]
     assert all(row["covered"] is False for row in result.certificate.released)  # by the seed, and by nothing else
@@ -169,10 +169,10 @@ def test_a_preparation_is_learned_anew_in_every_trial(tables: dict[str, Any], tm
     data = {key: value for key, value in tables["data"].items() if key != "feature_bound"}
     study = {**tables, "data": data, "tune": {"trials": 2, "candidates": [{"algorithm.rounds": 5}]}}
     result = tune_study(study, tmp_path / "out")
-    assert result.certificate.plan.preparation is not None
+    assert result.certificate.plan.preparation
     assert result.certificate.guarantees[0].answer.epsilon <= 2
     assert certify_written(tmp_path / "out", __version__)[1] == []
-    assert result.model.bundle.preparation is not None
+    assert result.model.bundle.preparation
 
 
 def test_the_command(command: Command, tables: dict[str, Any], tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_tables_as_other_programs_write_them(tmp_path: Path, how: str, fedveil: 
     [
         (("0\n", ",0\n"), ["table.csv, line"]),
         (("a,b,y", "a,a,y"), ["'a'"]),
-        (("a,b,y", "a;b;y"), ["data.delimiter", "a;b;y"]),
+        (("a,b,y", "a;b;y"), ["table.csv, line", "data.delimiter"]),
         (("-0.", "nan;-0."), ["table.csv, line", "data.missing"]),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_file_that_is_not_plain_in_the_middle_is_read_all_the_same(tmp_path: P
     text[15_003] = text[15_003] + "\n\n   "  # blank lines
     text[15_010] = ", ".join(f'"{cell}"' for cell in text[15_010].split(","))
     new.write_text("\n".join(text) + "\n")
-    from fedveil.bundle.predicting import predict_file
+    from fedveil.release.predicting import predict_file
 
     result = predict_file(fedveil.load_model(run), str(new), tmp_path / "p.csv", with_probabilities=True)
     clean = [row | {key: row[key].strip() for key in row} for row in rows]
@@ -137,7 +137,7 @@ def test_a_file_that_is_not_plain_in_the_middle_is_read_all_the_same(tmp_path: P
 
 GOOD = "age,ward,pressure\n63,A,145\n"
 BAD: dict[str, tuple[str, list[str], str]] = {
-    "unknown category": ("age,ward,pressure\n63,A,145\n63,Q,145\n", [], "record 2, column 'ward' must be one of"),
+    "unknown category": ("age,ward,pressure\n63,A,145\n63,Q,145\n", [], "line 3, column 'ward' must be one of"),
     "absent column": ("age,ward\n63,A\n", [], "have the column 'pressure'"),
     "absent column without a fill": ("ward,pressure\nA,145\n", ["--absent", "fill"], "have the column 'age'"),
     "misspelt column": ("age,wards,pressure\n63,A,145\n", [], "Did you mean wards?"),
@@ -280,7 +280,7 @@ def test_predicting_keeps_to_one_thread_of_linear_algebra_and_gives_it_back() ->
     """Products of a few thousand rows are too small for more; whoever calls it has its own threads afterwards."""
     from threadpoolctl import threadpool_info
 
-    from fedveil.bundle.predicting import one_thread
+    from fedveil.release.predicting import one_thread
 
     def threads() -> list[int]:
         return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]

@@ -9,13 +9,13 @@ import pytest
 
 from end_to_end.conftest import Command
 from fedveil import load_model, run_study
+from fedveil.core.errors import BadValue
 from fedveil.data.spec import Source
 from fedveil.data.watched import labelled
-from fedveil.errors import BadValue
 from fedveil.federation.site.data import read_site_data
 from fedveil.jobs.evaluation import evaluate_model, evaluate_publicly
 from fedveil.jobs.local import open_any_study
-from fedveil.model.survival import labels
+from fedveil.models.survival import labels
 
 ENDS = [2.0, 4.0, 8.0]
 
@@ -68,7 +68,8 @@ def test_the_labels_are_those_of_the_function_for_arrays() -> None:
     draw = np.random.default_rng(1)
     times = np.concatenate([draw.uniform(0, 12, 500), [0.0, 2.0, 4.0, 8.0, 2.0, 8.0]])
     events = np.concatenate([draw.random(500) < 0.5, [True, True, False, True, False, False]])
-    assert labelled(times, events, ENDS).tolist() == labels(times.tolist(), events.tolist(), ENDS)
+    found = labelled(times, events, ENDS)
+    assert [found.words[code] for code in found.codes.tolist()] == labels(times.tolist(), events.tolist(), ENDS)
 
 
 def test_one_study_file_gives_what_labels_made_beforehand_give(tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_a_released_model_is_measured_on_other_persons(place: Path, command: Com
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["test"]["concordance"] > 0.55
     assert "concordance" in command("evaluate", place / "results", place / "patients.csv", "--public").out
-    assert evaluate_publicly(place / "results", place / "patients.csv").found["records"] == 900
+    assert evaluate_publicly(place / "results", place / "patients.csv").metrics["records"] == 900
     with pytest.raises(BadValue, match=r"A private evaluation must be of a model of classes or of a number"):
         evaluate_model(place / "results", place / "patients.csv", epsilon=1.0, out=place / "none")
 

@@ -11,11 +11,11 @@ pytest.importorskip("sqlalchemy", reason="the extra fedveil[sql] is not installe
 pytest.importorskip("duckdb", reason="the extra fedveil[sql] is not installed")
 
 from fedveil import run_study
+from fedveil.core.errors import BadValue
 from fedveil.data.address import server_of
-from fedveil.errors import BadValue
 from fedveil.ledger import CapExceeded, Ledger
 from fedveil.ledger.place import beside, books_of, default_place, find
-from fedveil.study import study_of
+from fedveil.planning.study import study_of
 
 CAP = {"books": {"cap": {"final-model": [1.0, 1e-4]}}}
 NAMED = {"books": {"ledger": "other.sqlite"}}
@@ -165,7 +165,7 @@ class TestFiles:
         "data",
         [
             {"header": False, "target": 2, "missing": ["a", "b", "y"], "default_fill": "drop-row"},
-            {"missing": ["1.0"]},
+            {"missing": ["1.0"], "default_fill": "drop-row"},
             {"ignore": ["b"]},
             {"format": "csv", "delimiter": ","},
         ],

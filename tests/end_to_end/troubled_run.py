@@ -14,7 +14,7 @@ from relay_search import written_by
 from fedveil.federation.aggregator.held import Held
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.jobs.remote import federated
-from fedveil.study import read_study_without_data
+from fedveil.planning.study import read_study_without_data
 from fedveil.wire.envelope import peek
 
 LIAR = str(Path(__file__).with_name("lying_site.py"))

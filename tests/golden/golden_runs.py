@@ -30,8 +30,8 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from fedveil import Result, __version__, account_for, parse_mechanism, run_study, synthesise, tune_study
+from fedveil.engine.system import System
 from fedveil.noise.entropy import Entropy
-from fedveil.run.system import System
 
 HERE = Path(__file__).parent
 RUNS, MECHANISMS, NUMBERS = HERE / "runs", HERE / "mechanisms", HERE / "numbers.json"
@@ -149,7 +149,7 @@ def evaluated(folder: Path) -> dict[str, Any]:
         system=system("evaluated"),
     )
     assert found.certificate is not None
-    return {"promised": promised(found.certificate), "released": digest(flat(found.found))}
+    return {"promised": promised(found.certificate), "released": digest(flat(found.metrics))}
 
 
 def generated(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from golden_runs import HERE, MECHANISMS, NAMES, NUMBERS, RUNS, again, answer, arithmetic
 
-from fedveil.study import read_study
+from fedveil.planning.study import read_study
 
 PROVENANCE = json.loads((HERE / "provenance.json").read_text(encoding="utf-8"))
 FROZEN = json.loads(NUMBERS.read_text(encoding="utf-8"))

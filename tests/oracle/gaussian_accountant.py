@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from fedveil.errors import CannotCertify
-from fedveil.mechanism import Gaussian, Primitive, ShuffledGaussian
+from fedveil.core.errors import CannotCertify
+from fedveil.privacy.mechanism import Gaussian, Primitive, ShuffledGaussian
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, smallest_epsilon
 

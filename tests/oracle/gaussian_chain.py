@@ -18,10 +18,10 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.special import ndtr
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.divergence import gaussian_delta
 from fedveil.theory.numerics import check_delta, check_epsilon, smallest_epsilon
-from fedveil.values import Vector
 
 _ROUNDING = 1e-11  # relative error of a difference of normal probabilities
 _ALIKE = 1e-12  # relative difference up to which covariances count as equal

@@ -14,11 +14,11 @@ from typing import final
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.blocks import raised_epsilon
 from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.numerics import check_epsilon
-from fedveil.values import Vector
 
 _SUM = 1e-9  # how far the sum of a row may be from 1
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from fedveil.core.values import Vector
 from fedveil.theory.closing import Part
 from fedveil.theory.rounds import Rounds
-from fedveil.values import Vector
 
 Map = Callable[[Vector], Vector]
 

@@ -19,8 +19,8 @@ from fedveil import (
     account_for,
     place_curve,
 )
-from fedveil.account.hidden import rounds_of
-from fedveil.account.last_iterate import evaluators
+from fedveil.accounting.hidden import rounds_of
+from fedveil.accounting.last_iterate import evaluators
 
 EPSILONS = np.array([0.0, 0.1, 0.5, 1.0, 2.0])
 

@@ -6,17 +6,17 @@ from functools import cache
 
 import pytest
 
-from fedveil.account.compare import account_for
-from fedveil.algorithms.dpsgd.client_settings import ClientSettings
-from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.accounting.compare import account_for
 from fedveil.ledger.budget import Cap, CapExceeded, Cost
 from fedveil.ledger.composition import Charged, together
 from fedveil.ledger.filter import check, settled
 from fedveil.ledger.transaction import costs_of
-from fedveil.mechanism import ApproximateDP, Compose, Gaussian, Mechanism, Repeat
-from fedveil.plan import Plan, write_plan
-from fedveil.promises import promise, promise_at
-from fedveil.target import Target
+from fedveil.planning.plan import Plan, write_plan
+from fedveil.planning.promises import promise, promise_at
+from fedveil.privacy.mechanism import ApproximateDP, Compose, Gaussian, Mechanism, Repeat
+from fedveil.privacy.target import Target
+from fedveil.stages.train.dpsgd.client_settings import ClientSettings
+from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.theory.composition import worst_upper
 from unit.plans import some_plan, some_records
 

@@ -7,12 +7,12 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedveil.account.calibrate import calibrate
-from fedveil.account.compare import account_for
-from fedveil.errors import BadValue
-from fedveil.mechanism import ArsinhGaussian, Compose, Gaussian, Repeat
-from fedveil.mechanism_file import parse_mechanism
-from fedveil.study import study_of
+from fedveil.accounting.calibrate import calibrate
+from fedveil.accounting.compare import account_for
+from fedveil.core.errors import BadValue
+from fedveil.planning.study import study_of
+from fedveil.privacy.mechanism import ArsinhGaussian, Compose, Gaussian, Repeat
+from fedveil.privacy.mechanism_file import parse_mechanism
 from fedveil.theory.arsinh import ArsinhLaw
 
 

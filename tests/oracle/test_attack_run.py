@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from fedveil.account.grid import choose_grid
-from fedveil.account.hidden import rounds_of
-from fedveil.account.observers import Participation, observe
-from fedveil.algorithms.hidden.deal import Batch, deal
-from fedveil.algorithms.hidden.method import Deal, Hidden
-from fedveil.algorithms.hidden.steps import Rule, State, step
+from fedveil.accounting.grid import choose_grid
+from fedveil.accounting.hidden import rounds_of
+from fedveil.accounting.observers import Participation, observe
+from fedveil.core.values import Vector
 from fedveil.data.records import Records
-from fedveil.mechanism import LastIterate
-from fedveil.model.spec import ModelPlan
+from fedveil.engine.train import train
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.promises import promise
-from fedveil.run.train import train
-from fedveil.target import Target
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import promise
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.target import Target
+from fedveil.stages.train.hidden.deal import Batch, deal
+from fedveil.stages.train.hidden.method import Deal, Hidden
+from fedveil.stages.train.hidden.steps import Rule, State, step
 from fedveil.theory.views import looks_of_many_rounds, looks_of_one_round
-from fedveil.values import Vector
 from unit.plans import some_plan, some_records
 
 MODELS = [

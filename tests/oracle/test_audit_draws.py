@@ -13,13 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from fedveil.account.compare import account_for
-from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.steps import dpsgd_of
-from fedveil.algorithms.draws import coins, picks
-from fedveil.algorithms.hidden.steps import Rule, draw
-from fedveil.algorithms.observation import DrawnRounds, Push
-from fedveil.algorithms.registry import attack_view
+from fedveil.accounting.compare import account_for
 from fedveil.audit.claim import Claim, claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Seen, play
@@ -30,10 +24,16 @@ from fedveil.jobs.attack.drawn_runs import Joined, join
 from fedveil.jobs.attack.game import game
 from fedveil.jobs.attack.releases import releases, scores
 from fedveil.jobs.attack.sampler import joined_of, sampler_finding
-from fedveil.mechanism import IndependentGaussian, LastIterate, Repeat
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
-from fedveil.plan import Plan
+from fedveil.planning.plan import Plan
+from fedveil.privacy.mechanism import IndependentGaussian, LastIterate, Repeat
+from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.steps import dpsgd_of
+from fedveil.stages.train.draws import coins, picks
+from fedveil.stages.train.hidden.steps import Rule, draw
+from fedveil.stages.train.observation import DrawnRounds, Push
+from fedveil.stages.train.registry import attack_view
 from unit.audit_plans import dpsgd_game_plan, game_plan
 
 Vector = NDArray[np.float64]

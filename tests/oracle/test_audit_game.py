@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedveil.algorithms.hidden.deal import Batch
-from fedveil.algorithms.hidden.steps import Rule, State, draw, step
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import play
-from fedveil.guarantee import Adversary
+from fedveil.engine.train import train
 from fedveil.jobs.attack.batched_runs import Parts, many_runs
 from fedveil.jobs.attack.game import game, what_hiding_buys
 from fedveil.jobs.attack.neighbours import worst_pair
 from fedveil.jobs.attack.releases import releases
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
+from fedveil.planning.plan import Plan
+from fedveil.privacy.guarantee import Adversary
+from fedveil.stages.train.hidden.deal import Batch
+from fedveil.stages.train.hidden.steps import Rule, State, draw, step
 from unit.audit_plans import dpsgd_game_plan, fedavg_game_plan, game_plan
 
 Vector = NDArray[np.float64]

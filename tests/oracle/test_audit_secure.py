@@ -4,26 +4,29 @@ A wide problem holds as many games as it has parameters: record r of client 0 pu
 rows are zero. False alarm 1e-6 a game, whatever the laws; that the faulty twin is caught was seen at this seed.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedveil.account.grid import choose_grid
-from fedveil.algorithms.hidden.method import Hidden
-from fedveil.algorithms.hidden.shares import advance, contribution, laid_out, share_steps
-from fedveil.algorithms.hidden.steps import Rule, model_of, start
-from fedveil.algorithms.shares import message, share
+from fedveil.accounting.grid import choose_grid
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Seen, play
 from fedveil.data.records import Records
-from fedveil.mechanism import LastIterate
-from fedveil.model.spec import ModelPlan
+from fedveil.engine.sums import summing_of
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.sums import summing_of
-from fedveil.target import Target
-from fedveil.trust import Trust
+from fedveil.planning.plan import Plan
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import Trust
+from fedveil.stages.protocol import HERE, Consortium, Total
+from fedveil.stages.train.hidden.asking import share_steps
+from fedveil.stages.train.hidden.method import Hidden
+from fedveil.stages.train.hidden.steps import Rule
+from sides import asking_of, share, site_here
 
 Vector = NDArray[np.float64]
 WIDTH, CLIENTS, ROUNDS = 400, 5, 2
@@ -70,21 +73,22 @@ def secure_plan() -> Plan:
 
 def server_view(plan: Plan, records: Records, entropy: Entropy, quiet: tuple[int, ...] = ()) -> Vector:
     """Sums of all rounds along each record's push, less what the colluder told; in units of the planned noise."""
-    rule, laid, add_up = Rule.of(plan), laid_out(plan, records, entropy), summing_of(plan, entropy)
-    state, seen = start(plan), []
+    asking, site = (
+        asking_of(plan, Consortium.here(records), entropy),
+        site_here(plan, records, entropy, Path("unused")),
+    )
+    rule, add_up, state, seen = Rule.of(plan), summing_of(plan, entropy), asking.start(), []
     for turn in range(ROUNDS):
-        model, parts = model_of(rule, state), {}
-        for client in (client for client in range(CLIENTS) if client != LOST):
-            noise = share(entropy, client, turn, share_steps(plan, turn, CLIENTS), model.size)
-            own = contribution(rule, turn, model, laid.part(turn, client))
-            sent = message(own, noise * 0 if client in quiet else noise)
-            assert sent is not None
-            parts[client] = sent
+        asked, steps = asking.question(state, HERE), share_steps(plan, turn, CLIENTS)
+        assert asked is not None
+        parts = {client: part for client, part in site.parts(turn, asked).items() if client != LOST}
+        for client in quiet:
+            parts[client] = parts[client] - share(entropy, client, turn, steps, plan.dimension)
         found = add_up(turn, parts)
         assert found.survivors == (0, 1, 3, 4)
-        told = share(entropy, COLLUDER, turn, share_steps(plan, turn, CLIENTS), model.size)
+        told = share(entropy, COLLUDER, turn, steps, plan.dimension)
         seen.append((found.total - told) / rule.noise[turn])
-        state = advance(rule, state, found.total)
+        state = asking.advance(state, Total(found.total))
     return np.stack(seen, axis=1)
 
 

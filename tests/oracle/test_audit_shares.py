@@ -11,8 +11,8 @@ import pytest
 from fedveil.jobs.attack.game import game, scenes
 from fedveil.jobs.attack.observed_runs import look, own_part
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.trust import Trust
+from fedveil.planning.plan import Plan
+from fedveil.privacy.trust import Trust
 from unit.audit_plans import game_plan, shape
 
 TRUSTS = {

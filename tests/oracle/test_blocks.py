@@ -8,6 +8,7 @@ import chains
 import numpy as np
 import pytest
 
+from fedveil.core.values import Vector
 from fedveil.theory.blocks import (
     block_contraction,
     block_distances,
@@ -20,7 +21,6 @@ from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.numerics import smallest_epsilon
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import shift_mu, uses_mu
-from fedveil.values import Vector
 
 EPSILONS = np.array([0.0, 0.05, 0.3, 1.0, 2.5])
 INF = math.inf

@@ -14,26 +14,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.algorithms.correlation import correlation_of
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.fedavg.drawing import cohort_of
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.shares import Rule, train_shares
-from fedveil.algorithms.registry import attack_view
-from fedveil.algorithms.shares import plain_sum, share
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import play
+from fedveil.core.values import Vector
 from fedveil.data.records import Records
-from fedveil.guarantee import Adversary
 from fedveil.jobs.attack.game import game
 from fedveil.jobs.attack.releases import Sums, releases, view_of, wide_problem
-from fedveil.mechanism import Gaussian
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import study_of
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.mechanism import Gaussian
+from fedveil.stages.adding import plain_sum
+from fedveil.stages.train.correlation import Correlation
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.fedavg.drawing import cohort_of
+from fedveil.stages.train.fedavg.method import FedAvg
+from fedveil.stages.train.fedavg.steps import share_steps
+from fedveil.stages.train.registry import attack_view
 from fedveil.sums.seam import Summed, Whole
-from fedveil.values import Vector
+from fedveil.theory.factor import Factor
+from sides import in_shares as trained_in_shares
+from sides import share
 from unit.plans import some_records
 
 RUNS = 8000
@@ -86,14 +89,18 @@ def test_the_real_run_stays_below_its_claim_and_not_far_below(name: str) -> None
     assert 0.15 * found.certified < found.measured <= found.certified  # the attack is a strong one
 
 
+def banded(column: tuple[float, ...], participations: int, separation: int, rounds: int) -> Correlation:
+    factor = Factor(column=column)
+    return Correlation(factor=factor, participations=participations, separation=separation, rounds=rounds)
+
+
 def test_a_matrix_charged_a_band_too_short_is_caught() -> None:
     plan = plan_of("fedavg")
     method = plan.method
     assert isinstance(method, FedAvg)
-    rows = ((3.0, 4.0), (1.0, 0.9, 0.9))
-    shorter = ((3.0, 4.0), (1.0,))
-    honest, charged = (replace(plan, method=replace(method, correlation=given)) for given in (rows, shorter))
-    assert correlation_of(rows, 12) is not None
+    columns = (1.0, 0.9, 0.9), (1.0,)
+    both = [banded(column, 3, 4, method.rounds) for column in columns]
+    honest, charged = (replace(plan, method=replace(method, correlated=given)) for given in both)
     assert played(honest, real_sums(plan)).verdict == "consistent"
     assert played(honest, real_sums(plan), claimed=charged).verdict == "broken"
 
@@ -121,8 +128,8 @@ def _all_in_one_group(plan: Plan) -> FedAvg:
     method = plan.method
     assert isinstance(method, FedAvg)
     noise = method.noise_multiplier * 2.5
-    rows = ((12.0, 1.0), (1.0, 0.5, 0.25))
-    return replace(method, sampling="all", cohort=20, correlation=rows, noise_multiplier=noise)
+    found = banded((1.0, 0.5, 0.25), 12, 1, method.rounds)
+    return replace(method, sampling="all", cohort=20, correlated=found, noise_multiplier=noise)
 
 
 def test_a_participation_too_many_is_caught() -> None:
@@ -136,8 +143,9 @@ def test_a_participation_too_many_is_caught() -> None:
         once = given.method
         assert isinstance(once, DpSgd)
         half = replace(once.client_settings[0], rate=0.5)
-        rows = ((6.0, 2.0), once.correlation[1]) if once.correlation else None
-        return honest(replace(given, method=replace(once, client_settings=(half,), correlation=rows)), records, entropy)
+        assert once.correlated is not None
+        often = replace(once.correlated, participations=6, separation=2)
+        return honest(replace(given, method=replace(once, client_settings=(half,), correlated=often)), records, entropy)
 
     assert played(plan, honest).verdict == "consistent"
     assert played(plan, oftener).verdict == "broken"
@@ -186,7 +194,7 @@ def measured(plan: Plan, missing: int, telling: int, problems: int = 5) -> float
 
 def unknown_sums(plan: Plan, records: Records, entropy: Entropy, missing: int, telling: int) -> list[Vector]:
     """What is left of the sums of a run by parts when those who tell have told."""
-    sums, steps = list[Vector](), Rule.of(plan).share
+    sums, steps = list[Vector](), share_steps(plan, 0)
 
     def kept(turn: int, parts: Mapping[int, Whole], /) -> Summed:
         total = plain_sum(turn, parts).total
@@ -194,7 +202,7 @@ def unknown_sums(plan: Plan, records: Records, entropy: Entropy, missing: int, t
         sums.append((total - np.sum(told, axis=0, dtype=np.int64)).astype(np.float64))
         return Summed(total, tuple(sorted(parts)))
 
-    train_shares(plan, records, entropy, lambda done: None, kept, lambda turn, client: client >= 200 - missing)
+    trained_in_shares(plan, records, entropy, kept, lambda turn, client: client >= 200 - missing)
     return sums
 
 
@@ -219,6 +227,6 @@ def test_updates_sent_again_more_often_than_is_charged_are_caught() -> None:
     plan = in_shares(0, 0)
     method = plan.method
     assert isinstance(method, FedAvg)
-    often, once = (((2.0, 4.0), column) for column in ((1.0, 0.9, 0.9, 0.9), (1.0,)))
-    honest, charged = (replace(plan, method=replace(method, correlation=given)) for given in (often, once))
+    both = [banded(column, 2, 4, method.rounds) for column in ((1.0, 0.9, 0.9, 0.9), (1.0,))]
+    honest, charged = (replace(plan, method=replace(method, correlated=given)) for given in both)
     assert measured(honest, 0, 0, problems=2) > charged_mu(charged) + 0.3

@@ -13,13 +13,13 @@ import pytest
 from scipy.linalg import toeplitz
 from scipy.optimize import minimize
 
-from fedveil.account.compare import account_for
-from fedveil.mechanism import Repeat, SampledGaussian
+from fedveil.accounting.compare import account_for
+from fedveil.core.values import Matrix, Vector
+from fedveil.privacy.mechanism import Repeat, SampledGaussian
 from fedveil.theory.correlated import coefficients_of, inverse_of, sensitivity, squared_error, weights_of_last
 from fedveil.theory.correlated_design import Aim, best_bands, best_buffers
 from fedveil.theory.divergence import gaussian_delta
 from fedveil.theory.factor import Factor
-from fedveil.values import Matrix, Vector
 
 ROUNDS = 1000
 

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from fedveil import account_for
-from fedveil.mechanism import LastIterate
+from fedveil.privacy.mechanism import LastIterate
 
 RATE, ROUNDS, MULTIPLIER, DELTA = 0.001, 50, 0.4, 1e-5
 BATCH, RECORDS = 100, 1_000_000

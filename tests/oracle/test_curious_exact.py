@@ -12,14 +12,14 @@ from chains import theta
 from scipy.special import ndtr
 from scipy.stats import hypergeom
 
-from fedveil.account.curious import curious_bounds
-from fedveil.account.hidden import rounds_of
-from fedveil.account.participation import Participation
-from fedveil.mechanism import LastIterate
+from fedveil.accounting.curious import curious_bounds
+from fedveil.accounting.hidden import rounds_of
+from fedveil.accounting.participation import Participation
+from fedveil.core.values import Vector
+from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.shift import uses_mu
 from fedveil.theory.view_position import Dealt, _blocks, _groups, _hub, _star, seen_stars
 from fedveil.theory.views import Stretches, looked_at_mu, looks_of_many_rounds, looks_of_one_round, own_units, spared
-from fedveil.values import Vector
 
 
 def exact_view_mu(run: LastIterate, client: int, left: float, changes: dict[int, float]) -> float:

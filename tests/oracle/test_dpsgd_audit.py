@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedveil.account.compare import account_for
-from fedveil.algorithms.dpsgd.batch import Sampler
-from fedveil.algorithms.dpsgd.client import Client
+from fedveil.accounting.compare import account_for
 from fedveil.noise.entropy import Entropy
+from fedveil.stages.train.dpsgd.batch import Sampler
+from fedveil.stages.train.dpsgd.client import Client
 from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.plans import some_records
 

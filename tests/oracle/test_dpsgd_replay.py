@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from dp_accounting import pld
 
-from fedveil.algorithms.dpsgd.messages import Journal
-from fedveil.algorithms.dpsgd.network import Network
-from fedveil.algorithms.dpsgd.steps import train_dpsgd
 from fedveil.noise.entropy import Entropy
+from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.steps import train_dpsgd
+from fedveil.stages.train.optimiser import Optimiser
 from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.plans import some_records
 
@@ -27,7 +28,7 @@ NETWORKS = [
 
 
 def ran(network: Network) -> tuple[object, Journal, np.ndarray]:
-    plan = dpsgd_plan(RECORDS, *SETTINGSS, weights=(0.5, 0.2, 0.3), network=network, momentum=0.5)
+    plan = dpsgd_plan(RECORDS, *SETTINGSS, weights=(0.5, 0.2, 0.3), network=network, optimiser=Optimiser(momentum=0.5))
     journal = Journal(keep=True)
     trained = train_dpsgd(plan, RECORDS, Entropy.from_seed(3), lambda done: None, journal=journal)
     return plan, journal, trained.model

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
 
-from fedveil.model.evaluation import BINS, evaluate_classes, evaluate_numbers, no_better
-from fedveil.model.intervals import area, around, wilson
-from fedveil.model.loss import Loss
-from fedveil.model.named import loss_named
-from fedveil.model.probabilities import probabilities
-from fedveil.values import Matrix, Vector
+from fedveil.core.values import Matrix, Vector
+from fedveil.models.intervals import area, around, wilson
+from fedveil.models.loss import Loss
+from fedveil.models.metrics import BINS, evaluate_classes, evaluate_numbers, no_better
+from fedveil.models.probabilities import probabilities
+from fedveil.models.spec import loss_named
 
 
 def problem(kind: str, classes: int, rows: int = 300, seed: int = 0) -> tuple[Loss, Vector, Matrix, Vector, list[str]]:

@@ -12,10 +12,10 @@ from fedveil.audit.chain import Chain, Instance, Line, Step, single
 from fedveil.audit.exact import exact, released
 from fedveil.audit.instances import Design, Shape, instance_of, setting
 from fedveil.audit.quadrature import NODES, panel_error, panels
-from fedveil.mechanism import LastIterate
+from fedveil.core.values import Vector
+from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.divergence import gaussian_delta, laplace_delta
 from fedveil.theory.numerics import smallest_epsilon
-from fedveil.values import Vector
 
 EPSILONS = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 4.0])
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from fedveil import account_for
-from fedveil.mechanism import IndependentGaussian, LastIterate, Repeat
+from fedveil.privacy.mechanism import IndependentGaussian, LastIterate, Repeat
 from fedveil.theory.allocation import AllocationLaw, Summands
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_theta

@@ -7,13 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import noise_of, train_fedavg
 from fedveil.data.records import Records
-from fedveil.model.spec import ModelPlan
+from fedveil.engine.train import train
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.target import Target
+from fedveil.planning.plan import Plan
+from fedveil.privacy.target import Target
+from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
+from fedveil.stages.train.fedavg.steps import noise_of
 from fedveil.theory.divergence import gaussian_delta
 
 KEY = Entropy.from_seed(8)
@@ -32,12 +33,10 @@ def plan_of(proximal: float | None, noiseless: bool = False) -> Plan:
     method = FedAvg(
         rounds=ROUNDS,
         cohort=CLIENTS,
-        local_epochs=3,
-        local_step=0.1,
+        local=LocalSteps(epochs=3, step=0.1, proximal=proximal or 0.0),
         update_norm=NORM,
         noise_multiplier=0.0 if noiseless else NOISE,
         noise="none" if noiseless else "central",
-        proximal=proximal,
     )
     target = Target(epsilon=5.0, delta=1e-5, unit="client", neighbours="zero-out")
     model = ModelPlan(kind="huber", threshold=0.5, radius=10.0)
@@ -47,7 +46,7 @@ def plan_of(proximal: float | None, noiseless: bool = False) -> Plan:
 
 
 def final(plan: Plan, victim: bool) -> float:
-    return float(train_fedavg(plan, instance(victim), KEY, lambda done: None).model[0])
+    return float(train(plan, instance(victim), KEY).model[0])
 
 
 @pytest.mark.parametrize("proximal", [None, 0.5, 5.0])

@@ -4,16 +4,16 @@ import math
 
 import pytest
 
-from fedveil.account.compare import account_for
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.setup import Setup
-from fedveil.guarantee import Adversary, Neighbours
-from fedveil.mechanism import IndependentGaussian, Mechanism, Repeat, SampledGaussian
-from fedveil.model.spec import ModelPlan
-from fedveil.promises import ADVERSARIES
-from fedveil.target import Target
+from fedveil.accounting.compare import account_for
+from fedveil.models.spec import ModelPlan
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.privacy.guarantee import Adversary, Neighbours
+from fedveil.privacy.mechanism import IndependentGaussian, Mechanism, Repeat, SampledGaussian
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import CENTRAL, Trust
+from fedveil.stages.train.fedavg.method import FedAvg
+from fedveil.stages.train.setup import Setup
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.trust import CENTRAL, Trust
 from unit.plans import some_records
 
 SHAPE = some_records(count=60, clients=20).shape
@@ -23,8 +23,6 @@ def method(**changes: object) -> FedAvg:
     settings: dict[str, object] = {
         "rounds": 9,
         "cohort": 20,
-        "local_epochs": 1,
-        "local_step": 1.0,
         "update_norm": 2.0,
         "noise_multiplier": 5.0,
     }

@@ -12,11 +12,11 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from fedveil.account.compare import account_for
-from fedveil.account.fixed_budget import at_most, costs_of
-from fedveil.mechanism import Gaussian, Repeat, SampledGaussian
+from fedveil.accounting.compare import account_for
+from fedveil.accounting.fixed_budget import at_most, costs_of
+from fedveil.core.values import Vector
+from fedveil.privacy.mechanism import Gaussian, Repeat, SampledGaussian
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.values import Vector
 
 PLAYS = 60_000
 TOLERANCE = sqrt(log(1e7) / (2 * PLAYS))

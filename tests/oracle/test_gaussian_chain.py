@@ -6,8 +6,8 @@ import chains
 import numpy as np
 import pytest
 
+from fedveil.core.values import Vector
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.values import Vector
 from oracle.gaussian_chain import AffineRound, NormalPair, gaussian_chain, normal_delta
 
 

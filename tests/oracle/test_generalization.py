@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedveil.report.gaussian_mean import Problem, Table, simulate
+from fedveil.report.bounds import Problem, Table, simulate
 from fedveil.theory.generalization import (
     GaussianMean,
     Network,
@@ -214,7 +214,7 @@ def test_local_gaps_average_to_a_bound_for_every_data_set() -> None:
 def test_simulation_is_repeatable_and_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem(trials=50)
     once = simulate(problem, (1, 3), np.random.default_rng(1))
-    monkeypatch.setattr("fedveil.report.gaussian_mean._BLOCK", 100)
+    monkeypatch.setattr("fedveil.report.bounds._BLOCK", 100)
     again = simulate(problem, (1, 3), np.random.default_rng(1))
     assert [row.gap for row in once.rows] == pytest.approx([row.gap for row in again.rows], rel=1e-12)
     with pytest.raises(ValueError, match=r"Problem\.trials must"):

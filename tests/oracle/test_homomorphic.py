@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.sums.homomorphic.library import has_tenseal, tenseal
 from fedveil.sums.homomorphic.messages import (
     CIPHERTEXT_MOST,

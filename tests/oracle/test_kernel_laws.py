@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
+from fedveil.core.values import Vector
 from fedveil.theory.blocks import raised_epsilon
 from fedveil.theory.divergence import hockey_stick
-from fedveil.values import Vector
 from oracle.kernels import (
     FiniteKernel,
     GaussianKernel,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from oracle.kernels import (
     FiniteKernel,
     GaussianKernel,

@@ -7,16 +7,16 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedveil.account.compare import account_for
-from fedveil.account.convert import Approximate
-from fedveil.account.grid import Grid, delta_on_grid, inner_target, on_grid
-from fedveil.account.observers import Participation, observe
-from fedveil.guarantee import Answer
-from fedveil.mechanism import ApproximateDP, Gaussian, LastIterate, Repeat, SampledGaussian
+from fedveil.accounting.compare import account_for
+from fedveil.accounting.convert import Approximate
+from fedveil.accounting.grid import Grid, delta_on_grid, inner_target, on_grid
+from fedveil.accounting.observers import Participation, observe
+from fedveil.core.values import Vector
+from fedveil.privacy.guarantee import Answer
+from fedveil.privacy.mechanism import ApproximateDP, Gaussian, LastIterate, Repeat, SampledGaussian
 from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import hockey_stick
 from fedveil.theory.grid import log_capped_cost
-from fedveil.values import Vector
 
 TINY = 2.0**-100
 

@@ -9,8 +9,8 @@ import pytest
 from chains import Instance, Loss, Partition, adversaries, exact_pair, random_partition_pair
 
 from fedveil import LastIterate, account_for
-from fedveil.account.hidden import hidden_run, rounds_of
-from fedveil.account.last_iterate import evaluators
+from fedveil.accounting.hidden import hidden_run, rounds_of
+from fedveil.accounting.last_iterate import evaluators
 from fedveil.theory.numerics import smallest_epsilon
 
 EPSILONS = np.array([0.0, 0.1, 0.5, 1.0, 2.0])

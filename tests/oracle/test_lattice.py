@@ -10,6 +10,7 @@ from scipy.integrate import quad
 from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
+from fedveil.core.values import Vector
 from fedveil.theory.divergence import gaussian_delta
 from fedveil.theory.lattice import LatticeLaw, from_above, grid_cells, lowered, sketch
 from fedveil.theory.loss import (
@@ -22,7 +23,6 @@ from fedveil.theory.loss import (
     SampledLaw,
     SwappedLaw,
 )
-from fedveil.values import Vector
 
 TAIL = 1e-16
 LAWS: list[LossLaw] = [

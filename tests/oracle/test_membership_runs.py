@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from fedveil.audit.claim import claim_of_plan
+from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.jobs.attack.canary_clients import canary_estimate
 from fedveil.jobs.attack.membership import DELTAS, attacked, membership, watched
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import study_of
 
 TABLES: dict[str, Any] = {
     "model": {"kind": "logistic", "radius": 30.0},

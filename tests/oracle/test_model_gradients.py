@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from mpmath import mpf
 
-from fedveil.errors import BadValue
-from fedveil.model.loss import Loss
-from fedveil.model.margin import Huber, Logistic, SmoothedHinge
-from fedveil.model.rounding import rounding_bound
-from fedveil.model.softmax import Softmax
-from fedveil.values import Vector
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Vector
+from fedveil.models.loss import Loss
+from fedveil.models.margin import Huber, Logistic, SmoothedHinge
+from fedveil.models.rows import rounding_bound
+from fedveil.models.softmax import Softmax
 
 Number = mpmath.mpf
 LOSSES: list[Loss] = [Logistic(), SmoothedHinge(0.25), Huber(0.7), Softmax(2), Softmax(5)]

@@ -7,7 +7,7 @@ from math import comb
 
 import pytest
 
-from fedveil.errors import BadValue, CannotCertify
+from fedveil.core.errors import BadValue, CannotCertify
 from fedveil.sums.masks.graph import Graph
 from fedveil.theory.neighbours import graph_failure, least_neighbours, recovery_failure
 

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.noise import grid as noise
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import Sampler, rounded_laplace, rounded_normal

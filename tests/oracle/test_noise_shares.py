@@ -8,14 +8,14 @@ import pytest
 from numpy.polynomial.legendre import leggauss
 from scipy.special import ndtr
 
-from fedveil.account.observers import Participation
-from fedveil.account.shares import Shares, observe_shares
-from fedveil.algorithms.noise_shares import share_deviation
-from fedveil.algorithms.shares import share
-from fedveil.mechanism import LastIterate
+from fedveil.accounting.observers import Participation
+from fedveil.accounting.shares import Shares, observe_shares
 from fedveil.noise.entropy import Entropy
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.trust import Trust
+from fedveil.stages.noise_shares import share_deviation
 from fedveil.theory.grid import halves_of, log_aliasing
-from fedveil.trust import Trust
+from sides import share
 
 Vector = np.ndarray
 

@@ -8,12 +8,12 @@ import pytest
 from chains import Loss, Partition, hockey_sticks, random_partition_pair
 from scipy.special import ndtr, ndtri
 
+from fedveil.core.values import Indices, Vector
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import smallest_epsilon
 from fedveil.theory.position import Star, own_mu, star
 from fedveil.theory.position_program import Program, dual_bound, program, tangents
 from fedveil.theory.rounds import Rounds
-from fedveil.values import Indices, Vector
 
 EPSILONS = np.array([0.0, 0.05, 0.2, 0.5, 1.0, 2.0])
 Setting = tuple[Rounds, Indices, Vector]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sampled_chains import Chain, Part, chains, hockey, independent_law, poisson_law, random_plan
 
+from fedveil.core.values import Vector
 from fedveil.theory.allocation import AllocationLaw, Summands
 from fedveil.theory.closing import at_once, check_plan, lengths
 from fedveil.theory.composition import Uses, worst_delta_upper
@@ -16,7 +17,6 @@ from fedveil.theory.hops import profile, two_hops
 from fedveil.theory.loss import GaussianLaw, LossLaw
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.sampled_poisson import part_law
-from fedveil.values import Vector
 
 SETTINGS = int(os.environ.get("FEDVEIL_CHAINS", "16"))  # the campaign: 500
 EPSILONS = (0.0, 0.3, 1.5)

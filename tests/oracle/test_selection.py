@@ -12,15 +12,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from fedveil.account.selection import TrialCurve
+from fedveil.accounting.selection import TrialCurve
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Seen, play
+from fedveil.engine.trials import number_of_trials
 from fedveil.jobs.attack.game import scenes
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.promises import certified_points, promise
-from fedveil.run.trials import number_of_trials
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import certified_points, promise
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import gaussian_delta
 from fedveil.theory.selection import TruncatedNegativeBinomial, selected_epsilon
@@ -158,7 +158,7 @@ def judged(plan: Plan, first: Vector, second: Vector) -> Finding:
 
 
 def drawn(plan: Plan) -> list[NDArray[np.int64]]:
-    assert plan.selection is not None
+    assert plan.selection
     found = [[number_of_trials(plan.selection, Entropy.from_seed(k + s)) for k in range(PLAYS)] for s in (0, 10**6)]
     return [np.array(counts) for counts in found]
 
@@ -177,7 +177,7 @@ def test_the_game_on_the_selected_model_stays_below_the_claim(played: tuple[Plan
 def test_planted_errors_are_caught(error: str) -> None:
     """Runs of one round as the normal numbers of mu 1/2 that they are, so that there can be many plays."""
     plan, generator = tuned_game_plan(game_plan(rounds=1, batch=4, noise_std=0.1), 300), np.random.default_rng(5)
-    assert plan.selection is not None
+    assert plan.selection
     masses = plan.selection.law.masses(plan.selection.most)
     seen = []
     for mean in (0.25, -0.25):

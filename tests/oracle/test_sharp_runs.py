@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedveil import LastIterate, account_for
-from fedveil.account.hidden import checkpoints, hidden_run, rounds_of, shift_mus, unhidden_mus
-from fedveil.account.last_iterate import evaluators
-from fedveil.account.places import place_curve
-from fedveil.mechanism import ApproximateDP, Gaussian, Laplace, Mechanism, Repeat, SampledGaussian
+from fedveil.accounting.hidden import checkpoints, hidden_run, rounds_of, shift_mus, unhidden_mus
+from fedveil.accounting.last_iterate import evaluators
+from fedveil.accounting.places import place_curve
+from fedveil.privacy.mechanism import ApproximateDP, Gaussian, Laplace, Mechanism, Repeat, SampledGaussian
 from fedveil.theory.composition import delta_bracket
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_theta

@@ -9,8 +9,9 @@ from mpmath import mp  # type: ignore[import-untyped]
 from scipy.special import ndtr
 
 from fedveil import account_for
-from fedveil.account.loss_distribution import LossCurve, LossDistributionAccountant
-from fedveil.mechanism import Repeat, SampledGaussian
+from fedveil.accounting.loss_distribution import LossCurve, LossDistributionAccountant
+from fedveil.core.values import Vector
+from fedveil.privacy.mechanism import Repeat, SampledGaussian
 from fedveil.theory.composition import delta_bracket, epsilon_bracket, epsilon_upper, worst_bracket, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.convolution import Tilt, TiltedSum, convolve
@@ -22,7 +23,6 @@ from fedveil.theory.position import Star, log_average, own_mu, pair_mu, secant_b
 from fedveil.theory.position_program import Cuts, Program, dual_bound, program
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.transport import transport
-from fedveil.values import Vector
 
 HAIR = 1e-9  # the relative allowance of every certified closed form
 

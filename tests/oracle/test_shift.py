@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from fedveil.core.values import Vector
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import shift_mu, unhidden_mu, uses_mu
-from fedveil.values import Vector
 
 INF = math.inf
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedveil.algorithms.simfl.method import SimFL
-from fedveil.algorithms.simfl.steps import Message, train_simfl
-from fedveil.guarantee import Neighbours
-from fedveil.model.spec import ModelPlan
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.promises import promise
-from fedveil.target import Target
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import promise
+from fedveil.privacy.guarantee import Neighbours
+from fedveil.privacy.target import Target
+from fedveil.stages.train.simfl.method import SimFL
+from fedveil.stages.train.simfl.steps import Message, train_simfl
 from fedveil.theory.divergence import gaussian_delta
 from unit.plans import some_records
 

@@ -10,23 +10,23 @@ import pytest
 
 from fedveil.audit.claim import claim_of_alone
 from fedveil.audit.game import Seen, play
+from fedveil.core.values import Indices, Vector
 from fedveil.data.records import DataShape
 from fedveil.data.row_rule import Labels
-from fedveil.guarantee import Neighbours
 from fedveil.jobs.attack.generator import Measuring, choices_seen, counts_seen, generator_game
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.columns import Outline
-from fedveil.prepare.synthesis.budget import synthesis_plan
-from fedveil.prepare.synthesis.counts import Counted, table_counts
-from fedveil.prepare.synthesis.plan import SynthesisPlan
-from fedveil.prepare.synthesis.request import GeneratorRequest
-from fedveil.promises import ADVERSARIES
-from fedveil.stages.adding import Measurer
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.privacy.guarantee import Neighbours
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import CENTRAL, Trust
+from fedveil.stages.measuring import Measurer
+from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.sums import COUNTED, STEPS, Measurement
+from fedveil.stages.synthesise.budget import synthesis_plan
+from fedveil.stages.synthesise.counts import Counted, table_counts
+from fedveil.stages.synthesise.plan import SynthesisPlan
+from fedveil.stages.synthesise.request import GeneratorRequest
 from fedveil.stages.units import Sums
-from fedveil.target import Target
-from fedveil.trust import CENTRAL, Trust
-from fedveil.values import Indices, Vector
 
 SHAPE = DataShape(records=4000, features=4, classes=2, clients=20, largest_client=300, smallest_client=100, bound=1.0)
 OUTLINE = Outline(

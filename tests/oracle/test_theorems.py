@@ -8,9 +8,9 @@ import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
+from fedveil.core.values import Vector
 from fedveil.theory.blocks import linear_contraction
 from fedveil.theory.divergence import log_laplace, log_theta
-from fedveil.values import Vector
 
 EPSILONS = [0.0, 0.1, 1.0, 3.0]
 Number = mpmath.mpf

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import play
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Vector
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.jobs.attack.audit import Effort, playable
 from fedveil.jobs.attack.game import game
 from fedveil.jobs.attack.releases import Sums, releases, view_of
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.study import study_of
-from fedveil.values import Vector
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import study_of
+from fedveil.stages.train.dpsgd.method import DpSgd
 from unit.plans import some_records
 
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")

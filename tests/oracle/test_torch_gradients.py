@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedveil.model.rounding import rounding_bound
-from fedveil.model.torch import TorchLoss
+from fedveil.models.rows import rounding_bound
+from fedveil.models.torch.loss import TorchLoss
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 torch.set_num_threads(1)  # small layers: threads would only wait for each other
@@ -207,19 +207,19 @@ def test_a_gradient_that_is_no_number_is_left_out() -> None:
 
 @pytest.mark.parametrize("name", ["images", "normalised"])
 def test_parts_of_a_batch_add_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedveil.model import torch_engine
+    from fedveil.models.torch import engine as engines
 
     loss, (X, y) = loss_of(name), batch(8)
     w = np.zeros(loss.size(FEATURES))
     expected, _ = loss.gradient(w, X, y, clip=0.3)
-    engine = torch_engine.engine(loss.module, loss.criterion, 3, "float64", FEATURES)
+    engine = engines.engine(loss.module, loss.criterion, 3, "float64", FEATURES)
     monkeypatch.setattr(engine, "at_once", 5)
     np.testing.assert_allclose(loss.gradient(w, X, y, clip=0.3)[0], expected, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize(("name", "way"), [*((n, "Stack") for n in PLAIN), *((n, "Records") for n in OTHERS)])
 def test_plain_stacks_take_the_short_way_and_only_they(name: str, way: str) -> None:
-    from fedveil.model import torch_engine
+    from fedveil.models.torch import engine as engines
 
-    engine = torch_engine.engine(f"{__name__}:{name}", "cross-entropy", 3, "float64", FEATURES)
+    engine = engines.engine(f"{__name__}:{name}", "cross-entropy", 3, "float64", FEATURES)
     assert type(engine.work).__name__ == way

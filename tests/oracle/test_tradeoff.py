@@ -10,8 +10,8 @@ from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
 from scipy.stats import binom, norm
 
+from fedveil.core.values import Vector
 from fedveil.theory.central_limit import central_limit
-from fedveil.values import Vector
 from oracle.tradeoff import (
     GaussianTradeOff,
     TradeOff,

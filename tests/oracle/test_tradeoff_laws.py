@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedveil.core.values import Vector
 from fedveil.theory.divergence import hockey_stick
-from fedveil.values import Vector
 from oracle.tradeoff import (
     Curve,
     GaussianTradeOff,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.theory.central_limit import central_limit
 from oracle.tradeoff import (
     GaussianTradeOff,

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, ndtr, ndtri
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.divergence import log_gaussian_delta, log_theta
 from fedveil.theory.numerics import LARGEST_EPSILON, check_delta, check_epsilon, smallest_epsilon
-from fedveil.values import Vector
 
 _SUM = 1e-9  # how far masses may be from summing to 1
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from oracle.tradeoff import Curve, GaussianTradeOff, TradeOff, delta_of
 from oracle.tradeoff_thin import SIZE, discretise, thin
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from oracle.tradeoff import Curve, GaussianTradeOff, TradeOff, log_ratio
 
 SIZE = 1000  # segments kept by default

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedveil.core.values import Indices, Vector
 from fedveil.theory.blocks import (
     block_contraction,
     block_distances,
@@ -16,7 +17,6 @@ from fedveil.theory.blocks import (
 from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import uses_mu
-from fedveil.values import Indices, Vector
 
 SLACK = 1e-9
 epsilons = st.one_of(st.just(0.0), st.floats(1e-6, 6.0))

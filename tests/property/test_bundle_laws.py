@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedveil.bundle.bundle import Bundle
+from fedveil.core.errors import BadValue
 from fedveil.data.cells import canonical
 from fedveil.data.column import Column
 from fedveil.data.load import load
 from fedveil.data.row_rule import Labels, RowRule
+from fedveil.data.sources import chunks
 from fedveil.data.spec import Source, Split
-from fedveil.data.streams import chunks
-from fedveil.errors import BadValue
+from fedveil.release.bundle import Bundle
 from golden.golden_runs import made_run
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=6)

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedveil.algorithms.dpsgd.batch import subset
-from fedveil.algorithms.dpsgd.client_settings import ClientSettings
-from fedveil.algorithms.dpsgd.compress import compressed
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.noise.entropy import Entropy
+from fedveil.stages.train.dpsgd.batch import subset
+from fedveil.stages.train.dpsgd.client_settings import ClientSettings
+from fedveil.stages.train.dpsgd.compress import compressed
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.settings import CompressionRequest
 from fedveil.sums.coding.packing import bits_for, message_bytes, packed, unpacked
 from fedveil.sums.coding.public import public_signs
 from fedveil.sums.coding.rotation import block_of, hadamard, rotated, rotated_back
@@ -236,7 +237,7 @@ def test_rotated_messages_of_a_spiky_update_lose_less() -> None:
     update[17] = 4.0
     errors = {}
     for kind in ("quantised", "rotated"):
-        method = DpSgd(client_settings=(settings,), compression=kind, levels=7)
+        method = DpSgd(client_settings=(settings,), compression=CompressionRequest(kind=kind, levels=7))
         found = np.array([compressed(method, update, KEY.stream(kind, k)) for k in range(1500)])
         errors[kind] = float(np.mean(np.sum((found - update) ** 2, axis=1)))
         assert np.abs(found.mean(axis=0) - update).max() < 0.07

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.jobs.entry import Wish, draft_study
 from fedveil.jobs.local import open_any_study, plan_study
-from fedveil.plan import write_plan
+from fedveil.planning.plan import write_plan
 
 ODD = ["", "x", "Anna", "7", "-1.5", "1e300", "3,5", "1,234", "1.234,5", "2021-03-04", "04.03.2021", "yes", "nan", "?"]
 ODD += ['"a\nb"', '"a,b"', '"say ""hi"""', "0", "0.30000000000000004", "TRUE", " 5 ", "12 000"]

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedveil.model.loss import Loss
-from fedveil.model.margin import Huber, Logistic, SmoothedHinge
-from fedveil.model.rows import grain_of
-from fedveil.model.softmax import Softmax
-from fedveil.values import Vector
+from fedveil.core.values import Vector
+from fedveil.models.loss import Loss
+from fedveil.models.margin import Huber, Logistic, SmoothedHinge
+from fedveil.models.rows import grain_of
+from fedveil.models.softmax import Softmax
 
 LOSSES: list[Loss] = [Logistic(), SmoothedHinge(smoothing=0.5), Huber(threshold=0.7), Softmax(4)]
 

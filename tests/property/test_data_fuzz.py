@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedveil.core.errors import BadValue
 from fedveil.data.load import load
 from fedveil.data.rows import row_norms
 from fedveil.data.spec import Source, Split
-from fedveil.errors import BadValue
 
 cells = st.sampled_from(["0", "1", "-2.5", "1e400", "nan", "?", "", "x", '"', "1_0", "\0", "é", "1:2", "3:", " ", "#"])
 lines = st.lists(cells, max_size=4).map(",".join) | st.lists(cells, max_size=4).map(" ".join)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from fedveil.core.values import Matrix
 from fedveil.data.rows import cut_rows, row_norms, total_bound
 from fedveil.data.spec import Split
 from fedveil.data.split import dirichlet, natural_owners, nobody_empty, owners, uneven_sizes
-from fedveil.values import Matrix
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 usual = st.floats(-10, 10)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedveil.algorithms.fedavg.steps import clipped
+from fedveil.stages.train.fedavg.steps import clipped
 
 anything = arrays(np.float64, st.integers(1, 8), elements=st.floats(allow_nan=True, allow_infinity=True))
 usual = arrays(np.float64, st.integers(1, 8), elements=st.floats(-10, 10))

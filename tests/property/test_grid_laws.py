@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from fedveil.account.grid import Grid, choose_grid, delta_on_grid, inner_target, on_grid
-from fedveil.errors import BadValue, CannotCertify
-from fedveil.guarantee import Answer, Bound
+from fedveil.accounting.grid import Grid, choose_grid, delta_on_grid, inner_target, on_grid
+from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.privacy.guarantee import Answer, Bound
 from fedveil.theory.divergence import hockey_stick, log_theta
 from fedveil.theory.grid import Slack, log_delta_left, log_delta_on_grid, slack_of
 from fedveil.theory.numerics import smallest_epsilon

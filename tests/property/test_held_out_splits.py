@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedveil.core.errors import BadValue
 from fedveil.data.load import HeldRows
 from fedveil.data.row_rule import RowRule
-from fedveil.errors import BadValue
+from fedveil.engine.conduct import planned_rows
+from fedveil.engine.held_out import planned_with
+from fedveil.engine.preparing import planned_columns
 from fedveil.jobs.local import open_any_study
 from fedveil.ledger import Ledger
 from fedveil.ledger.budget import Cap, CapExceeded, Cost
 from fedveil.ledger.costs import cost_of
-from fedveil.prepare.loading import Unprepared
-from fedveil.run.conduct import planned_rows
-from fedveil.run.held_out import planned_with
-from fedveil.run.preparing import planned_columns
+from fedveil.stages.prepare.loading import Unprepared
 
 MODEL = {
     "model": {"kind": "logistic", "radius": 20.0},
@@ -129,11 +129,11 @@ def test_what_nobody_declared_public_is_measured_privately_or_charged_as_infinit
         found, loaded = open_any_study({**study(train, held, stated), **told})
         made = planned_columns(found, loaded) if isinstance(loaded, Unprepared) else planned_rows(found, loaded)
         plan = made.plan
-        exact = plan.test_records > 0 and not plan.test_public and word is False
-        assert plan.test_exact == exact
+        exact = plan.held_out.private and word is False
+        assert plan.held_out.exact == exact
         assert math.isinf(cost_of(plan, "final-model").epsilon) == exact
-        assert (plan.evaluation is not None) == (not public and word is not False)
-        assert plan.evaluation is None or plan.evaluation.records == "held-out"
+        assert bool(plan.evaluation) == (not public and word is not False)
+        assert not plan.evaluation or plan.evaluation.records == "held-out"
 
 
 def test_a_rule_that_differs_between_the_two_does_not_hide_a_row(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.ledger import Cap, CapExceeded, Cost, Ledger, parse_export
 from fedveil.ledger.budget import check_caps, total
 from fedveil.ledger.entry import canonical, parse

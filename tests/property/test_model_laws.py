@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedveil.model.adjusted import Adjusted
-from fedveil.model.loss import Constants, Loss, with_l2
-from fedveil.model.margin import Huber, Logistic, SmoothedHinge
-from fedveil.model.rows import row_norms
-from fedveil.model.softmax import Softmax
-from fedveil.values import Vector
+from fedveil.core.values import Vector
+from fedveil.models.adjusted import Adjusted
+from fedveil.models.loss import Constants, Loss, with_l2
+from fedveil.models.margin import Huber, Logistic, SmoothedHinge
+from fedveil.models.rows import row_norms
+from fedveil.models.softmax import Softmax
 
 LOSSES: list[Loss] = [
     Logistic(),

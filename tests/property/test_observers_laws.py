@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedveil.account.compare import account_for
-from fedveil.account.observers import Participation, calibrate_views, observe, views
-from fedveil.account.participation import units_of
-from fedveil.guarantee import Adversary
-from fedveil.mechanism import LastIterate
+from fedveil.accounting.compare import account_for
+from fedveil.accounting.observers import Participation, calibrate_views, observe, views
+from fedveil.accounting.participation import units_of
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.mechanism import LastIterate
 
 DELTA = 1e-5
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.algorithms.hidden.deal import rounds_of_units
 from fedveil.data.records import Records
-from fedveil.evaluate.request import EvaluationRequest
 from fedveil.jobs.local import open_study, run_study
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import write_plan
-from fedveil.study import Study, parse_study
+from fedveil.planning.plan import write_plan
+from fedveil.planning.study import Study, parse_study
+from fedveil.stages.evaluate.request import EvaluationRequest
+from fedveil.stages.train.hidden.deal import rounds_of_units
 
 ROWS, SITES = 60, 6
 Row = list[str]

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedveil.core.values import Indices, Vector
 from fedveil.theory.numerics import SMALLEST_DELTA
 from fedveil.theory.position import Star, log_average, own_mu, star
 from fedveil.theory.position_program import Program, program
 from fedveil.theory.rounds import Rounds
-from fedveil.values import Indices, Vector
 
 CLOSE = 1e-3  # how far, in ln(delta), two solutions of the program may lie apart
 LEAST = math.log(SMALLEST_DELTA)  # below this nothing is asked, and the program may answer with the average

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedveil.prepare.categories import codes_of
-from fedveil.prepare.columns import Columns, Outline, Words
-from fedveil.prepare.contributions import (
+from fedveil.core.values import Matrix
+from fedveil.stages.prepare.categories import codes_of
+from fedveil.stages.prepare.columns import Columns, Outline, Words
+from fedveil.stages.prepare.contributions import (
     class_counts,
     level_counts,
     matrix_of,
@@ -20,12 +21,11 @@ from fedveil.prepare.contributions import (
     vectors,
     word_counts,
 )
-from fedveil.prepare.learned import LearnedRule, Number
-from fedveil.prepare.levels import LEVELS
-from fedveil.prepare.ranges import Range
+from fedveil.stages.prepare.learned import LearnedRule, Number
+from fedveil.stages.prepare.levels import LEVELS
+from fedveil.stages.prepare.ranges import Range
 from fedveil.stages.sums import STEPS
 from fedveil.stages.units import Sums, root_up, whole_client
-from fedveil.values import Matrix
 
 ROWS, WIDTH = 5, 3
 EVERY = np.arange(ROWS, dtype=np.int64)

@@ -8,9 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
+from fedveil.core.values import Vector
 from fedveil.theory import renyi
 from fedveil.theory.divergence import hockey_stick, laplace_delta, log_gaussian_delta
-from fedveil.values import Vector
 
 
 def powers(low: float, high: float) -> st.SearchStrategy[float]:

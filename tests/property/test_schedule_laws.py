@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedveil.account.hidden import shift_mus
-from fedveil.algorithms.hidden.schedule import Problem, design
-from fedveil.algorithms.hidden.schedule.criterion import yardstick
-from fedveil.algorithms.hidden.schedule.families import Frame, law_risk, shaped, target_mu
-from fedveil.algorithms.hidden.schedule.noise import energies, spread_noise
-from fedveil.algorithms.schedule_request import ScheduleRequest
-from fedveil.mechanism import LastIterate
+from fedveil.accounting.hidden import shift_mus
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.stages.train.hidden.schedule import Problem, design
+from fedveil.stages.train.hidden.schedule.criterion import yardstick
+from fedveil.stages.train.hidden.schedule.families import Frame, law_risk, shaped, target_mu
+from fedveil.stages.train.hidden.schedule.noise import energies, spread_noise
+from fedveil.stages.train.schedule_request import ScheduleRequest
 
 counts = st.integers(1, 6)
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedveil.account.observers import Participation, observe
-from fedveil.account.shares import Shares, observe_shares
-from fedveil.errors import BadValue, CannotCertify
-from fedveil.guarantee import Adversary
-from fedveil.mechanism import LastIterate
+from fedveil.accounting.observers import Participation, observe
+from fedveil.accounting.shares import Shares, observe_shares
+from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.mechanism import LastIterate
 
 DELTA = 1e-5
 SLACK = 1 + 1e-5
@@ -55,7 +55,9 @@ def test_whoever_sees_less_is_promised_no_less(
     assert all(less <= more * SLACK for less, more in itertools.pairwise(found)), found
     curious = epsilon(run, "curious-client", mine)
     assert found[0] <= curious * SLACK
-    if colluders:  # it is then one of those that are tolerated
+    # It is then one of those that are tolerated. Where clients are dealt in a public order, what is proved for it is
+    # looser than for the sums, by up to a twentieth.
+    if colluders and (everyone or run.order == "secret"):
         assert curious <= found[2] * SLACK
 
 

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedveil.core.values import Vector
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import shift_mu, uses_mu
-from fedveil.values import Vector
 
 SLACK = 1 + 1e-9
 positive = st.floats(0.05, 20.0)

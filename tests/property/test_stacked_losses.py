@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from fedveil.model.counts import Poisson
-from fedveil.model.loss import StackedLoss
-from fedveil.model.margin import Huber, Logistic, MarginLoss, SmoothedHinge
-from fedveil.model.softmax import Softmax
+from fedveil.models.loss import StackedLoss
+from fedveil.models.margin import Huber, Logistic, MarginLoss, Poisson, SmoothedHinge
+from fedveil.models.softmax import Softmax
 
 LOSSES = [Logistic(), SmoothedHinge(), Huber(), Poisson(rate=0.1), Softmax(classes=3), Softmax(classes=10)]
 SHAPES = list(itertools.product((1, 2, 3, 5, 8, 17, 33, 60), (1, 2, 7, 16, 31, 65, 124)))

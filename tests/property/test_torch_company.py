@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 
-from fedveil.errors import BadValue  # noqa: E402  after the skip
-from fedveil.model.rows import grain_of  # noqa: E402
-from fedveil.model.torch import TorchLoss  # noqa: E402
-from fedveil.model.torch_blocks import SLOTS, blocks_of, slots_of  # noqa: E402
+from fedveil.core.errors import BadValue  # noqa: E402  after the skip
+from fedveil.models.rows import grain_of  # noqa: E402
+from fedveil.models.torch.blocks import SLOTS, blocks_of, slots_of  # noqa: E402
+from fedveil.models.torch.loss import TorchLoss  # noqa: E402
 
 torch.set_num_threads(1)
 nn = torch.nn

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedveil.federation.site.guard import Terms
-from fedveil.plan import read_plan, write_plan
-from fedveil.promises import ADVERSARIES, promise
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.planning.promises import ADVERSARIES, promise
 from fedveil.wire import frames
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Refused, peek, seal, unseal

@@ -3,17 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
-from fedveil.account.grid import choose_grid
-from fedveil.algorithms.dpsgd.client_settings import ClientSettings
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.hidden.method import Hidden
+from fedveil.accounting.grid import choose_grid
 from fedveil.data.records import DataShape
-from fedveil.mechanism import LastIterate
-from fedveil.model.spec import ModelPlan
-from fedveil.plan import Plan, write_plan
-from fedveil.selection import Selection
-from fedveil.target import Target
+from fedveil.models.spec import ModelPlan
+from fedveil.planning.plan import Plan, write_plan
+from fedveil.planning.selection import Selection
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.target import Target
+from fedveil.stages.train.dpsgd.client_settings import ClientSettings
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
+from fedveil.stages.train.hidden.method import Hidden
 from fedveil.theory.selection import TruncatedNegativeBinomial
 
 
@@ -73,8 +73,7 @@ def fedavg_game_plan(*, noise: float = 1.0, rounds: int = 3, clients: int = 4) -
     method = FedAvg(
         rounds=rounds,
         cohort=clients,
-        local_epochs=2,
-        local_step=1.0,
+        local=LocalSteps(epochs=2),
         update_norm=0.1,
         noise="shared",
         noise_multiplier=noise,

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from fedveil.algorithms.dpsgd.client_settings import ClientSettings
-from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.data.records import Records
-from fedveil.model.spec import ModelPlan
-from fedveil.plan import Plan
-from fedveil.target import Target
+from fedveil.models.spec import ModelPlan
+from fedveil.planning.plan import Plan
+from fedveil.privacy.target import Target
+from fedveil.stages.train.dpsgd.client_settings import ClientSettings
+from fedveil.stages.train.dpsgd.method import DpSgd
 
 
 def settings(**changes: Any) -> ClientSettings:

@@ -9,22 +9,22 @@ import joblib
 import numpy as np
 import pytest
 
-from fedveil.bundle.export import exported
-from fedveil.bundle.model import ReleasedModel
+from fedveil.release.export import export_model
+from fedveil.release.model import ReleasedModel
 
 
 def check_exports(model: ReleasedModel, X: Any, expected: Any, others: dict[str, Any]) -> None:
     """``expected``: predictions for the rows ``X`` of raw numbers; ``others``: further outputs of an ONNX file."""
-    loaded = joblib.load(io.BytesIO(exported(model.bundle, "sklearn", ending=".joblib")))
+    loaded = joblib.load(io.BytesIO(export_model(model.bundle, "sklearn", ending=".joblib")))
     assert loaded.predict(X) == pytest.approx(expected, abs=1e-12, rel=1e-12)
     assert b"fedveil" not in pickle.dumps(loaded), "it must load where fedveil is not installed"
     for values in others.values():
         assert loaded[:-1].transform(X) == pytest.approx(values, abs=1e-12)
-    said = json.loads(exported(model.bundle, "json"))
+    said = json.loads(export_model(model.bundle, "json"))
     assert _by_hand(model, said, X) == pytest.approx(expected, abs=1e-9)
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    session = runtime.InferenceSession(exported(model.bundle, "onnx"), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(export_model(model.bundle, "onnx"), providers=["CPUExecutionProvider"])
     given = {name: X[:, [place]] for place, name in enumerate(model.feature_names_in_)}
     found = dict(zip([one.name for one in session.get_outputs()], session.run(None, given), strict=True))
     assert found.pop("prediction")[:, 0] == pytest.approx(expected, abs=1e-9)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedveil.study import Study
+from fedveil.planning.study import Study
 from unit.federations import study
 
 MASKED = {"server": "secure-aggregation", "dropouts": 2, "timeout": 60.0}

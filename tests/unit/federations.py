@@ -12,6 +12,7 @@ import numpy as np
 from fedveil.certificate.certify import certify
 from fedveil.certificate.synthesis import certify_synthesis, holds_generator
 from fedveil.data.records import Records
+from fedveil.engine.system import Progress, System
 from fedveil.federation.aggregator.conversation import Conversation, begin
 from fedveil.federation.aggregator.federate import Federation
 from fedveil.federation.aggregator.generate import Generation
@@ -22,12 +23,11 @@ from fedveil.federation.site.data import read_site_data, write_dealt
 from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.key_holder import KeyHolder
 from fedveil.federation.site.record import World
-from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.synthesis.generator import Generator
-from fedveil.prepare.synthesis.request import GeneratorRequest
-from fedveil.promises import promise
-from fedveil.run.system import Progress, System
-from fedveil.study import Study, study_of
+from fedveil.planning.promises import promise
+from fedveil.planning.study import Study, study_of
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.synthesise.generator import Generator
+from fedveil.stages.synthesise.request import GeneratorRequest
 from fedveil.wire.keys import Card, Identity
 
 SITES = ("east", "north", "south")

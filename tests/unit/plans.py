@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from fedveil.algorithms.hidden.method import Deal, Hidden
 from fedveil.data.records import Records
-from fedveil.mechanism import LastIterate
-from fedveil.model.spec import ModelPlan
-from fedveil.plan import Plan
-from fedveil.target import Target
+from fedveil.models.spec import ModelPlan
+from fedveil.planning.plan import Plan
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.target import Target
+from fedveil.stages.train.hidden.method import Deal, Hidden
 
 
 def some_records(count: int = 60, features: int = 3, clients: int = 60, seed: int = 0, classes: int = 2) -> Records:

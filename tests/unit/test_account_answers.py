@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fedveil.account.compare import account_for
-from fedveil.account.evaluator import Evaluator, bound_of
-from fedveil.account.places import place_curve
-from fedveil.mechanism import LastIterate, Repeat, SampledGaussian
+from fedveil.accounting.compare import account_for
+from fedveil.accounting.evaluator import Evaluator, bound_of
+from fedveil.accounting.places import place_curve
+from fedveil.privacy.mechanism import LastIterate, Repeat, SampledGaussian
 from fedveil.theory.concentrated import gaussian_epsilon
 
 SHORT: dict[str, Any] = {"step_size": 0.5, "lipschitz": 1.0, "smoothness": 0.5, "diameter": 1.0, "noise_std": 2.0}

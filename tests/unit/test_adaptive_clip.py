@@ -8,26 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.account.compare import account_for
-from fedveil.algorithms.adaptive_clip import AdaptiveClip
-from fedveil.algorithms.clip_belief import believed, moved, no_belief, vote_deviation
-from fedveil.algorithms.dpsgd.batch import Sampler
-from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import sent_steps
+from fedveil.accounting.compare import account_for
+from fedveil.core.errors import BadValue
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.mechanism import Compose, Gaussian, Repeat, SampledGaussian
-from fedveil.model.loss import Loss
-from fedveil.model.margin import Huber, Logistic, SmoothedHinge
-from fedveil.model.softmax import Softmax
+from fedveil.engine.train import train
+from fedveil.models.loss import Loss
+from fedveil.models.margin import Huber, Logistic, SmoothedHinge
+from fedveil.models.softmax import Softmax
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.promises import promise
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import promise
+from fedveil.planning.study import study_of
+from fedveil.privacy.mechanism import Compose, Gaussian, Repeat, SampledGaussian
+from fedveil.stages.train.adaptive_clip import AdaptiveClip
+from fedveil.stages.train.clip_belief import believed, moved, no_belief, vote_deviation
+from fedveil.stages.train.dpsgd.batch import Sampler
+from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.fedavg.method import FedAvg
+from fedveil.stages.train.fedavg.steps import sent_steps
 from unit.plans import some_records
 
 KEY = Entropy.from_seed(5)
@@ -81,9 +81,12 @@ def test_a_plan_charges_the_joint_noise() -> None:
 def test_an_update_and_its_vote_weigh_at_most_one_in_whole_numbers(weight: float, clip: float) -> None:
     source, unit = np.random.default_rng(0), 2.0**-40
     method = FedAvg(
-        rounds=3, cohort=5, local_epochs=1, local_step=1.0, update_norm=0.1, noise_multiplier=1.0,
-        clip_quantile=0.5, clip_rate=1.0, clip_share=0.2,
-    )  # fmt: skip
+        rounds=3,
+        cohort=5,
+        update_norm=0.1,
+        noise_multiplier=1.0,
+        adaptive=AdaptiveClip(quantile=0.5, rate=1.0, share=0.2),
+    )
     for size in (1e-9, 0.1, 1.0, 1e9):
         steps = sent_steps(method, size * source.normal(size=17), clip, weight, unit)
         assert steps is not None
@@ -181,7 +184,7 @@ def test_the_clip_stays_where_the_share_within_it_is_the_quantile() -> None:
 def test_a_fixed_clip_leaves_no_trace_in_the_plan_and_an_adaptive_one_reads_back() -> None:
     records = some_records(60, clients=3)
     fixed = plan_for(records, {"kind": "dpsgd", "rounds": 3})
-    assert "clip_" not in write_plan(fixed)
+    assert "[method.adaptive]" not in write_plan(fixed)
     moving = plan_for(records, {"kind": "dpsgd", "rounds": 3, "clip": "adaptive"})
     assert read_plan(write_plan(moving)) == moving
     assert moving.sum_length == moving.dimension  # votes stay at the clients
@@ -258,7 +261,8 @@ def test_a_belief_is_kept_between_rounds_and_begins_flat() -> None:
     records = some_records(80, clients=1)
     plan = plan_for(records, {"kind": "dpsgd", "clip": {"start": 9.0}, "rate": 0.5, "rounds": 6})
     assert isinstance(plan.method, DpSgd)
-    assert plan.method.clip_rate is None
+    assert plan.method.adaptive is not None
+    assert plan.method.adaptive.rate is None
     one = Client(plan, plan.method, 0, records.features, records.targets, KEY)
     fresh = Client(plan, plan.method, 0, records.features, records.targets, KEY)
     fresh.remember(np.zeros(one.memory.size))

@@ -7,19 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.bundle.bundle import Bundle
+from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
-from fedveil.errors import BadValue
 from fedveil.jobs.local import run_study
-from fedveil.model.adjusted import Adjusted, score_at
-from fedveil.model.evaluation import evaluate_classes
-from fedveil.model.margin import Logistic
-from fedveil.model.named import usual_clip, usual_reach
-from fedveil.model.probabilities import likeliest, probabilities
-from fedveil.model.softmax import Softmax
-from fedveil.model.spec import ModelPlan
-from fedveil.plan import read_plan, write_plan
-from fedveil.promises import promise
+from fedveil.models.adjusted import Adjusted, score_at
+from fedveil.models.margin import Logistic
+from fedveil.models.metrics import evaluate_classes
+from fedveil.models.probabilities import likeliest, probabilities
+from fedveil.models.softmax import Softmax
+from fedveil.models.spec import ModelPlan
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.planning.promises import promise
+from fedveil.release.bundle import Bundle
 from unit.plans import some_plan, some_records
 
 PLAN = some_plan(some_records())
@@ -47,7 +46,7 @@ def test_no_record_exceeds_the_clip_and_the_design_sees_the_same_loss() -> None:
             own, _ = loss.gradient(np.zeros(loss.size(3)), 50 * X[[k]], targets[[k]], clip=0.3)
             assert np.linalg.norm(own) <= 0.3 * (1 + 1e-12)
         assert loss.constants(2.0, 0.3) == base.constants(2.0, 0.3)
-        assert (usual_clip(loss, 2.0), usual_reach(loss)) == (usual_clip(base, 2.0), usual_reach(base))
+        assert (loss.usual_clip(2.0), loss.usual_reach) == (base.usual_clip(2.0), base.usual_reach)
 
 
 def test_a_blank_record_adds_nothing() -> None:
@@ -91,8 +90,8 @@ def test_a_plan_without_them_is_written_as_before() -> None:
         ({"class_weights": (1.0, 2.0), "kind": "huber", "classes": 0}, "be one for each of the 0 classes"),
         ({"decision_threshold": 0.0}, "model.decision_threshold must lie in"),
         ({"decision_threshold": 1}, "model.decision_threshold must lie in"),
-        ({"decision_threshold": 0.3, "kind": "softmax", "classes": 3}, "be left out unless the kind is logistic"),
-        ({"decision_threshold": 0.3, "kind": "smoothed-hinge"}, "be left out unless the kind is logistic"),
+        ({"decision_threshold": 0.3, "kind": "softmax", "classes": 3}, "be left out with a kind other than logistic"),
+        ({"decision_threshold": 0.3, "kind": "smoothed-hinge"}, "be left out with a kind other than logistic"),
     ],
 )
 def test_a_mistake_is_one_sentence(changes: dict[str, Any], said: str) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedveil.algorithms.shares import nobody_fails, plain_sum
-from fedveil.errors import BadValue, TooFewSurvivors
-from fedveil.run.answers import Answers
+from fedveil.core.errors import BadValue, TooFewSurvivors
+from fedveil.engine.answers import Answers
+from fedveil.stages.adding import nobody_fails, plain_sum
 from fedveil.sums.seam import Summed, Whole
 
 PARTS = {client: np.array([client, 1], dtype=np.int64) for client in range(4)}

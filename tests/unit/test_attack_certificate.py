@@ -12,14 +12,14 @@ import pytest
 
 from fedveil.certificate.certify import certify, differences
 from fedveil.cli.studies import _fresh, report
+from fedveil.core.errors import AlreadyFinished, FedveilError
 from fedveil.data.records import Records
-from fedveil.errors import AlreadyFinished, FedveilError
+from fedveil.engine.conduct import conduct
+from fedveil.engine.system import Interrupted, Progress, System
 from fedveil.jobs.local import Result, open_study, run_study
 from fedveil.ledger.entry import GENESIS, Entry
 from fedveil.ledger.export import parse_export, write_export
-from fedveil.promises import promise
-from fedveil.run.conduct import conduct
-from fedveil.run.system import Interrupted, Progress, System
+from fedveil.planning.promises import promise
 from unit.plans import some_plan, some_records
 
 TABLES: dict[str, Any] = {
@@ -209,9 +209,10 @@ def with_costs(folder: Path, **changes: Any) -> None:
     """The ledger of a run whose charge for every-model states something else."""
 
     def changed(kind: str, payload: dict[str, Any]) -> dict[str, Any]:
-        if kind == "charge":
-            payload["costs"] = [
-                {**cost, **changes} if cost["adversary"] == "every-model" else cost for cost in payload["costs"]
+        stated = {"charge": payload, "release": payload.get("total")}.get(kind)
+        if stated is not None:  # the only run: its charge is the total of all
+            stated["costs"] = [
+                {**cost, **changes} if cost["adversary"] == "every-model" else cost for cost in stated["costs"]
             ]
         return payload
 

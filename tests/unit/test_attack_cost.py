@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.jobs.attack.audit import Effort, playable
 from fedveil.jobs.attack.cost import most_runs
 from fedveil.jobs.attack.releases import rows_each, wide_problem

@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedveil.algorithms.dpsgd.client_settings import ClientSettings
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.hidden.method import Hidden
-from fedveil.algorithms.observation import Observations
-from fedveil.algorithms.simfl.method import SimFL
+from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import DataShape, Records
-from fedveil.errors import BadValue
 from fedveil.jobs.attack.leakage import constant_of, leakage
 from fedveil.jobs.attack.observing import first_round, observe, with_noise
 from fedveil.jobs.attack.synthetic import synthetic_records
-from fedveil.mechanism import LastIterate
-from fedveil.model.spec import ModelPlan
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.target import Target
-from fedveil.trust import Trust
+from fedveil.planning.plan import Plan
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import Trust
+from fedveil.stages.train.dpsgd.client_settings import ClientSettings
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
+from fedveil.stages.train.hidden.method import Hidden
+from fedveil.stages.train.observation import Observations
+from fedveil.stages.train.simfl.method import SimFL
 
 PIXELS, LABELS = load_digits(return_X_y=True)
 COUNT = 120
@@ -78,8 +78,7 @@ def fedavg_plan(records: Records) -> Plan:
     method = FedAvg(
         rounds=3,
         cohort=records.clients,
-        local_epochs=1,
-        local_step=0.5,
+        local=LocalSteps(step=0.5),
         update_norm=1.0,
         noise="shared",
         noise_multiplier=2.0,

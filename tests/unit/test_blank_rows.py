@@ -9,15 +9,15 @@ import pytest
 
 from contract.method_examples import EXAMPLES, trained
 from fedveil.certificate.assumptions import assumptions
+from fedveil.core.errors import BadValue
 from fedveil.data.canaries import Canaries
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.jobs.local import open_study, plan_study, run_study
-from fedveil.model.loss import Loss
-from fedveil.model.margin import Huber, Logistic, SmoothedHinge
-from fedveil.model.softmax import Softmax
+from fedveil.models.loss import Loss
+from fedveil.models.margin import Huber, Logistic, SmoothedHinge
+from fedveil.models.softmax import Softmax
 from fedveil.noise.entropy import Entropy
-from fedveil.study import parse_study
+from fedveil.planning.study import parse_study
 
 GENERATOR = np.random.default_rng(3)
 X = GENERATOR.normal(size=(9, 3)) / 4
@@ -34,7 +34,7 @@ def blanked(records: Records, places: list[int]) -> Records:
 
 def torch_loss() -> Loss:
     pytest.importorskip("torch")
-    from fedveil.model.torch import TorchLoss
+    from fedveil.models.torch.loss import TorchLoss
 
     return TorchLoss(module=f"{__name__}:network", classes=2)
 
@@ -148,12 +148,12 @@ COLUMN = DROP + "client_column = 'site'\n"
 
 def test_the_certificate_says_what_a_dropped_row_and_a_client_column_mean(tmp_path: Path) -> None:
     plan = plan_study(study(tmp_path, COLUMN, "kind = 'column'")).plan
-    assert (plan.data.records, plan.blank_rows, plan.places) == (120, True, "client column")
+    assert (plan.data.records, plan.origin.blank_rows, plan.origin.places) == (120, True, "client column")
     rows = {row.name: row for row in assumptions(plan, "final-model")}
     assert rows["a dropped row (missing value)"].value == "contributes zero"
     assert rows["who holds which record is public"].enforced_by.startswith("declared: the client column is public")
     plain = plan_study(study(tmp_path, ["ignore = ['a']", "features = 1"][0])).plan
-    assert (plain.blank_rows, plain.places) == (False, None)
+    assert (plain.origin.blank_rows, plain.origin.places) == (False, None)
     assert not {"a dropped row (missing value)", "who holds which record is public"} & {
         row.name for row in assumptions(plain, "final-model")
     }

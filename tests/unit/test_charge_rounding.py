@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fedveil.certificate.certify import check_charge, read_records
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from golden.golden_runs import made_run
 
 

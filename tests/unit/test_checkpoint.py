@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.errors import BadValue
-from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fedveil.run.files import CannotWrite, FolderInUse, private_folder, sole_use, write_atomically
+from fedveil.core.errors import BadValue
+from fedveil.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedveil.engine.files import CannotWrite, FolderInUse, private_folder, sole_use, write_atomically
 
 
 def checkpoint(**other: Any) -> Checkpoint:
@@ -158,7 +158,7 @@ class TestPrivateFolder:
 HOLD = """
 import signal, sys
 from pathlib import Path
-from fedveil.run.files import sole_use
+from fedveil.engine.files import sole_use
 with sole_use(Path(sys.argv[1])):
     print("held", flush=True)
     signal.pause()

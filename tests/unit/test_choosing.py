@@ -8,25 +8,27 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from fedveil.account.compare import account_for
-from fedveil.algorithms.acting import Session
-from fedveil.algorithms.choosing import Choice, Purse, plateau
-from fedveil.algorithms.dpsgd.acts import ACTS
-from fedveil.algorithms.dpsgd.chosen import train_chosen
-from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.dpsgd.observe import ATTACK_VIEW
-from fedveil.algorithms.dpsgd.segments import charged, costs_of_segments
-from fedveil.algorithms.dpsgd.server import DpSgdServer
+from fedveil.accounting.compare import account_for
+from fedveil.core.errors import CannotCertify, FedveilError
 from fedveil.data.records import Records
-from fedveil.design import read_request
-from fedveil.errors import CannotCertify, FedveilError
-from fedveil.guarantee import Adversary
+from fedveil.engine.train import train
+from fedveil.federation.aggregator.federate import check_carried
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.promises import promise
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.design import read_request
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import promise
+from fedveil.planning.study import study_of
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.trust import Trust
+from fedveil.stages.train.acting import Session
+from fedveil.stages.train.choosing import Choice, Purse, plateau
+from fedveil.stages.train.dpsgd.acts import ACTS
+from fedveil.stages.train.dpsgd.chosen import train_chosen
+from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.observe import ATTACK_VIEW
+from fedveil.stages.train.dpsgd.segments import charged, costs_of_segments
+from fedveil.stages.train.registry import facts_of
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from unit.plans import some_records
@@ -62,6 +64,11 @@ def choosing(*wanted: int) -> Any:
     return rule
 
 
+def budget_of(method: DpSgd) -> float:
+    assert method.choice is not None
+    return method.choice.budget
+
+
 def flat(model: Any) -> float:
     return 1.0
 
@@ -78,7 +85,7 @@ class TestWhatIsCharged:
     def test_every_affordable_sequence_costs_at_most_the_budget(self) -> None:
         plan = plan_for(some_records(clients=3))
         method = dpsgd(plan)
-        costs, budget = costs_of_segments(method), Fraction(method.choose_budget or 0)
+        costs, budget = costs_of_segments(method), Fraction(budget_of(method))
         assert costs == (Fraction(1, 144), Fraction(1, 36))  # one pass each
         whole = promise(plan, "every-model").epsilon
         most = int(budget / costs[0])
@@ -92,7 +99,7 @@ class TestWhatIsCharged:
     def test_noise_that_is_not_stated_pays_for_all_segments_once(self) -> None:
         plan = plan_for(some_records(clients=3), [{"rounds": 5}, {"rounds": 10}])
         costs = costs_of_segments(dpsgd(plan))
-        assert sum(costs) <= Fraction(dpsgd(plan).choose_budget or 0) <= sum(costs) * Fraction(1 + 1e-12)
+        assert sum(costs) <= Fraction(budget_of(dpsgd(plan))) <= sum(costs) * Fraction(1 + 1e-12)
         assert promise(plan, "every-model").epsilon <= 2.0
 
     @pytest.mark.parametrize("sampling", ["poisson", "fixed-size"])
@@ -100,7 +107,7 @@ class TestWhatIsCharged:
         rows = [{"rounds": 4, "noise": 3.0, "step": 0.5}, {"rounds": 3, "noise": 3.0, "step": 0.1, "clip": 0.2}]
         plan = plan_for(some_records(clients=3), rows, algorithm={"sampling": sampling})
         method = dpsgd(plan)
-        rounds = int(method.choose_budget or 0)
+        rounds = int(budget_of(method))
         assert costs_of_segments(method) == (4, 3)
 
         def costs(count: int) -> float:
@@ -112,11 +119,11 @@ class TestWhatIsCharged:
     def test_the_plan_reads_back_and_says_what_may_be_chosen(self) -> None:
         plan = plan_for(some_records(clients=3))
         assert read_plan(write_plan(plan)) == plan
-        facts = dict(plan.method.facts(plan.setup))
+        facts = dict(facts_of(plan.method, plan.setup))
         assert facts["segments to choose from"] == "5 of noise 12, 5 of noise 6"
         assert facts["rounds of a client"].startswith("at most ")
         fixed = plan_for(some_records(clients=3), LOUD_THEN_QUIET, algorithm={"choose": None})
-        assert "choose" not in write_plan(fixed)
+        assert "choice" not in write_plan(fixed)
 
 
 class TestTheRun:
@@ -125,7 +132,7 @@ class TestTheRun:
     def test_a_rule_that_would_overspend_is_refused_before_the_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
         records = some_records(clients=3)
         plan = plan_for(records)
-        paid = int(Fraction(dpsgd(plan).choose_budget or 0) / Fraction(1, 36))
+        paid = int(Fraction(budget_of(dpsgd(plan))) / Fraction(1, 36))
         used: list[int] = []
         before = Client.total
 
@@ -154,9 +161,7 @@ class TestTheRun:
         fixed = replace(
             dpsgd(plan),
             client_settings=tuple(dpsgd(plan).client_settings[k] for k in sequence),
-            choose=None,
-            choose_gain=None,
-            choose_budget=None,
+            choice=None,
         )
         theirs = train(replace(plan, method=fixed), records, KEY).model
         assert ours.chosen == sequence
@@ -167,7 +172,7 @@ class TestTheRun:
         plan = plan_for(records)
         found = train(plan, records, KEY, public=public)
         costs = costs_of_segments(dpsgd(plan))
-        left = Fraction(dpsgd(plan).choose_budget or 0) - sum(costs[k] for k in found.chosen)
+        left = Fraction(budget_of(dpsgd(plan))) - sum(costs[k] for k in found.chosen)
         assert 0 <= left < costs[-1]
         assert list(found.chosen) == sorted(found.chosen)
 
@@ -257,9 +262,11 @@ def test_other_algorithms_say_why_they_refuse(kind: str) -> None:
 def test_sites_and_attacks_say_why_they_refuse() -> None:
     records = some_records(clients=3)
     plan = plan_for(records)
-    with pytest.raises(FedveilError, match=r"algorithm\.choose must be left out across sites"):
-        DpSgdServer.make(plan, None, KEY)  # type: ignore[arg-type]
-    with pytest.raises(FedveilError, match=r"algorithm\.choose must be left out in attacks"):
+    with pytest.raises(
+        FedveilError, match=r"algorithm\.choose must be left out with sites, got 'plateau'\. State segments"
+    ):
+        check_carried(replace(plan, trust=Trust()))
+    with pytest.raises(FedveilError, match=r"algorithm\.choose must be left out with an attack"):
         ATTACK_VIEW.first_round(plan, records, KEY)
     with pytest.raises(Refused, match="a-choice"):
         ACTS.check_proposal(plan, records, Content())

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from contract.method_examples import EXAMPLES
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.engine.train import train
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.report.communication import WAYS, bytes_of, coded_gap, masking_bytes, traffic_of, way_of
-from fedveil.report.traffic_section import traffic
-from fedveil.run.train import train
+from fedveil.planning.plan import Plan
+from fedveil.privacy.trust import Server, Trust
+from fedveil.report.communication import WAYS, bytes_of, coded_gap, masking_bytes, traffic, traffic_of, way_of
+from fedveil.stages.train.settings import CompressionRequest
 from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.sums.homomorphic.messages import typical_bytes, typical_key_bytes
 from fedveil.sums.homomorphic.rounds import HomomorphicSumming
-from fedveil.trust import Server, Trust
 from unit.plans import some_plan, some_records
 
 
@@ -33,7 +33,7 @@ def test_planned_bytes_are_those_that_trainers_count(name: str) -> None:
     plan = plan_of(name)
     found = bytes_of(plan, way_of(plan))
     counted = train(plan, example.data(), Entropy.from_seed(1))
-    if plan.method.kind == "hidden" and plan.deal == "clients" and plan.target.unit == "record":
+    if plan.method.kind == "hidden" and plan.method.deal == "clients" and plan.target.unit == "record":
         assert found.total_up <= counted.bytes_up  # it does not know that these clients come whole
     elif plan.method.kind == "dpsgd" and not plan.method.network.instant:  # type: ignore[attr-defined]
         assert counted.bytes_up <= found.total_up
@@ -78,7 +78,7 @@ def test_trust_decides_the_way(server: Server, way: str) -> None:
 def test_compression_of_the_plan_is_used() -> None:
     name = next(name for name in EXAMPLES if EXAMPLES[name].kind == "dpsgd")
     plan = plan_of(name)
-    plan = replace(plan, method=replace(plan.method, compression="top-k", keep=0.5))  # type: ignore[type-var]
+    plan = replace(plan, method=replace(plan.method, compression=CompressionRequest(kind="top-k", keep=0.5)))  # type: ignore[type-var]
     assert way_of(plan) == "compressed"
     assert bytes_of(plan, "compressed").up == 12 * max(1, plan.dimension // 2)
 

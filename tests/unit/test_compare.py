@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedveil.algorithms.hidden.train import _messages as messages
-from fedveil.algorithms.registry import KINDS
+from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.jobs.compare import TRUST, Comparison, compare
 from fedveil.jobs.compare.candidates import candidates
 from fedveil.jobs.entry import Wish, init_study
 from fedveil.jobs.local import plan_study
 from fedveil.ledger import CapExceeded, Ledger
-from fedveil.plan import Plan
-from fedveil.promises import ADVERSARIES, promise
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.planning.study import study_of
 from fedveil.report.compare_page import compare_page
 from fedveil.report.words import bytes_text
-from fedveil.study import study_of
+from fedveil.stages.train.hidden.acts import messages
+from fedveil.stages.train.registry import KINDS
 
 GENERATOR = np.random.default_rng(8)
 TABLES = {
@@ -147,7 +147,7 @@ def test_against_the_server_the_clients_add_the_noise() -> None:
 
 
 def test_a_reference_is_trained_only_when_baselines_are_asked_for() -> None:
-    found = compare(tables(report={"baselines": True, "public_data": True}), DATA, algorithms=["hidden"], runs=1)
+    found = compare(tables(report={"baselines": True}, data={"public": True}), DATA, algorithms=["hidden"], runs=1)
     assert found.reference is not None
     assert found.reference > 0.9
     assert found.trained == 2
@@ -318,7 +318,7 @@ class TestDrafted:
         monkeypatch.setattr(work, "learned_from", watched)
         found = compare(self.drafted(tmp_path), algorithms=["hidden"], runs=2)
         assert len(carried) == 2
-        assert all(plan.preparation is not None for plan in carried)
+        assert all(plan.preparation for plan in carried)
         assert found.entries[0].epsilon == promise(carried[0], "final-model").epsilon
 
     def test_a_cap_stops_it_before_anything_is_learned(self, tmp_path: Path) -> None:

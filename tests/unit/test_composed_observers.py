@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from fedveil.account.evaluator import epsilon_of
-from fedveil.account.participation import Participation
-from fedveil.account.profile import composed
-from fedveil.account.sampled_observers import sampled_views
-from fedveil.mechanism import Gaussian, LastIterate
+from fedveil.accounting.evaluator import epsilon_of
+from fedveil.accounting.participation import Participation
+from fedveil.accounting.profile import composed
+from fedveil.accounting.sampled_observers import sampled_views
+from fedveil.privacy.mechanism import Gaussian, LastIterate
 from fedveil.theory.concentrated import gaussian_epsilon
 
 RUN = LastIterate(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedveil.errors import CannotCertify
+from fedveil.core.errors import CannotCertify
 from fedveil.theory import concentrated
 from fedveil.theory.concentrated import Concentrated
 from fedveil.theory.divergence import gaussian_delta

@@ -14,26 +14,27 @@ from scipy import stats
 from scipy.linalg import toeplitz
 
 from contract.method_examples import Example
-from fedveil.account.compare import account_for
-from fedveil.algorithms.correlation import Attendance, Correlation
-from fedveil.algorithms.dpsgd.batch import Sampler
-from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.dpsgd.site import DpSgdSite
-from fedveil.algorithms.fedavg.drawing import cohort_of
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import noise_source
-from fedveil.errors import BadValue
-from fedveil.mechanism import Repeat, SampledGaussian
+from fedveil.accounting.compare import account_for
+from fedveil.core.errors import BadValue
+from fedveil.engine.train import train
+from fedveil.federation.site.stages import SiteStages
 from fedveil.noise.correlated import CorrelatedNoise
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.promises import ADVERSARIES, grid_of, promise
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import ADVERSARIES, grid_of, promise
+from fedveil.planning.study import study_of
+from fedveil.privacy.mechanism import Repeat, SampledGaussian
+from fedveil.stages.train.correlation import Attendance, Correlation
+from fedveil.stages.train.dpsgd.batch import Sampler
+from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.fedavg.drawing import cohort_of
+from fedveil.stages.train.fedavg.method import FedAvg
+from fedveil.stages.train.fedavg.steps import noise_source
 from fedveil.theory.divergence import gaussian_delta
 from fedveil.theory.factor import Factor
 from fedveil.wire.content import Content
+from sides import site_of
 from unit.dpsgd_plans import settings
 from unit.plans import some_records
 
@@ -282,8 +283,9 @@ def test_a_site_that_was_restarted_repeats_its_noise(tmp_path: Path) -> None:
     plan, data, key = example.plan(), example.data(), Entropy.from_seed(9)
     asked = Content(rows={"model": np.zeros(plan.dimension)})
 
-    def site(name: str) -> DpSgdSite:
-        return DpSgdSite.make(plan, data, (0, 1), key, tmp_path / name)
+    def site(name: str) -> SiteStages:
+        (tmp_path / name).mkdir(exist_ok=True)
+        return site_of(plan, data, (0, 1), key, tmp_path / name)
 
     whole = site("whole")
     sent = [whole.parts(turn, asked) for turn in range(6)]

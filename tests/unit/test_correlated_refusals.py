@@ -8,10 +8,10 @@ import pytest
 
 from contract.method_examples import Example
 from fedveil import cli
-from fedveil.algorithms.correlation import correlation_of
-from fedveil.algorithms.fedavg.method import FedAvg
+from fedveil.core.errors import BadValue
 from fedveil.data.records import DataShape
-from fedveil.errors import BadValue
+from fedveil.stages.train.correlation import Correlation
+from fedveil.stages.train.fedavg.method import FedAvg
 from unit.test_correlated import study
 
 BAD = {
@@ -144,16 +144,19 @@ def test_a_plan_whose_clients_cannot_keep_its_pattern_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "rows",
+    "table",
     [
-        ((2.0, 3.0), (0.5,)),
-        ((2.0, 3.0), (1.0, math.nan)),
-        ((2.0, 30.0), (1.0,)),
-        ((2.5, 3.0), (1.0,)),
-        ((2.0, 3.0), (0.7, 0.4), (0.5, 0.5)),
-        ((2.0, 3.0), (0.5,), (1.0,)),
+        {"participations": 2, "separation": 3, "column": [0.5]},
+        {"participations": 2, "separation": 3, "column": [1.0, math.nan]},
+        {"participations": 2, "separation": 30, "column": [1.0]},
+        {"participations": 2.5, "separation": 3, "column": [1.0]},
+        {"participations": 2, "separation": 3, "scales": [0.7, 0.4], "decays": [0.5, 0.5]},
+        {"participations": 2, "separation": 3, "scales": [0.5], "decays": [1.0]},
+        {"participations": 2, "separation": 3},
+        {"separation": 3, "column": [1.0]},
+        {"participations": 2, "separation": 3, "column": [1.0], "stray": 1},
     ],
 )
-def test_a_matrix_that_is_none_is_refused(rows: Any) -> None:
+def test_a_matrix_that_is_none_is_refused(table: Any) -> None:
     with pytest.raises(BadValue):
-        correlation_of(rows, 10)
+        Correlation.read(table, 10)

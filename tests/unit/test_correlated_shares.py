@@ -11,22 +11,24 @@ import numpy as np
 import pytest
 from scipy.linalg import solve_triangular, toeplitz
 
-from fedveil.algorithms.correlation import Attendance, correlation_of
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.resending import Resending, nothing_past, taken_off, weighted
-from fedveil.algorithms.fedavg.shares import Rule, train_shares
-from fedveil.algorithms.fedavg.site import FedAvgSite
-from fedveil.algorithms.shares import Fails, nobody_fails, plain_sum, share
+from fedveil.core.errors import BadValue
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
+from fedveil.federation.site.stages import SiteStages
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.promises import grid_of, promise
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import grid_of, promise
+from fedveil.planning.study import study_of
+from fedveil.stages.adding import Fails, nobody_fails, plain_sum
+from fedveil.stages.train.correlation import Attendance, Correlation
+from fedveil.stages.train.fedavg.method import FedAvg
+from fedveil.stages.train.fedavg.resending import Resending, nothing_past, taken_off, weighted
+from fedveil.stages.train.fedavg.steps import share_steps
 from fedveil.sums.seam import Summed, Whole
 from fedveil.theory.divergence import gaussian_delta
+from fedveil.theory.factor import Factor
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
+from sides import in_shares, share, site_of
 from unit.plans import some_records
 
 CLIENTS, ROUNDS, KEY = 12, 9, Entropy.from_seed(8)
@@ -62,13 +64,13 @@ def fedavg_of(plan: Plan) -> FedAvg:
 
 def ran(plan: Plan, fails: Fails = nobody_fails) -> tuple[Sent, np.ndarray]:
     """Return what every client added to its noise in every round, and the model."""
-    seen, steps = Sent(), Rule.of(plan).share
+    seen, steps = Sent(), share_steps(plan, 0)
 
     def kept(turn: int, parts: Mapping[int, Whole], /) -> Summed:
         seen[turn] = {client: part - share(KEY, client, turn, steps, plan.sum_length) for client, part in parts.items()}
         return plain_sum(turn, parts)
 
-    return seen, train_shares(plan, records(), KEY, lambda done: None, kept, fails).model
+    return seen, in_shares(plan, records(), KEY, kept, fails).model
 
 
 def test_everybody_sends_in_every_round_and_trains_in_its_own() -> None:
@@ -89,10 +91,10 @@ def test_everybody_sends_in_every_round_and_trains_in_its_own() -> None:
 def test_no_client_moves_all_sums_farther_than_is_charged(fails: Fails) -> None:
     """In whole numbers: the squares of all that a client sends, against the sensitivity of the plan."""
     plan = plan_of()
-    method, rule = fedavg_of(plan), Rule.of(plan)
+    method = fedavg_of(plan)
     seen, _ = ran(plan, fails)
     assert method.correlated is not None
-    limit = Fraction(method.correlated.sensitivity) * Fraction(method.scale) / Fraction(rule.unit)
+    limit = Fraction(method.correlated.sensitivity) * Fraction(method.scale) / Fraction(2.0**plan.grid)
     ratios = []
     for client in range(CLIENTS):
         squares = sum(int(v) ** 2 for parts in seen.values() if client in parts for v in parts[client])
@@ -105,11 +107,11 @@ def test_no_client_moves_all_sums_farther_than_is_charged(fails: Fails) -> None:
 def test_the_server_gets_the_sums_of_the_rounds_with_correlated_noise() -> None:
     """The model is that of sums of the rounds' own updates with noise that the inverse of the matrix has made."""
     plan = plan_of({"server": "trusted"}, server_step=1e-9)
-    method, rule = fedavg_of(plan), Rule.of(plan)
+    method, steps = fedavg_of(plan), share_steps(plan, 0)
     seen, _ = ran(plan)
     assert method.correlated is not None
     matrix = np.tril(toeplitz(method.correlated.factor.coefficients(ROUNDS)))
-    shares = [[share(KEY, c, t, rule.share, plan.sum_length) for c in range(CLIENTS)] for t in range(ROUNDS)]
+    shares = [[share(KEY, c, t, steps, plan.sum_length) for c in range(CLIENTS)] for t in range(ROUNDS)]
     fresh = np.sum(shares, axis=1)
     sent = np.stack([sum(parts.values()) for parts in seen.values()]) + fresh
     noise = solve_triangular(matrix, fresh.astype(np.float64), lower=True)
@@ -118,7 +120,7 @@ def test_the_server_gets_the_sums_of_the_rounds_with_correlated_noise() -> None:
     updates = np.stack([sum(seen[t][c] for c in own[t % 3]) for t in range(ROUNDS)])
     past, rows = nothing_past(method, plan.sum_length), []
     for total in sent:
-        own_sum, past = taken_off(method, past, total)
+        own_sum, past = taken_off(method, past, total.astype(np.float64))
         rows.append(own_sum)
     found = np.stack(rows)
     assert np.abs(found - updates - noise).max() <= 3 * CLIENTS  # cut towards zero, by less than a step a message
@@ -135,7 +137,7 @@ def test_clients_that_are_missing_change_neither_bound_nor_ways_of_adding_up() -
             total += parts[client]
         return Summed(total, tuple(sorted(parts)))
 
-    models = [train_shares(plan, records(), KEY, lambda done: None, way, fails).model for way in (plain_sum, backwards)]
+    models = [in_shares(plan, records(), KEY, way, fails).model for way in (plain_sum, backwards)]
     assert models[0].tobytes() == models[1].tobytes()
     assert not np.array_equal(models[0], ran(plan)[1])
 
@@ -145,7 +147,7 @@ def test_every_observer_is_charged_one_gaussian_with_the_noise_that_it_does_not_
     method = fedavg_of(plan)
     assert method.correlated is not None
     honest = CLIENTS - 3
-    assert Rule.of(plan).share == pytest.approx(method.noise_std / 2.0**plan.grid / math.sqrt(honest))
+    assert share_steps(plan, 0) == pytest.approx(method.noise_std / 2.0**plan.grid / math.sqrt(honest))
     norm = math.sqrt(3) * float(np.linalg.norm(method.correlated.factor.column))  # three columns that never overlap
     known = {
         "final-model": 1.0,
@@ -168,14 +170,15 @@ def test_every_observer_is_charged_one_gaussian_with_the_noise_that_it_does_not_
 def test_more_clients_missing_need_more_noise_from_the_others() -> None:
     few, many = plan_of({"dropouts": 0}), plan_of({"dropouts": 6})
     assert fedavg_of(few).noise_multiplier == pytest.approx(fedavg_of(many).noise_multiplier)
-    ratio = Rule.of(many).share * 2.0**many.grid / (Rule.of(few).share * 2.0**few.grid)
+    ratio = share_steps(many, 0) * 2.0**many.grid / (share_steps(few, 0) * 2.0**few.grid)
     assert ratio == pytest.approx(math.sqrt(CLIENTS / 6))
 
 
 class TestSite:
     @staticmethod
-    def site(plan: Plan, memory: Path) -> FedAvgSite:
-        return FedAvgSite.make(plan, records(), tuple(range(CLIENTS)), KEY, memory)
+    def site(plan: Plan, memory: Path) -> SiteStages:
+        memory.mkdir(exist_ok=True)
+        return site_of(plan, records(), range(CLIENTS), KEY, memory)
 
     @staticmethod
     def asked(plan: Plan, joined: list[int], clients: int = CLIENTS) -> Content:
@@ -197,8 +200,8 @@ class TestSite:
         plan = plan_of()
         site = self.site(plan, tmp_path / "memory")
         site.parts(0, self.asked(plan, [0, 3]))
-        for turn, joined in ((2, [3]), (0, [0]), (0, [])):
-            with pytest.raises(Refused, match="other-cohort"):
+        for turn, joined, code in ((2, [3], "other-cohort"), (0, [0], "changed-round"), (0, [], "changed-round")):
+            with pytest.raises(Refused, match=code):
                 self.site(plan, tmp_path / "memory").parts(turn, self.asked(plan, joined))
         for question in (self.asked(plan, [0, 99]), self.asked(plan, [0], clients=5)):
             with pytest.raises(Refused, match="malformed"):
@@ -224,8 +227,7 @@ def test_what_was_not_computed_as_planned_does_not_leave() -> None:
 
 
 def test_an_update_is_gone_when_it_has_left_the_bands() -> None:
-    found = correlation_of(((2.0, 3.0), (1.0, 0.5)), ROUNDS)
-    assert found is not None
+    found = Correlation(factor=Factor(column=(1.0, 0.5)), participations=2, separation=3, rounds=ROUNDS)
     memory = Resending(found, Attendance(found, 2), {})
     memory.keep(1, 0, np.array([4]))
     sent = [memory.due(turn, 0, 1, Fraction(4)) for turn in (1, 2, 3)]

@@ -12,13 +12,14 @@ from scipy.optimize import minimize
 from sklearn.linear_model import PoissonRegressor
 from sklearn.metrics import mean_poisson_deviance
 
-from fedveil.bundle.model import load_model
 from fedveil.data.records import DataShape
 from fedveil.jobs.local import plan_study, run_study
-from fedveil.model.counts import Poisson, deviance, shares
-from fedveil.model.named import loss_named
-from fedveil.model.rounding import rounding_bound
-from fedveil.study import study_of
+from fedveil.models.margin import Poisson, count_shares
+from fedveil.models.metrics import deviance
+from fedveil.models.rows import rounding_bound
+from fedveil.models.spec import loss_named
+from fedveil.planning.study import study_of
+from fedveil.release.model import load_model
 from unit.exports import check_exports
 
 LOSSES = [Poisson(), Poisson(0.01), Poisson(1.0)]
@@ -68,7 +69,7 @@ class TestLaws:
         loss, (w, X, y) = Poisson(0.1), drawn(5, 1)
         mpmath.mp.dps = 60
         z = mpmath.fsum(mpmath.mpf(a) * mpmath.mpf(b) for a, b in zip(X[0], w, strict=True))
-        slope = min(mpmath.mpf(0.1) * mpmath.exp(z), mpmath.mpf(1)) - mpmath.mpf(float(shares(y)[0]))
+        slope = min(mpmath.mpf(0.1) * mpmath.exp(z), mpmath.mpf(1)) - mpmath.mpf(float(count_shares(y)[0]))
         exact = [float(slope * mpmath.mpf(value)) for value in X[0]]
         constants = loss.constants(2.0, 2.0)
         room = rounding_bound(

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.cells import canonical
 from fedveil.data.load import Loaded, load
 from fedveil.data.records import Records
 from fedveil.data.rows import cut_rows
 from fedveil.data.spec import HeldOut, Source, Split
-from fedveil.errors import BadValue
 
 
 def rows(base: Path, text: str, held: HeldOut | None = None, split: str = "record", **table: Any) -> Loaded:
@@ -195,7 +195,7 @@ def test_records_from_arrays() -> None:
         ([["a"], ["b"]], [0, 1], {}, r"X must hold numbers"),
         ([[1j], [1]], [0, 1], {}, r"X must hold numbers"),
         ([[1], [np.nan]], [0, 1], {}, r"X, row 2, column '0' must not be missing"),
-        ([[1], [np.inf]], [0, 1], {}, r"X, row 2, column '0' must be finite"),
+        ([[1], [np.inf]], [0, 1], {}, r"X, row 2, column '0' must be a finite number"),
         ([[1], [2]], [0], {}, r"have as many labels as rows, 2, got 1"),
         ([[1], [2]], [0, 2], {}, r"X, row 2, label must be one of data\.classes: 0, 1, got '2'"),
         ([[1], [2]], [[0], [1]], {}, r"y must have 1 dimension,"),

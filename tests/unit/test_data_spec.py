@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from fedveil.core.errors import BadValue
 from fedveil.data.spec import HeldOut, Source, Split, parse_data
-from fedveil.errors import BadValue
 
 PLAIN: dict[str, Any] = {"source": "a.csv", "feature_bound": 1.0, "target": "y", "classes": 2}
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from fedveil.algorithms.hidden.deal import Dealt, deal
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
+from fedveil.stages.train.hidden.deal import Dealt, deal
 from unit.plans import some_plan, some_records
 
 

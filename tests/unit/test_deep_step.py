@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 
-from fedveil.algorithms.dpsgd.steps import dpsgd_of  # noqa: E402  after the skip
 from fedveil.data.records import Records  # noqa: E402
-from fedveil.plan import Plan  # noqa: E402
-from fedveil.study import study_of  # noqa: E402
+from fedveil.planning.plan import Plan  # noqa: E402
+from fedveil.planning.study import study_of  # noqa: E402
+from fedveil.stages.train.dpsgd.steps import dpsgd_of  # noqa: E402  after the skip
 
 torch.set_num_threads(1)
 nn = torch.nn

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.bundle.generating import DeepGenerator
 from fedveil.certificate.certify import certify, differences
-from fedveil.errors import BadValue, FedveilError
-from fedveil.importing import allowing
+from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.importing import allowing
+from fedveil.engine.system import Progress, System
 from fedveil.jobs.local import run_study
 from fedveil.jobs.synthesis import SynthesisResult, sample, synthesise
 from fedveil.ledger import Ledger, read_export
 from fedveil.ledger.costs import cost_of, read_charged
 from fedveil.ledger.place import beside
-from fedveil.promises import ADVERSARIES
-from fedveil.run.system import Progress, System
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.release.generating import DeepGenerator
 from fedveil.theory.divergence import gaussian_delta
 from fedveil.version import __version__
 
@@ -144,7 +144,7 @@ def test_training_on_its_rows_charges_nothing_to_the_data(made: SynthesisResult,
     }
     result = run_study(given, tmp_path / "run")
     assert result.metrics["test"]["accuracy"] > 0.7
-    assert result.certificate.plan.training_public
+    assert result.certificate.plan.origin.public
     assert books() == before
 
 
@@ -259,7 +259,7 @@ class Silent(Means):
         ),
         (
             {"generator": {**GENERATOR, "module": "no_such:make"}},
-            r"generator\.latent must be left out unless the module is",
+            r"generator\.latent must be left out with a module other than",
         ),
         ({"generator": {"kind": "torch", "module": "no_such:make"}}, r"allow it with --module no_such:make"),
         ({"generator": {**GENERATOR, "clip": float("nan")}}, r"generator\.clip must"),

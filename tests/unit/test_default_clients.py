@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from fedveil.core.errors import BadValue
 from fedveil.data.spec import Split
-from fedveil.errors import BadValue
-from fedveil.study import study_of
+from fedveil.planning.study import study_of
 
 DATA = {"source": "visits.csv", "target": "ill", "classes": 2, "feature_bound": 1.0}
 PRIVACY = {"epsilon": 1.0, "delta": 1e-5}
@@ -15,7 +15,7 @@ PRIVACY = {"epsilon": 1.0, "delta": 1e-5}
 
 def split(algorithm: str, **more: Any) -> Split:
     tables = {"data": DATA, "model": {"kind": "logistic"}, "privacy": PRIVACY, "algorithm": {"kind": algorithm}}
-    return study_of({**tables, **more}, base=Path()).split
+    return study_of({**tables, **more}, base=Path()).data.split
 
 
 @pytest.mark.parametrize("algorithm", ["dpsgd", "hidden", "auto"])

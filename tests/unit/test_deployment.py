@@ -155,11 +155,11 @@ def test_every_process_has_a_user_and_a_folder_of_its_own(folder: Path) -> None:
     ]
 
 
-def test_a_deployment_of_before_is_refused_with_the_way_out(folder: Path) -> None:
+def test_an_incomplete_deployment_is_refused_with_the_way_out(folder: Path) -> None:
     path = folder / "aggregator" / "deployment.toml"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(line for line in lines if not line.startswith(("inside", "relay"))))
-    with pytest.raises(ValueError, match=r"name inside and relay.*write a new one"):
+    with pytest.raises(ValueError, match=r"name inside and relay.*Write a new one"):
         read_deployment(folder)
 
 

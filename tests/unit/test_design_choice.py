@@ -5,16 +5,16 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fedveil.account.hidden import per_round
-from fedveil.algorithms.dpsgd.design import DpSgdRequest
-from fedveil.algorithms.hidden.design import HiddenRequest
-from fedveil.algorithms.request import Draft, Task
-from fedveil.algorithms.schedule_request import ScheduleRequest
-from fedveil.algorithms.yardstick import model_problem, risk_with_momentum
+from fedveil.accounting.hidden import per_round
 from fedveil.data.records import DataShape
-from fedveil.design import make_plan, read_request
-from fedveil.model.spec import ModelPlan
-from fedveil.target import Target
+from fedveil.models.spec import ModelPlan
+from fedveil.planning.design import make_plan, read_request
+from fedveil.privacy.target import Target
+from fedveil.stages.train.dpsgd.design import DpSgdRequest
+from fedveil.stages.train.hidden.design import HiddenRequest
+from fedveil.stages.train.request import Draft, Task
+from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.yardstick import model_problem, risk_with_momentum
 
 SHAPE = DataShape(
     records=427, features=31, classes=2, clients=4, largest_client=200, smallest_client=50, bound=5.0**0.5

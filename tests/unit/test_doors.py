@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.engine.files import FolderInUse, sole_use
 from fedveil.federation.aggregator.consortium import consortium
 from fedveil.federation.aggregator.conversation import begin
 from fedveil.federation.site.socket import listening
-from fedveil.run.files import FolderInUse, sole_use
 from fedveil.wire import frames
 from fedveil.wire.content import Content
 from unit.federations import made_up

@@ -7,20 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedveil.algorithms.dpsgd.batch import Sampler, coins, subset
-from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.compress import compressed, message_bytes
-from fedveil.algorithms.dpsgd.messages import Journal
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.dpsgd.network import Network
-from fedveil.algorithms.dpsgd.steps import train_dpsgd
-from fedveil.errors import BadValue
-from fedveil.mechanism import Gaussian, Repeat, SampledGaussian, shuffled
+from fedveil.core.errors import BadValue
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
-from fedveil.plan import read_plan, write_plan
-from fedveil.study import study_of
-from fedveil.target import Target
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.planning.study import study_of
+from fedveil.privacy.mechanism import Gaussian, Repeat, SampledGaussian, shuffled
+from fedveil.privacy.target import Target
+from fedveil.stages.train.dpsgd.batch import Sampler, coins, subset
+from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.compress import compressed, message_bytes
+from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.steps import train_dpsgd
+from fedveil.stages.train.optimiser import Optimiser
+from fedveil.stages.train.registry import assumptions_of, facts_of
+from fedveil.stages.train.settings import CompressionRequest
 from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.plans import some_records
 
@@ -113,7 +117,7 @@ def test_a_shuffled_record_is_used_at_most_once_in_each_pass_that_is_charged(rat
 
 def test_one_client_alone_is_the_clock_with_an_instant_network() -> None:
     records = some_records(120, clients=1)
-    plan = dpsgd_plan(records, momentum=0.5)
+    plan = dpsgd_plan(records, optimiser=Optimiser(momentum=0.5))
     alone = train_dpsgd(plan, records, KEY, lambda done: None)
     timed = train_dpsgd(plan, records, KEY, lambda done: None, journal=Journal())
     np.testing.assert_array_equal(alone.model, timed.model)
@@ -122,7 +126,7 @@ def test_one_client_alone_is_the_clock_with_an_instant_network() -> None:
 
 @pytest.mark.parametrize("compression", ["random-k", "top-k", "quantised"])
 def test_compression_sees_noised_values_only_and_shrinks_messages(compression) -> None:
-    method = DpSgd(client_settings=(settings(),), compression=compression, keep=0.25, levels=3)
+    method = DpSgd(client_settings=(settings(),), compression=CompressionRequest(kind=compression, keep=0.25, levels=3))
     update = np.random.default_rng(0).normal(size=40)
     sent = compressed(method, update, KEY.stream("x", 0))
     assert message_bytes(method, 40) < 8 * 40
@@ -149,7 +153,9 @@ def test_a_plan_reads_back() -> None:
     records = some_records(60, clients=2)
     client_settings = (settings(rounds=2, step_size=(0.5, 0.25)), settings(noise=3.0))
     network = Network(speeds=(1.0, 2.0), delay=0.5, loss=0.1)
-    plan = dpsgd_plan(records, *client_settings, weights=(0.25, 0.75), network=network, momentum=0.5)
+    plan = dpsgd_plan(
+        records, *client_settings, weights=(0.25, 0.75), network=network, optimiser=Optimiser(momentum=0.5)
+    )
     assert read_plan(write_plan(plan)) == plan
 
 
@@ -160,7 +166,6 @@ def test_a_plan_reads_back() -> None:
         ({"weights": (0.5, 0.4)}, "algorithm.weights must sum to 1"),
         ({"weights": (1.0,)}, "algorithm.weights must have one entry for each of 2 clients"),
         ({"sampling": "often"}, "algorithm.sampling must be one of"),
-        ({"momentum": 1.0}, "algorithm.optimizer.momentum must lie in"),
         ({"network": Network(speeds=(1.0,))}, "algorithm.speeds must have one entry for each of 2 clients"),
     ],
 )
@@ -209,8 +214,8 @@ def test_a_study_is_planned_and_each_client_meets_the_target(sampling, clipping)
     assert [client for client, _ in rows] == [0, 1]
     assert all(1.95 < epsilon <= 2.0 for _, epsilon in rows)
     assert read_plan(write_plan(plan)) == plan
-    assert len(dict(plan.method.facts(plan.setup))) == 6
-    assert len(plan.method.assumptions("server", plan.setup)) == 6
+    assert len(dict(facts_of(plan.method, plan.setup))) == 6
+    assert len(assumptions_of(plan.method, "server", plan.setup)) == 6
     trained = train_dpsgd(plan, records, KEY, lambda done: None)
     assert np.isfinite(trained.model).all()
     assert np.linalg.norm(trained.model) <= plan.radius
@@ -233,10 +238,11 @@ def test_what_the_schedule_says_is_done() -> None:
 def test_records_of_a_torch_model_are_rounded_alone_unless_a_shuffle_fixes_their_company(sampling: str) -> None:
     """What torch computes for a record may depend on the size of its batch: a sampled one would tell who was drawn."""
     method = dataclasses.replace(dpsgd_plan(some_records(clients=1)).method, sampling=sampling)
-    assert method.apart("torch")
-    assert method.apart("logistic") == (sampling == "independent")
-    assert not dataclasses.replace(method, sampling="shuffled").apart("torch")
-    assert not dataclasses.replace(method, clipping="batch").apart("torch")
+    network, linear = ModelPlan(kind="torch", module="a:b", clip=1.0), ModelPlan(kind="logistic")
+    assert method.apart(network)
+    assert method.apart(linear) == (sampling == "independent")
+    assert not dataclasses.replace(method, sampling="shuffled").apart(network)
+    assert not dataclasses.replace(method, clipping="batch").apart(network)
 
 
 def designed(epsilon, model=None, algorithm=None, count=150, **parts) -> DpSgd:

@@ -8,22 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.account.compare import account_for
-from fedveil.algorithms.dpsgd.batch import Sampler
-from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.messages import Journal
-from fedveil.algorithms.dpsgd.steps import clients_of, train_dpsgd
-from fedveil.errors import BadValue
-from fedveil.guarantee import Answer
-from fedveil.mechanism import Compose, Gaussian, IndependentGaussian, Repeat
-from fedveil.model.margin import Huber, Logistic, SmoothedHinge
-from fedveil.model.rows import row_norms
-from fedveil.model.softmax import Softmax
+from fedveil.accounting.compare import account_for
+from fedveil.core.errors import BadValue
+from fedveil.models.margin import Huber, Logistic, SmoothedHinge
+from fedveil.models.rows import row_norms
+from fedveil.models.softmax import Softmax
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
-from fedveil.plan import read_plan, write_plan
-from fedveil.promises import ADVERSARIES, promise
-from fedveil.study import Study, study_of
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.planning.study import Study, study_of
+from fedveil.privacy.guarantee import Answer
+from fedveil.privacy.mechanism import Compose, Gaussian, IndependentGaussian, Repeat
+from fedveil.stages.train.dpsgd.batch import Sampler
+from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.steps import clients_of, train_dpsgd
+from fedveil.stages.train.registry import assumptions_of
 from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.plans import some_records
 
@@ -165,7 +166,7 @@ def test_the_certificate_says_why_the_server_learns_no_draws() -> None:
     for sampling, there in ((INDEPENDENT, True), ("shuffled", False)):
         plan = dpsgd_plan(records, sampling=sampling)
         for adversary in ADVERSARIES:
-            rows = plan.method.assumptions(adversary, plan.setup)
+            rows = assumptions_of(plan.method, adversary, plan.setup)
             assert ("every client takes part in each of its rounds" in [name for name, _, _ in rows]) == there
             how = {name: why for name, _, why in rows}["sampling rate"]
             assert ("picks one round of each pass" in how) == there
@@ -202,7 +203,11 @@ def test_with_very_little_noise_a_secret_round_is_never_worse_than_a_known_one(n
         ({}, {"rounds": 31}, "schedule.rounds must be at most the 30 records of the smallest client"),
         ({}, {"batch": 1}, "schedule.rounds must be at most the 30 records of the smallest client"),
         ({}, {"batch": 61}, "schedule.batch must be at most the 60 records, got 61."),
-        ({}, {"rounds": 10, "batch": 20}, "schedule.batch must be left out beside schedule.rounds = 10"),
+        (
+            {},
+            {"rounds": 10, "batch": 20},
+            "schedule.batch must make the 10 rounds of a pass that schedule.rounds states",
+        ),
         ({}, {"batch": [3, 4]}, "schedule.batch must be one number for dpsgd"),
         ({"optimizer": {"momentum": 1.0}}, {}, "algorithm.optimizer.momentum must lie in [0, 1)"),
         ({"clipping": "none"}, {}, "algorithm.clipping must be one of individual, batch"),

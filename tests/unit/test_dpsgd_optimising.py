@@ -1,31 +1,32 @@
 """Optimisers, shapes of steps and averages in DP-SGD: what runs, what is written, and that no guarantee moves."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from fedveil.algorithms.across_sites import Consortium, Member
-from fedveil.algorithms.acting import Session
-from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.messages import Journal
-from fedveil.algorithms.dpsgd.observe import ATTACK_VIEW
-from fedveil.algorithms.dpsgd.server import DpSgdServer
-from fedveil.algorithms.dpsgd.shares import train_windows
-from fedveil.algorithms.dpsgd.site import DpSgdSite
-from fedveil.algorithms.dpsgd.steps import clients_of, dpsgd_of, train_dpsgd
-from fedveil.algorithms.optimiser import Optimiser, advance, averaged, begin, decayed, heading
-from fedveil.algorithms.projection import project
-from fedveil.algorithms.step_shapes import shaped
+from fedveil.core.errors import BadValue
 from fedveil.data.records import Records
-from fedveil.design import read_request
-from fedveil.errors import BadValue
-from fedveil.guarantee import Adversary
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.promises import promise
-from fedveil.study import study_of
+from fedveil.planning.design import read_request
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import promise
+from fedveil.planning.study import study_of
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.trust import Trust
+from fedveil.stages.protocol import HERE, Consortium, Total
+from fedveil.stages.train.dpsgd.answering import unit_of
+from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.observe import ATTACK_VIEW
+from fedveil.stages.train.dpsgd.steps import clients_of, dpsgd_of, train_dpsgd
+from fedveil.stages.train.optimiser import Optimiser, advance, averaged, begin, decayed, heading
+from fedveil.stages.train.projection import project
+from fedveil.stages.train.registry import facts_of
+from fedveil.stages.train.step_shapes import shaped
+from sides import asking_of, in_shares, site_of
 
 _ADAM = {"kind": "adam", "momentum": 0.8, "beta2": 0.95, "weight_decay": 0.1}
 
@@ -87,17 +88,15 @@ def test_every_observer_is_promised_the_same() -> None:
         assert promise(before, adversary).epsilon == promise(after, adversary).epsilon
 
 
-def test_only_what_is_stated_is_written() -> None:
-    """Plans of plain steps and of momentum keep their text, and so their hash."""
+def test_one_optimiser_has_one_text() -> None:
+    """Plain steps are momentum 0, however a study says it."""
     records = _records()
     plain = write_plan(_plan(records))
     assert write_plan(_plan(records, optimizer="momentum")) == plain
     assert write_plan(_plan(records, optimizer="sgd")) == write_plan(_plan(records, optimizer={"momentum": 0.0}))
-    for key in ("optimizer", "beta2", "weight_decay", "average"):
-        assert key not in plain
     adam = _plan(records, optimizer={**_ADAM, "average": 0.99})
     assert read_plan(write_plan(adam)) == adam
-    shown = dict(adam.method.facts(adam.setup))
+    shown = dict(facts_of(adam.method, adam.setup))
     assert shown["optimizer"] == "adam, 0.8 and 0.95 of the past"
     assert shown["released"] == "the moving average of the models, 0.99 of the past"
 
@@ -121,36 +120,36 @@ def test_a_client_remembers_adam_between_windows() -> None:
 def test_windows_clock_and_server_release_the_same_average() -> None:
     records = _records(clients=3)
     plan = _plan(records, optimizer={**_ADAM, "average": 0.9})
-    windows = train_windows(plan, records, _entropy(), Session()).model
+    windows = in_shares(replace(plan, trust=Trust()), records, _entropy()).model
     clocked = train_dpsgd(plan, records, _entropy(), _tick, journal=Journal()).model
     assert np.allclose(windows, clocked, rtol=0, atol=1e-9)  # windows are added up in whole grid steps
-    member = Member(clients=np.arange(3), records=np.arange(60))
-    server = DpSgdServer.make(plan, Consortium({"a": member}, records.shape, records.owner), _entropy())
-    standing, total = server.begin(), np.full(plan.dimension, 2**30, dtype=np.int64)
+    server = asking_of(plan, Consortium.here(records), _entropy())
+    state, total = server.start(), np.full(plan.dimension, 2**30, dtype=np.int64)
     model, mean = np.zeros(plan.dimension), np.zeros(plan.dimension)
     for turn in range(3):
-        assert np.array_equal(server.questions(standing)["a"].rows["model"], model)
-        standing = server.advance(standing, total)
-        model = server.mixed(model, total)
+        asked = server.question(state, HERE)
+        assert asked is not None
+        assert np.array_equal(asked.rows["model"], model)
+        state = server.advance(state, Total(total))
+        model = project(model - total * unit_of(plan), plan.radius)
         mean = averaged(0.9, mean, model, turn + 1)
-    assert np.array_equal(server.model(standing), mean)
+    assert np.array_equal(server.model(state), mean)
     assert not np.array_equal(mean, model)
 
 
 def test_sites_that_restart_every_window_give_the_bits_of_one_process(tmp_path: Path) -> None:
     records = _records(clients=3)
-    plan = _plan(records, optimizer={**_ADAM, "average": 0.9})
-    member = Member(clients=np.arange(3), records=np.arange(60))
-    server = DpSgdServer.make(plan, Consortium({"a": member}, records.shape, records.owner), _entropy())
-    standing = server.begin()
+    plan = replace(_plan(records, optimizer={**_ADAM, "average": 0.9}), trust=Trust())
+    server = asking_of(plan, Consortium.here(records), _entropy())
+    state = server.start()
     for turn in range(server.last):
-        site = DpSgdSite.make(plan, records, (0, 1, 2), _entropy(), tmp_path / "memory")
-        parts = site.parts(turn, server.questions(standing)["a"])
-        again = site.parts(turn, server.questions(standing)["a"])  # a question that is asked twice
+        site, asked = site_of(plan, records, (0, 1, 2), _entropy(), tmp_path), server.question(state, HERE)
+        assert asked is not None
+        parts = site.parts(turn, asked)
+        again = site.parts(turn, asked)  # a question that is asked twice
         assert all(np.array_equal(parts[client], again[client]) for client in parts)
-        standing = server.advance(standing, sum(parts.values(), np.zeros(plan.dimension, dtype=np.int64)))
-    whole = train_windows(plan, records, _entropy(), Session()).model
-    assert np.array_equal(server.model(standing), whole)
+        state = server.advance(state, Total(sum(parts.values(), np.zeros(plan.dimension, dtype=np.int64))))
+    assert np.array_equal(server.model(state), in_shares(plan, records, _entropy()).model)
 
 
 def test_attackers_read_the_sums_whatever_the_optimiser_made_of_them() -> None:

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.algorithms.acting import Interim
-from fedveil.algorithms.dpsgd.client import Client
-from fedveil.algorithms.dpsgd.steps import dpsgd_of
-from fedveil.algorithms.trained import Trained
+from fedveil.core.errors import BadValue
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
+from fedveil.engine.train import train
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import study_of
+from fedveil.stages.train.acting import Interim
+from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.steps import dpsgd_of
+from fedveil.stages.train.trained import Trained
 
 _ADAM = {"kind": "adam", "momentum": 0.8, "beta2": 0.95, "weight_decay": 0.1}
 _AVERAGED = {**_ADAM, "average": 0.9}

@@ -5,14 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.algorithms.dpsgd.messages import Journal
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.dpsgd.network import Network
-from fedveil.algorithms.dpsgd.steps import train_dpsgd
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.engine.train import train
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.run.train import train
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.steps import train_dpsgd
+from fedveil.stages.train.optimiser import Optimiser
 from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.plans import some_records
 
@@ -21,7 +22,7 @@ SLOW: dict[str, Any] = {"speeds": (3.0, 1.0, 0.5), "jitter": 0.3, "delay": 0.7, 
 
 
 def ran(network: Network, **changes: Any) -> tuple[Plan, Journal, np.ndarray]:
-    plan = dpsgd_plan(RECORDS, settings(rounds=12), network=network, momentum=0.5, **changes)
+    plan = dpsgd_plan(RECORDS, settings(rounds=12), network=network, optimiser=Optimiser(momentum=0.5), **changes)
     journal = Journal(keep=True)
     return plan, journal, train_dpsgd(plan, RECORDS, Entropy.from_seed(3), lambda done: None, journal=journal).model
 
@@ -76,13 +77,15 @@ def test_steps_of_windows_multiply_what_clients_send() -> None:
     _, halved, _ = ran(Network(window_steps=(1.0, 0.5)))
     _, whole, _ = ran(Network())
     assert np.array_equal(halved.updates[0, 0], whole.updates[0, 0])  # the first window
-    by_hand = dpsgd_plan(RECORDS, settings(rounds=12, step_size=(0.5, *([0.25] * 11))), momentum=0.5)
+    by_hand = dpsgd_plan(
+        RECORDS, settings(rounds=12, step_size=(0.5, *([0.25] * 11))), optimiser=Optimiser(momentum=0.5)
+    )
     model = train_dpsgd(by_hand, RECORDS, Entropy.from_seed(3), lambda done: None, journal=Journal()).model
     assert ran(Network(window_steps=(1.0, 0.5)))[2] == pytest.approx(model, rel=1e-12)
 
 
 def test_windows_by_shares_take_the_same_steps() -> None:
-    from fedveil.trust import Trust
+    from fedveil.privacy.trust import Trust
 
     plan, _, model = ran(Network(window_steps=(1.0, 0.5)))
     shared = Plan(
@@ -119,7 +122,7 @@ def test_a_bad_rule_gets_one_sentence(rules: dict[str, Any], sentence: str) -> N
 def test_more_participants_than_clients_and_rules_behind_masks_are_refused() -> None:
     with pytest.raises(BadValue, match=r"algorithm.participants must be at most the 3 clients"):
         ran(Network(participants=4))
-    from fedveil.trust import Trust
+    from fedveil.privacy.trust import Trust
 
     plan = ran(Network(max_deviation=0.5))[0]
     with pytest.raises(BadValue, match=r"wait for each other.*max_deviation and participants out"):

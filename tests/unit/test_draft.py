@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.jobs.draft.columns import columns_of
 from fedveil.jobs.draft.study import Draft, usual_delta
 from fedveil.jobs.entry import Wish, draft_study, init_study, profile_data
-from fedveil.study import read_study
+from fedveil.planning.study import read_study
 
 CSV = """patient_id,admitted,age,ward,cost,empty,ill
 P1,2021-03-04,63,A,"1,200.50",,yes

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from fedveil.algorithms.dpsgd.batch import Sampler
-from fedveil.algorithms.dpsgd.client_settings import ClientSettings
-from fedveil.algorithms.draws import DrawnOrder, Draws, coins, most_joined, picks
 from fedveil.noise.entropy import Entropy, Words
+from fedveil.stages.train.dpsgd.batch import Sampler
+from fedveil.stages.train.dpsgd.client_settings import ClientSettings
+from fedveil.stages.train.draws import DrawnOrder, Draws, coins, most_joined, picks
 
 KEY = Entropy.from_seed(5)
 POISSON = DrawnOrder(order="poisson", rounds=6, rate=0.3, block=4)
@@ -117,5 +117,5 @@ def test_a_senseless_rate_is_refused(rate: float | None) -> None:
 
 
 def test_a_rate_of_independent_draws_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"DrawnOrder\.rate must be left out"):
+    with pytest.raises(ValueError, match=r"DrawnOrder\.rate must go with poisson draws alone"):
         DrawnOrder(order="independent", rounds=3, rate=0.5)

@@ -17,8 +17,8 @@ from federations import SITES, Killed, Trial, study
 from plans import some_records
 
 from fedveil import run_study
+from fedveil.core.errors import AlreadyFinished, BadValue
 from fedveil.data.arrays import records_from_arrays
-from fedveil.errors import AlreadyFinished, BadValue
 from fedveil.federation.aggregator.conversation import begin
 from fedveil.federation.site.upkeep import clear_records
 from fedveil.jobs.entry import Wish, profile_data
@@ -61,9 +61,9 @@ def stopped(at: Callable[[str, Path], bool]) -> Iterator[list[str]]:
         yield steps
 
 
-def records() -> Any:
-    generator = np.random.default_rng(0)
-    rows = generator.normal(size=(60, 3)) / 4
+def records(count: int = 60, seed: int = 0) -> Any:
+    generator = np.random.default_rng(seed)
+    rows = generator.normal(size=(count, 3)) / 4
     return records_from_arrays(rows, (rows[:, 0] > 0).astype(int), bound=1.0, classes=2)
 
 
@@ -130,7 +130,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "trusted": {"server": "trusted", "dropouts": 2, "timeout": 60.0},
     "masked": {"server": "secure-aggregation", "dropouts": 1, "timeout": 60.0},
 }
-KEPT = {"books", "ledger.sqlite", "ledger.sqlite.head", "lock", "study"}  # of a run: nothing secret
+KEPT = {"books", "ledger.sqlite", "ledger.sqlite.head", "lock"}  # of a run: nothing secret
 LEFT = {"aggregator", "ledger.sqlite", "ledger.sqlite.head", "lock", "members", "starts"}
 
 
@@ -187,6 +187,34 @@ def test_a_guard_keeps_the_secrets_of_a_run_that_goes_on(tmp_path: Path) -> None
     assert {"proposal", "state"} <= {path.name for path in (folder / "private").iterdir()}
     trial.restart_guards()
     trial.run(study(), resume=True)
+
+
+def test_a_resumed_run_must_have_its_plan_its_rows_and_its_seed(tmp_path: Path) -> None:
+    def stop(now: Any) -> None:
+        raise Killed
+
+    def begin_again(out: Path, tables: dict[str, Any], data: Any) -> str:
+        with pytest.raises(BadValue) as refused:
+            run_study(tables, out, data=data, resume=True)
+        return str(refused.value)
+
+    out, seeded = tmp_path / "out", {**TABLES, "study": {"seed": 1}}
+    with pytest.raises(Killed):
+        run_study(TABLES, out, data=records(), watch=stop)
+    told = begin_again(out, {**TABLES, "privacy": {"epsilon": 4.0, "delta": 1e-5}}, records())
+    assert told.startswith("The study must be as it was when it began: privacy.epsilon was 5.0 and is 4.0 now.")
+    assert "plan.seeded was False and is True" in begin_again(out, seeded, records())
+    assert "data.records was 60 and is 80" in begin_again(out, TABLES, records(80))
+    assert "The data must hold the rows that the run began with" in begin_again(out, TABLES, records(seed=1))
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "plan.toml").write_text((out / "plan.toml").read_text() + "# by hand")
+    assert "plan.toml was another text" in begin_again(tmp_path / "copy", TABLES, records())
+    run_study(TABLES, out, data=records(), resume=True)
+
+    with pytest.raises(Killed):
+        run_study(seeded, tmp_path / "seeded", data=records(), watch=stop)
+    told = begin_again(tmp_path / "seeded", {**TABLES, "study": {"seed": 2}}, records())
+    assert "study.seed must be as it was when the run began" in told
 
 
 def test_a_federated_run_that_never_began_is_begun_by_a_resume(tmp_path: Path) -> None:

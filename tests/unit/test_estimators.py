@@ -9,8 +9,8 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
+from fedveil.core.errors import BadValue
 from fedveil.data.rows import row_norms
-from fedveil.errors import BadValue
 from fedveil.jobs.estimators import PrivateHuberRegressor, PrivateLogisticRegression
 from fedveil.jobs.estimators.rows import StatedRows
 

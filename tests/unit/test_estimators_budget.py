@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
 from fedveil.ledger import CapExceeded
 

@@ -20,11 +20,11 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.jobs.estimators import PrivateHuberRegressor, PrivateLogisticRegression
 from fedveil.jobs.estimators.preparing import TARGET, copies_in, outline_of, request_of
 from fedveil.jobs.estimators.rows import StatedRows
-from fedveil.prepare.ranges import range_of
+from fedveil.stages.prepare.ranges import range_of
 from fedveil.stages.sums import STEPS
 
 QUICK = {"kind": "constant", "rounds": 1, "passes": 4}
@@ -68,7 +68,7 @@ def test_the_target_is_charged_like_columns() -> None:
 
 def test_contributions_with_copies_stay_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every single record's contribution, seen where the noise is added, is no longer than what is charged."""
-    from fedveil.stages.adding import Measurer
+    from fedveil.stages.measuring import Measurer
 
     seen: list[str] = []
     usual = Measurer.noisy_sum
@@ -87,11 +87,11 @@ def test_contributions_with_copies_stay_within_the_bound(monkeypatch: pytest.Mon
 
 def test_stated_is_stated() -> None:
     stated = private(feature_bound=1.0).fit(X, Y)
-    assert stated.fit_.plan.preparation is None
-    assert private(prepare="stated", feature_bound=2.0).fit(X, Y).fit_.plan.preparation is None
+    assert not stated.fit_.plan.preparation
+    assert not private(prepare="stated", feature_bound=2.0).fit(X, Y).fit_.plan.preparation
     both = private(prepare="private", feature_bound=2.0).fit(X, Y)
-    assert both.fit_.plan.preparation is not None
-    assert private(feature_range=(0.0, 100.0)).fit(X, Y).fit_.plan.preparation is not None  # the means are learned
+    assert both.fit_.plan.preparation
+    assert private(feature_range=(0.0, 100.0)).fit(X, Y).fit_.plan.preparation  # the means are learned
     for wrong in ({"prepare": "stated"}, {"feature_bound": 1.0}):
         with pytest.raises(BadValue, match="must be given"):
             PrivateHuberRegressor(schedule=QUICK, **wrong).fit(X, X[:, 0])
@@ -103,7 +103,7 @@ def test_too_few_records_for_a_range_are_warned_of_before_the_fit() -> None:
 
 
 def test_centred_columns_have_a_range_on_both_sides_of_zero() -> None:
-    from fedveil.prepare.magnitudes import BINS, bins_of
+    from fedveil.stages.prepare.magnitudes import BINS, bins_of
 
     draw = np.random.default_rng(1)
     found = [

@@ -1,23 +1,28 @@
 """A round of fedavg does what the plan says: cohort, local training, clipping, exact sums, noise, fixed divisor."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binom, chi2
 
-from fedveil.algorithms.fedavg.drawing import cohort_of
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import clipped, noise_of, train_fedavg, weights_of
+from fedveil.core.errors import BadValue
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.model.spec import ModelPlan
+from fedveil.engine.train import train
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.target import Target
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.privacy.target import Target
+from fedveil.stages.train.fedavg.drawing import cohort_of
+from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
+from fedveil.stages.train.fedavg.steps import clipped, noise_of, weights_of
+from fedveil.stages.train.optimiser import Optimiser
 from unit.plans import some_records
 
 KEY = Entropy.from_seed(11)
+ADAM = Optimiser(kind="adam", momentum=0.5, beta2=0.9, floor=0.01)
+PULLED = LocalSteps(epochs=2, step=0.5, proximal=0.7)
 
 
 def method(**changes: object) -> FedAvg:
@@ -25,11 +30,10 @@ def method(**changes: object) -> FedAvg:
         "rounds": 3,
         "sampling": "all",
         "cohort": 12,
-        "local_epochs": 2,
-        "local_step": 0.5,
+        "local": LocalSteps(epochs=2, step=0.5),
         "update_norm": 0.1,
         "server_step": 3.0,
-        "momentum": 0.5,
+        "optimiser": Optimiser(momentum=0.5),
         "noise_multiplier": 0.7,
     }
     return FedAvg(**(settings | changes))  # type: ignore[arg-type]
@@ -48,7 +52,7 @@ def plan_of(records: Records, found: FedAvg, **model: object) -> Plan:
 
 
 def trained(plan: Plan, records: Records, key: Entropy = KEY) -> np.ndarray:
-    return train_fedavg(plan, records, key, lambda done: None).model
+    return train(plan, records, key).model
 
 
 def by_hand(plan: Plan, records: Records) -> np.ndarray:
@@ -61,25 +65,26 @@ def by_hand(plan: Plan, records: Records) -> np.ndarray:
         total = noise_of(found, plan.dimension, 2.0**plan.grid, KEY, turn) * 2.0**plan.grid
         for client in cohort_of(found, records.clients, KEY, turn):
             mine, local = records.owner == client, model
-            for _ in range(found.local_epochs):
+            for _ in range(found.local.epochs):
                 gradient = np.zeros(plan.dimension)
                 for row, target in zip(records.features[mine], records.targets[mine], strict=True):
                     one = (1 / (1 + np.exp(-row @ local)) - target) * row
                     gradient += one * min(1.0, lipschitz / max(np.linalg.norm(one), 1e-300))
-                pull = plan.model.l2 * local + (found.proximal or 0.0) * (local - model)
-                local = local - found.local_step * (gradient / mine.sum() + pull)
+                pull = plan.model.l2 * local + found.local.proximal * (local - model)
+                local = local - found.local.step * (gradient / mine.sum() + pull)
             weight = 1.0 if found.weights == "uniform" else min(mine.sum(), found.most_records) / found.most_records
             change = local - model
             total += weight * change * min(1.0, found.update_norm / np.linalg.norm(change))
         mean = total / found.divisor(plan.data)
-        if found.optimizer == "adam":
-            beta2, floor = found.beta2 or 0.999, found.floor or 1e-8
-            speed = found.momentum * speed + (1 - found.momentum) * mean
+        server = found.optimiser
+        if server.kind == "adam":
+            beta2, floor = server.beta2, server.floor
+            speed = server.momentum * speed + (1 - server.momentum) * mean
             squares = beta2 * squares + (1 - beta2) * mean * mean
             root = np.sqrt(squares / (1 - beta2 ** (turn + 1))) + floor
-            model = model + found.server_step * speed / (1 - found.momentum ** (turn + 1)) / root
+            model = model + found.server_step * speed / (1 - server.momentum ** (turn + 1)) / root
         else:
-            speed = found.momentum * speed + mean
+            speed = server.momentum * speed + mean
             model = model + found.server_step * speed
         norm = np.linalg.norm(model)
         model = model if norm <= plan.radius else model * plan.radius / norm
@@ -92,11 +97,11 @@ def by_hand(plan: Plan, records: Records) -> np.ndarray:
         ({}, {}),
         ({"sampling": "poisson", "cohort": 4.5}, {"l2": 0.2, "clip": 0.05}),
         ({"sampling": "fixed-size", "cohort": 5, "noise": "shared"}, {"radius": 0.3}),
-        ({"weights": "records", "most_records": 4, "update_norm": 5.0}, {}),
+        ({"most_records": 4, "update_norm": 5.0}, {}),
         ({"noise": "none", "noise_multiplier": 0.0, "update_norm": 1e6}, {}),
-        ({"optimizer": "adam", "server_step": 0.1, "momentum": 0.9, "rounds": 6}, {"l2": 0.1}),
-        ({"optimizer": "adam", "server_step": 0.1, "beta2": 0.9, "floor": 0.01, "proximal": 0.7}, {}),
-        ({"sampling": "independent", "cohort": 4, "picks": 3, "proximal": 2.0, "momentum": 0.0}, {}),
+        ({"optimiser": Optimiser(kind="adam", momentum=0.9), "server_step": 0.1, "rounds": 6}, {"l2": 0.1}),
+        ({"optimiser": ADAM, "server_step": 0.1, "local": PULLED}, {}),
+        ({"sampling": "independent", "cohort": 4, "picks": 3, "local": PULLED, "optimiser": Optimiser()}, {}),
     ],
 )
 def test_the_run_is_the_one_that_the_plan_describes(changes: dict[str, object], settings: dict[str, object]) -> None:
@@ -114,8 +119,8 @@ def uneven() -> Records:
 def test_local_batches_use_every_record_once_an_epoch() -> None:
     """Batches of one with a tiny step add up to one full step; a new order in every round and client."""
     records = some_records(clients=12)
-    whole = method(noise="none", noise_multiplier=0.0, update_norm=1e6, local_epochs=1, local_step=1e-6, rounds=1)
-    single = replace(whole, local_batch=1, local_step=1e-6 / 5)
+    whole = method(noise="none", noise_multiplier=0.0, update_norm=1e6, local=LocalSteps(step=1e-6), rounds=1)
+    single = replace(whole, local=LocalSteps(batch=1, step=1e-6 / 5))
     found, other = (trained(plan_of(records, m), records) for m in (whole, single))
     assert found == pytest.approx(other, rel=1e-4)
 
@@ -155,7 +160,7 @@ def test_fixed_cohorts_have_their_size_and_every_client_is_as_likely() -> None:
 
 def test_an_empty_cohort_still_sends_noise_over_the_planned_divisor() -> None:
     records = some_records(clients=12)
-    found = method(sampling="poisson", cohort=1e-6, rounds=1, momentum=0.0, server_step=1e-6)
+    found = method(sampling="poisson", cohort=1e-6, rounds=1, optimiser=Optimiser(), server_step=1e-6)
     plan = plan_of(records, found)
     assert cohort_of(found, 12, KEY, 0).size == 0
     noise = noise_of(found, plan.dimension, 2.0**plan.grid, KEY, 0) * 2.0**plan.grid
@@ -166,17 +171,17 @@ def test_an_empty_cohort_still_sends_noise_over_the_planned_divisor() -> None:
 def test_the_divisor_is_planned_whoever_answers() -> None:
     shape = uneven().shape
     assert method(sampling="poisson", cohort=4.5).divisor(shape) == 4.5
-    assert method(weights="records", most_records=7).divisor(shape) == pytest.approx(60 / 7)
-    assert method(weights="records", most_records=1).divisor(shape) == 12
-    heavy = weights_of(method(weights="records", most_records=4), uneven().sizes)
+    assert method(most_records=7).divisor(shape) == pytest.approx(60 / 7)
+    assert method(most_records=1).divisor(shape) == 12
+    heavy = weights_of(method(most_records=4), uneven().sizes)
     assert heavy.max() == 1.0
     assert heavy.min() == 0.75
 
 
 def test_an_update_that_is_no_number_is_a_dropout() -> None:
     records = some_records(clients=12)
-    plan = plan_of(records, method(local_step=1e9, local_epochs=40, noise="none", noise_multiplier=0.0), l2=1e9)
-    done = train_fedavg(plan, records, KEY, lambda turn: None)
+    plan = plan_of(records, method(local=LocalSteps(epochs=40, step=1e9), noise="none", noise_multiplier=0.0), l2=1e9)
+    done = train(plan, records, KEY)
     assert done.dropped == 3 * 12
     assert np.array_equal(done.model, np.zeros(3))
     assert clipped(np.array([np.inf, 0.0]), 1.0, 1.0, 0.5) is None
@@ -185,8 +190,8 @@ def test_an_update_that_is_no_number_is_a_dropout() -> None:
 
 def test_the_same_key_gives_the_same_bytes_and_traffic_is_counted() -> None:
     records = some_records(clients=12)
-    plan, seen = plan_of(records, method(local_batch=2)), list[int]()
-    first = train_fedavg(plan, records, KEY, seen.append)
+    plan, seen = plan_of(records, method(local=LocalSteps(epochs=2, batch=2, step=0.5))), list[int]()
+    first = train(plan, records, KEY, watch=lambda done: seen.append(done.round))
     assert first.model.tobytes() == trained(plan, records).tobytes()
     assert first.model.tobytes() != trained(plan, records, Entropy.from_seed(12)).tobytes()
     assert first.bytes_up == first.bytes_down == 3 * 12 * 3 * 8
@@ -194,7 +199,7 @@ def test_the_same_key_gives_the_same_bytes_and_traffic_is_counted() -> None:
 
 
 def test_a_plan_is_written_and_read_back() -> None:
-    plan = plan_of(some_records(clients=12), method(weights="records", most_records=5))
+    plan = plan_of(some_records(clients=12), method(most_records=5))
     assert read_plan(write_plan(plan)) == plan
 
 
@@ -207,16 +212,28 @@ def test_a_plan_is_written_and_read_back() -> None:
         ({"noise_multiplier": float("nan")}, "fedavg.noise_multiplier must"),
         ({"noise": "none"}, "fedavg.noise_multiplier must be 0"),
         ({"update_norm": 0.0}, "fedavg.update_norm must lie"),
-        ({"momentum": 1.0}, "fedavg.momentum must lie"),
-        ({"weights": "records"}, "fedavg.most_records must be at least 1"),
-        ({"weights": "equal"}, "fedavg.weights must be one of"),
-        ({"most_records": 3}, "fedavg.most_records must be left out"),
-        ({"local_epochs": 0}, "fedavg.local_epochs must lie"),
+        ({"most_records": -1}, "fedavg.most_records must be 0"),
     ],
 )
 def test_senseless_numbers_are_refused_at_birth(changes: dict[str, object], rule: str) -> None:
     with pytest.raises(BadValue, match=rule):
         method(**changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({"epochs": 0}, "fedavg.local.epochs must lie between 1 and 10000"),
+        ({"step": float("nan")}, "fedavg.local.step must lie in"),
+        ({"proximal": -1.0}, "fedavg.local.proximal must lie in"),
+        ({"proximal": float("nan")}, "fedavg.local.proximal must lie in"),
+        ({"mean_gradient": 1}, "fedavg.local.mean_gradient must be true or false"),
+        ({"by_products": True, "batch": 3}, "fedavg.local.by_products must go without local batches"),
+    ],
+)
+def test_senseless_local_steps_are_refused_at_birth(given: dict[str, Any], rule: str) -> None:
+    with pytest.raises(BadValue, match=rule):
+        LocalSteps(**given)
 
 
 def test_what_does_not_fit_the_data_is_refused() -> None:

@@ -8,21 +8,18 @@ import pytest
 from plans import some_records
 from scipy.stats import chi2
 
-from fedveil.algorithms.across_sites import Consortium, Member, Standing
-from fedveil.algorithms.fedavg.drawing import cohorts_of, own_draws, senders_of
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.server import FedAvgServer
-from fedveil.algorithms.fedavg.shares import Rule, train_shares
-from fedveil.algorithms.fedavg.site import FedAvgSite
-from fedveil.algorithms.shares import nobody_fails, plain_sum, share
+from fedveil.core.errors import BadValue
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.jobs.attack.sampler import sampler_finding
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.study import study_of
+from fedveil.stages.train.fedavg.drawing import cohorts_of, own_draws, senders_of
+from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
+from fedveil.stages.train.fedavg.steps import share_steps
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
+from sides import in_shares, share, site_of, trained_across
 
 KEY = bytes(range(32))
 PRIVACY = {"epsilon": 30.0, "delta": 1e-4, "unit": "client", "neighbours": "zero-out"}
@@ -46,33 +43,7 @@ def plan_of(algorithm: dict[str, object], trust: dict[str, object] | None = None
     return study_of(tables, base=Path(), data_given=True).planned(records().shape).plan
 
 
-def across_sites(plan: Plan, held: Records) -> np.ndarray:
-    """The run as two sites and an aggregator compute it, all of them made anew in every round."""
-    sites = {"a": np.array([0, 2, 3, 7, 11]), "b": np.array([1, 4, 5, 6, 8, 9, 10])}
-    members = {name: Member(clients, np.flatnonzero(np.isin(held.owner, clients))) for name, clients in sites.items()}
-    consortium = Consortium(members, held.shape, held.owner)
-    standing = FedAvgServer.make(plan, consortium, Entropy.from_key(KEY)).begin()
-    while standing.round < plan.method.total:
-        server = FedAvgServer.make(plan, consortium, Entropy.from_key(KEY))
-        standing = Standing(standing.round, standing.row.copy())
-        parts = {}
-        for name, asked in server.questions(standing).items():
-            mine = np.isin(held.owner, sites[name])
-            owner = np.searchsorted(sites[name], held.owner[mine])
-            own = Records(
-                features=held.features[mine],
-                targets=held.targets[mine],
-                owner=owner.astype(np.int64),
-                clients=sites[name].size,
-                bound=held.bound,
-                classes=held.classes,
-            )
-            numbers = tuple(sites[name].tolist())
-            parts |= FedAvgSite.make(plan, own, numbers, Entropy.from_key(KEY), Path("unused")).parts(
-                standing.round, asked
-            )
-        standing = server.advance(standing, plain_sum(standing.round, parts).total)
-    return server.model(standing)
+SITES = {"a": np.array([0, 2, 3, 7, 11]), "b": np.array([1, 4, 5, 6, 8, 9, 10])}
 
 
 @pytest.mark.parametrize(
@@ -84,11 +55,11 @@ def across_sites(plan: Plan, held: Records) -> np.ndarray:
         {"optimizer": {"kind": "adam", "beta2": 0.95, "floor": 1e-3}, "server_step": 0.1},
     ],
 )
-def test_sites_and_restarts_find_the_bits_of_the_simulation(algorithm: dict[str, object]) -> None:
+def test_sites_and_restarts_find_the_bits_of_the_simulation(algorithm: dict[str, object], tmp_path: Path) -> None:
     plan = plan_of({"noise": "shared", **algorithm}, {}, rounds=6)
     assert read_plan(write_plan(plan)) == plan
-    simulated = train_shares(plan, records(), Entropy.from_key(KEY), lambda done: None, plain_sum, nobody_fails)
-    assert across_sites(plan, records()).tobytes() == simulated.model.tobytes()
+    simulated, key = in_shares(plan, records(), Entropy.from_key(KEY)), Entropy.from_key(KEY)
+    assert trained_across(plan, records(), key, tmp_path, SITES).tobytes() == simulated.model.tobytes()
     assert np.any(simulated.model != 0)
 
 
@@ -98,8 +69,7 @@ def method(**changes: object) -> FedAvg:
         "sampling": "independent",
         "cohort": 3,
         "picks": 4,
-        "local_epochs": 1,
-        "local_step": 0.5,
+        "local": LocalSteps(step=0.5),
         "update_norm": 0.1,
         "noise": "shared",
         "noise_multiplier": 0.7,
@@ -121,7 +91,7 @@ def test_every_client_picks_one_round_of_each_pass(noise: str) -> None:
     assert not np.array_equal(counts[0], counts[1])
 
 
-@pytest.mark.parametrize("changes", [{}, {"sampling": "poisson", "picks": None}])
+@pytest.mark.parametrize("changes", [{}, {"sampling": "poisson", "picks": 0}])
 def test_a_client_draws_the_same_in_any_company(changes: dict[str, object]) -> None:
     found = method(**changes)
     everyone = own_draws(found, 12, range(12), Entropy.from_key(KEY))
@@ -133,14 +103,14 @@ def test_a_client_draws_the_same_in_any_company(changes: dict[str, object]) -> N
 
 def test_a_client_that_drew_nothing_sends_its_noise_alone_and_a_site_answers_for_all_or_none() -> None:
     plan, key = plan_of({"noise": "shared", "sampling": "poisson", "cohort": 4}, {}, rounds=6), Entropy.from_key(KEY)
-    site = FedAvgSite.make(plan, records(), tuple(range(12)), key, Path("unused"))
-    found, rule = site.method, Rule.of(plan)
+    site, found = site_of(plan, records(), range(12), key, Path("unused")), plan.method
+    assert isinstance(found, FedAvg)
     model = np.zeros(plan.dimension)
     sent = site.parts(2, Content(rows={"model": model, "clients": np.arange(12)}))
     drawn = set(cohorts_of(found, 12, key)(2).tolist())
     assert 0 < len(drawn) < 12
     for client, message in sent.items():
-        noise = share(key, client, 2, rule.share, plan.sum_length)
+        noise = share(key, client, 2, share_steps(plan, 2), plan.sum_length)
         assert np.array_equal(message, noise) == (client not in drawn)
     with pytest.raises(Refused, match="malformed"):
         site.parts(2, Content(rows={"model": model, "clients": np.arange(11)}))
@@ -149,16 +119,10 @@ def test_a_client_that_drew_nothing_sends_its_noise_alone_and_a_site_answers_for
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"picks": None}, "fedavg.picks must go with independent sampling alone"),
+        ({"picks": 0}, "fedavg.picks must go with independent sampling alone"),
         ({"sampling": "poisson"}, "fedavg.picks must go with independent sampling alone"),
         ({"rounds": 13}, "fedavg.rounds must be a multiple of the 4 rounds of a pass, got 13"),
-        ({"segments": [[12, 3, 0.1, 0.7, 1.0]]}, "fedavg.segments must be left out with these draws"),
-        ({"beta2": 0.9}, "fedavg.beta2 must be left out unless the optimizer is adam"),
-        ({"optimizer": "sgd"}, "fedavg.optimizer must be adam or left out"),
-        ({"optimizer": "adam", "momentum": 0.9999}, "algorithm.optimizer.momentum must be at most beta2"),
-        ({"proximal": 0.0}, r"fedavg.proximal must lie in \(0, 1e9\]"),
-        ({"proximal": float("nan")}, r"fedavg.proximal must lie in \(0, 1e9\]"),
-        ({"local_gradient": "sum"}, "fedavg.local_gradient must be mean or left out"),
+        ({"segments": [[12, 3, 0.1, 0.7, 1.0]]}, "fedavg.segments must go with other draws"),
     ],
 )
 def test_what_contradicts_itself_is_refused_at_birth(changes: dict[str, object], rule: str) -> None:

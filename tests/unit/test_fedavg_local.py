@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 from plans import some_records
 
-from fedveil.algorithms.fedavg.local import Held, Local, changes, trained
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import sent_rows, sent_steps
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.model.adjusted import Adjusted
-from fedveil.model.loss import Loss
-from fedveil.model.margin import Huber, Logistic
-from fedveil.model.softmax import Softmax
+from fedveil.engine.train import train
+from fedveil.models.adjusted import Adjusted
+from fedveil.models.loss import Loss
+from fedveil.models.margin import Huber, Logistic
+from fedveil.models.softmax import Softmax
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, write_plan
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan, write_plan
+from fedveil.planning.study import study_of
+from fedveil.stages.train.fedavg.local import Held, Local, changes, trained
+from fedveil.stages.train.fedavg.method import FedAvg
+from fedveil.stages.train.fedavg.steps import sent_rows, sent_steps
 
 KEY = Entropy.from_seed(5)
 
@@ -87,26 +86,13 @@ def wide(**local: object) -> Plan:
 
 
 def test_several_epochs_of_wide_rows_go_by_products_and_the_plan_says_so() -> None:
-    assert 'local_products = "gram"' in write_plan(wide(epochs=3))
+    assert "by_products = true" in write_plan(wide(epochs=3))
     for other in ({"epochs": 1}, {"epochs": 3, "batch": 2}):
-        assert "local_products" not in write_plan(wide(**other))
+        assert "by_products = false" in write_plan(wide(**other))
     plan, records = wide(epochs=3), some_records(60, features=24, clients=12)
-    before = replace(plan, method=replace(plan.method, local_products=None))  # type: ignore[type-var]
+    before = replace(plan, method=replace(plan.method, local=replace(plan.method.local, by_products=False)))  # type: ignore[type-var, attr-defined]
     models = [train(each, records, KEY).model for each in (plan, before)]
     assert np.abs(models[0] - models[1]).max() <= 1e-6  # but for the grid on which updates are cut
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"local_products": "all"}, "fedavg.local_products must be gram or left out"),
-        ({"local_batch": 3}, "fedavg.local_products must be left out with local batches"),
-    ],
-)
-def test_products_that_no_plan_could_have_are_refused(changes: dict[str, object], sentence: str) -> None:
-    plan = wide(epochs=3)
-    with pytest.raises(BadValue, match=sentence):
-        replace(plan.method, **changes)  # type: ignore[type-var]
 
 
 def test_groups_are_small_enough_for_the_cache_and_leave_nobody_out() -> None:
@@ -123,7 +109,7 @@ def test_a_clipped_update_has_the_bits_that_it_has_alone(size: int) -> None:
     generator = np.random.default_rng(size)
     moved, weights = generator.normal(size=(9, size)) * 0.3, generator.uniform(0.1, 1.0, size=9)
     moved[4] = np.inf
-    method = FedAvg(rounds=1, cohort=9, local_epochs=1, local_step=1.0, update_norm=0.2, noise_multiplier=1.0)
+    method = FedAvg(rounds=1, cohort=9, update_norm=0.2, noise_multiplier=1.0)
     rows, finite = sent_rows(method, moved, 0.2, weights, 2.0**-30)
     assert finite.tolist() == [place != 4 for place in range(9)]
     for place in range(9):

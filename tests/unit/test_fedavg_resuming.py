@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from plans import some_records
 
-from fedveil.algorithms.acting import Interim, Rounds
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.engine.train import train
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import study_of
+from fedveil.stages.train.acting import Interim
+from fedveil.stages.train.rounds import unpacked
 
 RECORDS = some_records(count=120, clients=12)
 KEY = Entropy.from_seed(4)
@@ -53,7 +54,9 @@ def test_a_run_that_goes_on_ends_in_the_same_bits(name: str) -> None:
         train(plan, RECORDS, KEY, begun=Interim.read(1, told[0].position[1:], 0))
 
 
-def test_a_run_whose_clients_share_the_noise_begins_again() -> None:
-    told = list[Any]()
-    train(plan_of({"noise": "shared"}, trust={"server": "trusted"}), RECORDS, KEY, watch=told.append)
-    assert told == [Rounds(done) for done in range(1, 7)]
+@pytest.mark.parametrize(
+    "damaged", [[], [0.0], [1.0], [-1.0, 2.0], [1.0, 0.5], [1.0, np.nan], [np.nan], [np.inf, 1.0], [2.0, -1.0, 1.0]]
+)
+def test_what_is_no_row_of_rows_is_refused(damaged: list[float]) -> None:
+    with pytest.raises(BadValue, match="The checkpoint must hold"):
+        unpacked(np.array(damaged))

@@ -10,17 +10,18 @@ import pytest
 from plans import some_records
 
 from fedveil import run_study
-from fedveil.algorithms.fedavg.local import Held, Local, trained
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import summed, train_fedavg
+from fedveil.core.errors import BadValue
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
+from fedveil.engine.train import train
 from fedveil.jobs.local import plan_study
-from fedveil.model.adjusted import Adjusted
-from fedveil.model.spec import ModelPlan
-from fedveil.model.torch import TorchLoss
+from fedveil.models.adjusted import Adjusted
+from fedveil.models.spec import ModelPlan
+from fedveil.models.torch.loss import TorchLoss
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.stages.train.fedavg.local import Held, Local, trained
+from fedveil.stages.train.fedavg.method import FedAvg
+from fedveil.stages.train.fedavg.steps import summed
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 nn = torch.nn
@@ -115,7 +116,7 @@ def test_a_client_has_the_same_update_in_any_company_and_every_time() -> None:
     alone = [summed(method, local, model, held, np.array([c]), *arguments)[0] for c in (3, 5, 9)]
     together, _ = summed(method, local, model, held, np.array([3, 5, 9]), *arguments)
     assert together.tobytes() == sum(alone).tobytes()
-    once, again = (train_fedavg(plan, images(), KEY, lambda done: None).model for _ in range(2))
+    once, again = (train(plan, images(), KEY).model for _ in range(2))
     assert once.tobytes() == again.tobytes()
     assert torch.are_deterministic_algorithms_enabled() is False
 
@@ -133,12 +134,10 @@ def test_plain_gradients_are_the_unclipped_sum_and_leave_out_what_is_no_number()
     assert weighted.total(w, rows, targets) == pytest.approx(apart, rel=1e-9, abs=1e-12)
 
 
-def test_a_plan_without_the_key_clips_each_record_as_before() -> None:
+def test_without_mean_gradients_each_record_is_clipped() -> None:
     plan = planned()
     assert read_plan(write_plan(plan)) == plan
-    before = replace(plan, method=replace(plan.method, local_gradient=None))
-    assert "local_gradient" not in write_plan(before)
-    local = Local.of(before)
+    local = Local.of(replace(plan, method=replace(plan.method, local=replace(plan.method.local, mean_gradient=False))))
     held, model = Held.of(images()), np.zeros(plan.dimension)
     rows, targets, norms = held.features[:5], held.targets[:5], held.norms[:5]
     clipped, _ = plan.model.loss.gradient(model, rows, targets, clip=1.0, norms=norms)
@@ -147,5 +146,5 @@ def test_a_plan_without_the_key_clips_each_record_as_before() -> None:
 
 def test_gradients_as_they_are_belong_to_torch_models() -> None:
     plan = planned()
-    with pytest.raises(BadValue, match=r"fedavg\.local_gradient must be left out unless the model is a torch model"):
+    with pytest.raises(BadValue, match=r"fedavg\.local\.mean_gradient must be false unless the model is a torch model"):
         plan.method.check(replace(plan.setup, model=ModelPlan(kind="logistic", classes=2)))

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from fedveil.certificate.certify import certify
-from fedveil.errors import TooFewSurvivors
+from fedveil.core.errors import BadValue, TooFewSurvivors
+from fedveil.engine.train import train
 from fedveil.federation.agreements.terms import fits
 from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Guard
 from fedveil.ledger import Ledger
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import read_plan
-from fedveil.run.train import train
+from fedveil.planning.plan import read_plan
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Refused, peek, seal, unseal
 from unit.federated_studies import STUDIES
@@ -62,6 +62,16 @@ def test_an_aggregator_killed_after_any_round_goes_on_to_the_same_bits(trial: Tr
         trial.restart_guards()
     trial.run(wanted, resume=True)
     assert trial.model().tobytes() == simulated(trial).tobytes()
+
+
+def test_a_study_that_was_changed_does_not_go_on(trial: Trial) -> None:
+    def stop(now: Any) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        trial.run(study(), watch=stop)
+    with pytest.raises(BadValue, match=r"as it was when it began: privacy\.epsilon was 5\.0 and is 6\.0 now"):
+        trial.run(study(privacy={"epsilon": 6.0, "delta": 1e-5, "neighbours": "zero-out"}), resume=True)
 
 
 @pytest.mark.parametrize("moment", ["charged", "asked", "answered", "released"])
@@ -256,7 +266,7 @@ def test_the_certificate_names_client_columns_and_dropped_rows_of_the_sites(tmp_
     guard.site = replace(guard.site, data=replace(guard.site.data, places="client column", blank_rows=True))
     out = trial.run(study())
     plan = read_plan((out / "plan.toml").read_text())
-    assert (plan.places, plan.blank_rows, plan.data) == ("client column", True, records.shape)
+    assert (plan.origin.places, plan.origin.blank_rows, plan.data) == ("client column", True, records.shape)
     named = {row.name for row in certify(out, "0").guarantees[0].assumptions}
     assert {"who holds which record is public", "a dropped row (missing value)"} <= named
     with np.load(out / "model.npz") as found:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.algorithms.shares import plain_sum
-from fedveil.errors import TooFewSurvivors
+from fedveil.core.errors import TooFewSurvivors
+from fedveil.engine.train import train
 from fedveil.federation.aggregator.refusals import SiteRefused
 from fedveil.federation.agreements.consents import consent
 from fedveil.federation.agreements.encrypted import KEY_FILE, parameters_of
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import read_plan
-from fedveil.run.train import train
-from fedveil.study import Study
+from fedveil.planning.plan import read_plan
+from fedveil.planning.study import Study
+from fedveil.stages.adding import plain_sum
 from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.sums.homomorphic.roles import Adder, Encryptor, make_keys
 from fedveil.wire.content import Content

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 from fedveil.certificate.certify import certify
+from fedveil.core.errors import BadValue
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.federation.aggregator.refusals import SiteRefused
-from fedveil.federation.agreements.turns import evaluated_from
+from fedveil.federation.agreements.turns import spans
 from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Terms
 from fedveil.jobs.local import open_any_study, plan_study, run_study
 from fedveil.ledger import read_export
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.prepare.loading import Unprepared
-from fedveil.promises import promise
-from fedveil.study import Study, study_of
+from fedveil.planning.plan import HeldOutRecords, Origin, Plan, read_plan, write_plan
+from fedveil.planning.promises import promise
+from fedveil.planning.study import Study, study_of
+from fedveil.stages.evaluate.statement import NO_EVALUATION
+from fedveil.stages.prepare.loading import Unprepared
 from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import peek, unseal
@@ -99,9 +100,9 @@ def test_three_sites_train_and_count_to_the_bits_of_one_process(tmp_path: Path, 
     there, here = trial.run(study), run_study(tables, tmp_path / "here").folder
     plan, other = (read_plan((folder / "plan.toml").read_text()) for folder in (there, here))
     # what only the reader of a file knows, and records that the aggregator of a trial does not have
-    told = {"places": None, "blank_rows": False, "test_records": plan.test_records, "test_public": plan.test_public}
-    assert plan.test_apart is None  # nobody compares the rows of several sites
-    assert replace(other, **told, test_apart=None) == plan
+    told: Any = {"origin": Origin(), "held_out": plan.held_out}
+    assert plan.held_out.apart is None  # nobody compares the rows of several sites
+    assert replace(other, **told) == plan
     with np.load(there / "model.npz") as one, np.load(here / "model.npz") as two:
         assert one["parameters"].tobytes() == two["parameters"].tobytes()
     found_there, found_here = metrics(there)["evaluation"], metrics(here)["evaluation"]
@@ -147,9 +148,9 @@ def test_whole_clients_that_train_and_are_counted_pay_for_both(tmp_path: Path) -
         assert (there / file).read_bytes() == (here / file).read_bytes(), file
     assert metrics(there)["evaluation"]["counts"] == metrics(here)["evaluation"]["counts"]
     plan = read_plan((there / "plan.toml").read_text())
-    assert plan.evaluation is not None
+    assert plan.evaluation
     assert plan.evaluation.joint
-    assert promise(replace(plan, evaluation=None, test_records=0, test_public=True), "final-model").epsilon < (
+    assert promise(replace(plan, evaluation=NO_EVALUATION, held_out=HeldOutRecords()), "final-model").epsilon < (
         0.999 * promise(plan, "final-model").epsilon
     )
 
@@ -179,7 +180,7 @@ def test_no_model_is_counted_twice_with_the_same_noise(tmp_path: Path) -> None:
     """The first count of a round is its only one: another model, or other sums, get no answer, also after a restart."""
     _, study, trial = started(tmp_path, "dpsgd", study={"name": "trial"})
     run, plan = stopped(trial, study, 5)  # training and the rough count
-    first = evaluated_from(plan)
+    first = spans(plan)[-1].first
     assert first == 4
     sent = [e for site, e in trial.carrier.sent if site == "north" and peek(e).kind == "step"]
     asked = Content.read(unseal(sent[-1], trial.identities["north"], trial.aggregator.card).body)
@@ -210,13 +211,18 @@ def test_no_model_is_counted_twice_with_the_same_noise(tmp_path: Path) -> None:
 def test_a_plan_that_charges_too_little_is_refused_and_not_charged(tmp_path: Path) -> None:
     _, study, trial = started(tmp_path, "dpsgd")
     run, plan = stopped(trial, study, 1)
-    assert plan.evaluation is not None
+    assert plan.evaluation
     records, clients, largest, smallest = plan.evaluation.held or (0, 0, 0, 0)
     wrongs = [
         replace(plan, evaluation=replace(plan.evaluation, held=(records, 1, largest, smallest))),
         replace(plan, evaluation=replace(plan.evaluation, held=(records, clients, 1, 1))),
-        replace(plan, test_apart="compared"),  # what the site's certificate would claim, and nobody has checked
-        replace(plan, test_records=5, evaluation=replace(plan.evaluation, held=(5, clients, largest, smallest))),
+        # what the site's certificate would claim, and nobody has checked
+        replace(plan, held_out=replace(plan.held_out, apart="compared")),
+        replace(
+            plan,
+            held_out=HeldOutRecords(records=5, public=False),
+            evaluation=replace(plan.evaluation, held=(5, clients, largest, smallest)),
+        ),
     ]
     for number, lie in enumerate(wrongs):
         body = Content(
@@ -255,9 +261,9 @@ def test_whole_clients_are_never_charged_as_if_others_were_held_out(tmp_path: Pa
 
 def test_one_charge_within_the_sites_own_cap(tmp_path: Path) -> None:
     tables, study, trial = started(tmp_path, "on training records", study={"name": "trial"})
-    plan = replace(plan_study(tables).plan, places=None)
+    plan = replace(plan_study(tables).plan, origin=Origin())
     whole = promise(plan, "every-model").epsilon
-    alone = promise(replace(plan, evaluation=None), "every-model").epsilon
+    alone = promise(replace(plan, evaluation=NO_EVALUATION), "every-model").epsilon
     assert alone < 0.999 * whole
     low = Terms(accept=frozenset({"any"}), caps=(("every-model", (alone + whole) / 2, 1e-4),), neighbours="zero-out")
     trial.restart_guards(low)
@@ -335,7 +341,7 @@ class TestSitesOfTheirOwn:
 
 
 def test_an_algorithm_without_a_server_has_no_round_for_it(tmp_path: Path) -> None:
-    from fedveil.federation.aggregator.evaluating import check_evaluated
+    from fedveil.federation.aggregator.federate import check_carried
 
     def records(count: int) -> Records:
         rows = np.random.default_rng(count).uniform(-0.5, 0.5, (count, 2))
@@ -351,5 +357,5 @@ def test_an_algorithm_without_a_server_has_no_round_for_it(tmp_path: Path) -> No
     tables = {"algorithm": {"kind": "simfl"}, "schedule": {"rounds": 3, "noise_std": 2.0}, "evaluation": {}}
     tables |= {"privacy": {"epsilon": 30.0, "delta": 1e-4}, "model": {"kind": "logistic", "radius": 5.0}}
     plan = plan_study(tables, (records(60), records(30))).plan
-    with pytest.raises(BadValue, match=r"\[evaluation\] must be left out without a server across sites, got 'simfl'"):
-        check_evaluated(plan)
+    with pytest.raises(BadValue, match=r"\[evaluation\] must be left out with sites and no server, .* with a server"):
+        check_carried(plan)

@@ -11,14 +11,14 @@ import pytest
 
 import window_replay
 from fedveil.certificate.certify import certify
+from fedveil.core.errors import BadValue, TooFewSurvivors
 from fedveil.data.records import Records
-from fedveil.errors import BadValue, TooFewSurvivors
+from fedveil.engine.train import train
+from fedveil.federation.site.checks import check_proposal
 from fedveil.federation.site.data import read_site_data
-from fedveil.federation.site.work import check_proposal
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import read_plan, write_plan
-from fedveil.run.train import train
-from fedveil.study import Study
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.planning.study import Study
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused, unseal
 from unit.federations import SITES, Direct, Killed, Trial, study
@@ -197,7 +197,7 @@ def test_a_site_that_sends_nonsense_is_as_good_as_away(tmp_path: Path, records: 
         ({"patience": 61.0}, r"trust.patience must lie between 0 and trust.timeout, 60 seconds"),
         ({"patience": float("nan")}, r"trust.patience must lie between 0"),
         ({"patience": -1.0}, r"trust.patience must lie between 0"),
-        ({"server": "secure-aggregation"}, r"trust.patience must be left out here"),
+        ({"server": "secure-aggregation"}, r"trust.patience must be left out with a server other than trusted"),
     ],
 )
 def test_a_patience_that_cannot_be_is_refused(change: dict[str, Any], sentence: str) -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fedveil.engine.train import train
 from fedveil.federation.site.guard import Guard
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import read_plan
-from fedveil.run.train import train
+from fedveil.planning.plan import read_plan
 from fedveil.wire.envelope import peek
 from unit.federations import Trial, study
 from unit.plans import some_records

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedveil.algorithms.shares import plain_sum
-from fedveil.errors import TooFewSurvivors
+from fedveil.core.errors import TooFewSurvivors
+from fedveil.engine.train import train
 from fedveil.federation.agreements.masked import STAGES
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import read_plan
-from fedveil.run.train import train
+from fedveil.planning.plan import read_plan
+from fedveil.stages.adding import plain_sum
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import peek, unseal
 from unit.federations import SITES, Killed, Trial, study

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.bundle.bundle import Bundle
 from fedveil.certificate.certify import certify
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.federation.aggregator.described import described_by
 from fedveil.federation.aggregator.held import kept_rule
 from fedveil.federation.aggregator.refusals import SiteRefused
@@ -18,11 +17,13 @@ from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Terms
 from fedveil.jobs.local import open_any_study, plan_study, run_study
 from fedveil.ledger import read_export
-from fedveil.plan import read_plan, write_plan
-from fedveil.prepare.learned import LearnedRule
-from fedveil.prepare.loading import Unprepared
-from fedveil.promises import promise
-from fedveil.study import Study, study_of
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.planning.promises import promise
+from fedveil.planning.study import Study, study_of
+from fedveil.release.bundle import Bundle
+from fedveil.stages.prepare.learned import LearnedRule
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.sums import NO_SUMS
 from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import peek, unseal
@@ -150,7 +151,7 @@ def test_no_measurement_is_answered_with_a_second_noise_or_on_another_scale(tmp_
     _, study, trial = started(tmp_path, "dpsgd", study={"name": "trial"})
     run = stopped(trial, study, 2)  # ranges and means are measured, spreads are not
     plan = read_plan((trial.folder / "out" / "plan.toml").read_text())
-    assert plan.preparation is not None
+    assert plan.preparation
     sent = [e for site, e in trial.carrier.sent if site == "north" and peek(e).kind == "step"]
     asked = Content.read(unseal(sent[-1], trial.identities["north"], trial.aggregator.card).body)
     first = ask(trial, run, "step", 1, asked, number=2**50)
@@ -169,7 +170,7 @@ def test_training_waits_for_one_rule_and_takes_no_second(tmp_path: Path) -> None
     _, study, trial = started(tmp_path, "dpsgd")
     run = stopped(trial, study, 2)
     plan = read_plan((trial.folder / "out" / "plan.toml").read_text())
-    assert plan.preparation is not None
+    assert plan.preparation
     rounds, size = len(plan.preparation.measurements), sum(one.size for one in plan.preparation.measurements)
     codes = []
     for number, (kind, turn, rows) in enumerate(
@@ -191,13 +192,13 @@ def test_a_plan_that_states_too_small_a_contribution_is_refused_and_not_charged(
     _, study, trial = started(tmp_path, "dpsgd")
     run = stopped(trial, study, 1)
     plan = read_plan((trial.folder / "out" / "plan.toml").read_text())
-    assert plan.preparation is not None
+    assert plan.preparation
     ranges, *others = plan.preparation.measurements
     wrongs = (
         replace(plan.preparation, measurements=(replace(ranges, bound=ranges.bound / 2), *others)),
         replace(plan.preparation, measurements=(replace(ranges, size=ranges.size - 1), *others)),
         replace(plan.preparation, measurements=tuple(others)),
-        None,
+        NO_SUMS,
     )
     for number, wrong in enumerate(wrongs):
         lie = replace(plan, preparation=wrong)
@@ -214,7 +215,7 @@ def test_one_charge_for_preparation_and_training_within_the_sites_own_cap(tmp_pa
     tables, study, trial = started(tmp_path, "dpsgd", study={"name": "trial"})
     plan = plan_study(tables).plan
     whole = promise(plan, "every-model").epsilon
-    alone = promise(replace(plan, preparation=None), "every-model").epsilon
+    alone = promise(replace(plan, preparation=NO_SUMS), "every-model").epsilon
     assert alone < 0.999 * whole
     low = Terms(accept=frozenset({"any"}), caps=(("every-model", (alone + whole) / 2, 1e-4),), neighbours="zero-out")
     trial.restart_guards(low)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from fedveil.algorithms.shares import plain_sum
 from fedveil.certificate.assumptions import assumptions
+from fedveil.engine.train import train
 from fedveil.federation.aggregator.refusals import SiteRefused
 from fedveil.federation.agreements.enrolment import enrolled, enrolment, roster_of, signer_of
 from fedveil.federation.agreements.masked import setting_of
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import read_plan, write_plan
-from fedveil.run.train import train
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.privacy.trust import Trust
+from fedveil.stages.adding import plain_sum
 from fedveil.theory.neighbours import graph_failure, recovery_failure
-from fedveil.trust import Trust
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused, peek, unseal
 from fedveil.wire.keys import Identity
@@ -172,5 +172,5 @@ def test_what_is_promised_against_a_server_that_lies_is_said_only_then(trial: Tr
 
 @pytest.mark.parametrize("server", ["trusted", "homomorphic"])
 def test_only_masks_are_signed(server: Any) -> None:
-    with pytest.raises(ValueError, match=r"trust\.identities must be left out here"):
+    with pytest.raises(ValueError, match=r"trust\.identities must be left out with a server other than"):
         Trust(server=server, identities="sites")

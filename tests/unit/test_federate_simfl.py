@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.algorithms.simfl.steps import Message, train_simfl
 from fedveil.certificate.certify import certify
 from fedveil.federation.aggregator.refusals import SiteRefused
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import read_plan
-from fedveil.study import Study, study_of
+from fedveil.planning.plan import read_plan
+from fedveil.planning.study import Study, study_of
+from fedveil.stages.train.simfl.steps import Message, train_simfl
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import peek, seal, unseal
 from unit.federations import SITES, Killed, Trial, made_up, tables

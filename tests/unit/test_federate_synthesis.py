@@ -11,7 +11,7 @@ from fedveil.certificate.certify import differences
 from fedveil.certificate.synthesis import certify_synthesis
 from fedveil.cli.plan_page import page
 from fedveil.cli.show import rounded_up
-from fedveil.errors import BadValue, TooFewSurvivors
+from fedveil.core.errors import BadValue, TooFewSurvivors
 from fedveil.federation.aggregator.consortium import consortium
 from fedveil.federation.aggregator.described import Described, described_by
 from fedveil.federation.aggregator.generate import planned_at_sites
@@ -21,18 +21,18 @@ from fedveil.federation.site.guard import Guard, Terms
 from fedveil.jobs.synthesis import open_synthesis, read_synthesis, sample
 from fedveil.ledger import Ledger, read_export
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.synthesis.asking import Question
-from fedveil.prepare.synthesis.generator import Generator
-from fedveil.prepare.synthesis.learn import learned_generator
-from fedveil.prepare.synthesis.plan import SynthesisPlan
-from fedveil.prepare.synthesis.request import GeneratorRequest
-from fedveil.prepare.synthesis.table import table_of
-from fedveil.stages.adding import Measurer
+from fedveil.planning.study import Study
+from fedveil.privacy.trust import CENTRAL
+from fedveil.stages.measuring import Measurer
+from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.sums import ALL
-from fedveil.study import Study
+from fedveil.stages.synthesise.asking import Question
+from fedveil.stages.synthesise.generator import Generator
+from fedveil.stages.synthesise.learn import learned_generator
+from fedveil.stages.synthesise.plan import SynthesisPlan
+from fedveil.stages.synthesise.request import GeneratorRequest
+from fedveil.stages.synthesise.table import table_of
 from fedveil.sums.homomorphic.library import has_tenseal
-from fedveil.trust import CENTRAL
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import peek, seal, unseal
 from unit.federations import SITES, Killed, Trial
@@ -130,8 +130,8 @@ class ByClient:
 
     sites: dict[str, Entropy]
 
-    def stream(self, label: str) -> Any:
-        return self.sites[SITES[int(label.rsplit(" ", 1)[1]) % len(SITES)]].stream(label)
+    def stream(self, label: str, index: int = 0) -> Any:
+        return self.sites[SITES[int(label.rsplit(" ", 1)[1]) % len(SITES)]].stream(label, index)
 
 
 def in_one_process(shops: Shops, noise: dict[str, Entropy], lost: dict[str, set[int]] | None = None) -> Generator:
@@ -379,7 +379,7 @@ def test_what_sites_cannot_do_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match=r"The study must say whom the sites trust.*Add a \[trust\] table"):
         planned_at_sites(alone, shops.request, members, described_by({"north": north.site.data.description()}))
     many = replace(shops.study, trust=replace(shops.study.trust, server="secure-aggregation", together=10**5))
-    with pytest.raises(BadValue, match=r"A sum of the generator must have at most 16777216 numbers across sites"):
+    with pytest.raises(BadValue, match=r"A sum must have at most 16777216 numbers across sites"):
         planned_at_sites(many, shops.request, members, described_by({"north": north.site.data.description()}))
     with pytest.raises(BadValue, match=r"study\.seed must be left out for a generator"):
         shops.trial.generate(replace(shops.study, seed=1), shops.request)

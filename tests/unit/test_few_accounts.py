@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fedveil.account.calibrate import few_factor
+from fedveil.accounting.calibrate import few_factor
 from fedveil.theory.allocation import Summands
 from fedveil.theory.exchange import exchange_delta, exchange_epsilon
 

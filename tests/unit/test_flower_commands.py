@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedveil.errors import NotAvailable
+from fedveil.core.errors import NotAvailable
 from fedveil.federation.flower.network import FlowerFailed, Link, register, start_link, write_connection
 from fedveil.federation.flower.node import run_node
 from fedveil.federation.flower.processes import Processes, free_port

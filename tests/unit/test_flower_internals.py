@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from fedveil.errors import NotAvailable
+from fedveil.core.errors import NotAvailable
 from fedveil.federation.flower import internals
 from fedveil.federation.flower.internals import (
     TRIED,

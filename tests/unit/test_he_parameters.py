@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.sums.homomorphic import library as he_library
 from fedveil.sums.homomorphic.parameters import (
     DEGREE,

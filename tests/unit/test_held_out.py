@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from fedveil import run_study
+from fedveil.core.errors import BadValue, FedveilError
 from fedveil.data.records import Records
-from fedveil.errors import BadValue, FedveilError
+from fedveil.engine.system import System
 from fedveil.jobs.compare.work import compare
 from fedveil.jobs.evaluation import evaluate_model
 from fedveil.jobs.local import plan_study
 from fedveil.ledger import Ledger
 from fedveil.ledger.budget import Cap, CapExceeded, Cost
 from fedveil.ledger.costs import cost_of
-from fedveil.plan import Plan, read_plan
-from fedveil.promises import promise
-from fedveil.run.system import System
+from fedveil.planning.plan import Plan, read_plan
+from fedveil.planning.promises import promise
 
 ROWS, TRAINED = 300, 200
 
@@ -80,7 +80,7 @@ def assumed(plan: Plan) -> dict[str, str]:
 class TestSharedRows:
     def test_two_files_without_a_common_row_are_each_charged_for_one_part(self, tables: dict[str, Any]) -> None:
         plan = plan_study(tables).plan
-        assert plan.evaluation is not None
+        assert plan.evaluation
         assert not plan.evaluation.composed
         how = assumed(plan)["held-out records are apart"]
         assert "no row of the held-out source stands in the training source" in how
@@ -117,7 +117,7 @@ class TestSharedRows:
 
     def test_a_private_preparation_compares_cells(self, tables: dict[str, Any], tmp_path: Path) -> None:
         open_rule = {key: value for key, value in tables["data"].items() if key not in ("feature_bound", "scale")}
-        assert plan_study({**tables, "data": open_rule}).plan.test_apart == "compared"
+        assert plan_study({**tables, "data": open_rule}).plan.held_out.apart == "compared"
         write(tmp_path / "held.csv", [f"0,{row}" for row in lines()[TRAINED - 3 :]], "number,size,ward,ill")
         with pytest.raises(BadValue, match="'3 such rows'"):
             plan_study({**tables, "data": open_rule})
@@ -142,7 +142,7 @@ class TestSharedRows:
 
         study = {key: tables[key] for key in ("model", "privacy", "algorithm")}
         apart = plan_study(study, (records(slice(0, 60)), records(slice(60, 90)))).plan
-        assert apart.test_apart == "compared"
+        assert apart.held_out.apart == "compared"
         with pytest.raises(BadValue, match="'4 such rows'"):
             plan_study(study, (records(slice(0, 60)), records(slice(56, 90))))
 
@@ -151,7 +151,7 @@ class TestSharedRows:
         both = {**wanted, "evaluation": {"records": "held-out", "share": 0.2}}
         plan = plan_study(both).plan
         on_training = plan_study({**wanted, "evaluation": {"records": "training", "share": 0.2}}).plan
-        assert plan.evaluation is not None
+        assert plan.evaluation
         assert plan.evaluation.composed
         assert promise(plan, "final-model").epsilon == promise(on_training, "final-model").epsilon <= 2.0
         assert "charged for training and for the counts" in assumed(plan)["a record may train and be held out"]
@@ -171,9 +171,10 @@ class TestSharedRows:
     def test_what_no_plan_states_is_declared(self, tables: dict[str, Any]) -> None:
         from dataclasses import replace
 
-        plan = replace(plan_study(tables).plan, test_apart=None)
+        plan = plan_study(tables).plan
+        plan = replace(plan, held_out=replace(plan.held_out, apart=None))
         assert assumed(plan)["held-out records are apart"].startswith("declared:")
-        assert read_plan_of(plan).test_apart is None
+        assert read_plan_of(plan).held_out.apart is None
 
     def test_an_evaluation_of_a_released_model_claims_nothing_about_training(
         self, tables: dict[str, Any], tmp_path: Path
@@ -190,7 +191,7 @@ class TestSharedRows:
 
 
 def read_plan_of(plan: Plan) -> Plan:
-    from fedveil.plan import write_plan
+    from fedveil.planning.plan import write_plan
 
     return read_plan(write_plan(plan))
 
@@ -335,7 +336,7 @@ class TestDefault:
         result = run_study({**tables, **table}, tmp_path / "out")
         assert result.metrics["test"]["accuracy"] is not None
         plan = read_plan((tmp_path / "out" / "plan.toml").read_text())
-        assert plan.evaluation is None
+        assert not plan.evaluation
         assert read_plan_of(plan) == plan
         for name in ("train.csv", "held.csv"):
             with Ledger.look(tmp_path / ".fedveil" / f"{name}.sqlite") as ledger:
@@ -385,10 +386,10 @@ class TestDefault:
         study["privacy"] = {**tables["privacy"], "unit": "client"}
         study["algorithm"] = {"kind": "fedavg"}
         plain = plan_study(study, (train, test)).plan
-        assert plain.evaluation is None
-        assert not plain.test_exact
+        assert not plain.evaluation
+        assert not plain.held_out.exact
         asked = plan_study({**study, "evaluation": {"private": True}}, (train, test)).plan
-        assert asked.evaluation is not None
+        assert asked.evaluation
         assert asked.evaluation.composed
 
     def test_few_records_are_told_before_the_charge(self, tables: dict[str, Any], tmp_path: Path) -> None:

@@ -10,28 +10,32 @@ import pytest
 from scipy.stats import binom
 
 from fedveil import account_for
-from fedveil.algorithms.draws import DrawnOrder, Draws
-from fedveil.algorithms.hidden.crowd import chance_of_a_larger_batch, crowd, with_largest_batch
-from fedveil.algorithms.hidden.drawn import LABEL, Drawn, drawn_order
-from fedveil.algorithms.hidden.method import Hidden
-from fedveil.algorithms.hidden.shares import contribution, share_steps
-from fedveil.algorithms.hidden.site import HiddenSite
-from fedveil.algorithms.hidden.steps import Rule, State, draw
-from fedveil.algorithms.shares import message, share
 from fedveil.certificate.assumptions import assumptions
+from fedveil.core.errors import BadValue
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.guarantee import Adversary
-from fedveil.mechanism import IndependentGaussian, LastIterate, Repeat, SampledGaussian
-from fedveil.model.spec import ModelPlan
+from fedveil.engine.train import train
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.promises import promise
-from fedveil.run.train import train
-from fedveil.study import study_of
-from fedveil.trust import Trust
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import promise
+from fedveil.planning.study import study_of
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.mechanism import IndependentGaussian, LastIterate, Repeat, SampledGaussian
+from fedveil.privacy.trust import Trust
+from fedveil.stages.adding import noised
+from fedveil.stages.train.acting import Interim
+from fedveil.stages.train.draws import DrawnOrder, Draws
+from fedveil.stages.train.hidden.acts import ACTS
+from fedveil.stages.train.hidden.answering import contribution
+from fedveil.stages.train.hidden.asking import share_steps
+from fedveil.stages.train.hidden.crowd import chance_of_a_larger_batch, crowd, with_largest_batch
+from fedveil.stages.train.hidden.drawn import LABEL, Drawn, drawn_order
+from fedveil.stages.train.hidden.method import Hidden
+from fedveil.stages.train.hidden.steps import Rule, draw
+from fedveil.stages.train.rounds import unpacked
 from fedveil.wire.content import Content, filled
 from fedveil.wire.envelope import Refused
+from sides import share, site_of
 from unit.plans import some_plan, some_records
 
 POISSON: dict[str, Any] = {"order": "poisson", "rate": 0.2, "largest_batch": 60}
@@ -88,7 +92,7 @@ def test_the_run_is_the_one_that_the_plan_describes(drawn: dict[str, Any], clien
 
 @ORDERS
 def test_a_run_that_stops_after_any_round_goes_on_to_the_same_bits(drawn: dict[str, Any]) -> None:
-    records, states = some_records(clients=5), list[State]()
+    records, states = some_records(clients=5), list[Interim]()
     plan = some_plan(records, passes=2, **drawn)
     whole = train(plan, records, KEY, watch=states.append)
     for state in states[:-1]:
@@ -105,11 +109,13 @@ def test_in_shares_the_sum_holds_every_draw_and_every_share(drawn: dict[str, Any
     found = Drawn(plan, records, range(6), KEY)
     empty = [(turn, client) for turn in range(5) for client in range(6) if found.part(turn, client) is None]
     assert empty
+    assert ACTS.noising is not None
+    noising = ACTS.noising(plan, KEY)
     for turn, client in empty:
         part = contribution(Rule.of(plan), turn, np.ones(plan.dimension), None)
         noise = share(KEY, client, turn, share_steps(plan, turn, 6), plan.dimension)
-        sent = message(part, noise)
-        assert sent is not None
+        assert part is not None
+        (sent,) = noised({client: part}, noising, turn, KEY).values()
         assert np.array_equal(sent, noise)
         assert np.any(sent != 0)
     assert [list(found.cohort(turn)) for turn in range(5)] == [list(range(6))] * 5
@@ -122,7 +128,7 @@ def test_a_site_answers_for_every_client_and_only_when_it_is_sent_a_model(drawn:
     records = some_records(count=12, clients=6)
     settings: dict[str, Any] = drawn | {"rounds": 5, "batch": 2}
     plan = replace(some_plan(records, **settings), trust=Trust())
-    site = HiddenSite.make(plan, records, tuple(range(6)), None, KEY)
+    site = site_of(plan, records, range(6), KEY, Path("unused"))
     for turn in range(5):
         asked = Content(rows={"model": np.zeros(plan.dimension)})
         assert sorted(site.parts(turn, asked)) == list(range(6))
@@ -134,14 +140,14 @@ def test_a_site_answers_for_every_client_and_only_when_it_is_sent_a_model(drawn:
 def test_a_round_that_nobody_joins_still_gets_its_noise(drawn: dict[str, Any]) -> None:
     records = some_records(count=4, clients=2)
     settings: dict[str, Any] = drawn | {"rounds": 4, "batch": 1, "rate": 0.26 if drawn is POISSON else None}
-    plan, seen = some_plan(records, passes=5, **settings), [State(0, np.zeros(3))]
-    train(plan, records, KEY, watch=seen.append)
+    plan, seen = some_plan(records, passes=5, **settings), [np.zeros(3)]
+    train(plan, records, KEY, watch=lambda done: seen.append(unpacked(done.position)[0]))
     found, rule = Drawn(plan, records, range(2), KEY), Rule.of(plan)
     empty = [turn for turn in range(plan.run.total) if found.batch(turn).targets.size == 0]
     assert empty
     for turn in empty:
         noise = draw(rule, turn, plan.dimension, KEY)
-        assert np.array_equal(seen[turn + 1].position - seen[turn].position, noise)
+        assert np.array_equal(seen[turn + 1] - seen[turn], noise)
 
 
 def test_many_rounds_share_a_stream_and_all_sites_agree_on_how_many() -> None:
@@ -251,7 +257,7 @@ MISTAKES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"order": "independent"}, {"batch": [20, 40]}, r"schedule\.batch must be one number, not a partition"),
     ({"order": "poisson"}, {"batch": [20, 40]}, r"schedule\.batch must be one number, not a partition"),
     ({"order": "poisson"}, {"kind": "growing-batches"}, r"schedule\.kind must be constant or decaying when the order"),
-    ({"order": "poisson", "rate": 0.1}, {"batch": 6}, r"schedule\.batch must be left out beside algorithm\.rate"),
+    ({"order": "poisson", "rate": 0.1}, {"batch": 6}, r"schedule\.batch must be left out with algorithm\.rate"),
     ({"order": "independent"}, {"batch": 7, "rounds": 6}, r"schedule\.batch must be what 6 rounds of 60 units expect"),
     ({"order": "poisson", "noise": "laplace"}, {}, r"algorithm\.noise must be gaussian"),
     ({"order": "coins"}, {}, r"algorithm\.order must be one of .*poisson, independent, got .coins."),

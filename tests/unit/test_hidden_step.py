@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from fedveil.algorithms.hidden.deal import Batch, deal
-from fedveil.algorithms.hidden.steps import Rule, State, draw, last_round, model_of, project, start, step
 from fedveil.data.records import Records
-from fedveil.model.spec import ModelPlan
+from fedveil.engine.train import train
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
+from fedveil.planning.plan import Plan
+from fedveil.stages.train.acting import Interim
+from fedveil.stages.train.hidden.deal import Batch, deal
+from fedveil.stages.train.hidden.steps import Rule, draw, last_round, model_of, project, start, step
+from fedveil.stages.train.rounds import packed, unpacked
 from unit.plans import some_plan, some_records
 
 
@@ -49,18 +51,19 @@ def test_the_run_is_the_one_that_the_plan_describes(unit: str, settings: dict[st
     records = some_records(clients=60 if unit == "record" else 12)
     plan = some_plan(records, unit=unit, deal="clients" if unit == "client" else "records", **settings)
     key = Entropy.from_seed(11)
-    trained = train(plan, records, key)
-    found = trained.model
-    assert trained.state.round == plan.run.total
+    seen: list[Interim] = []
+    found = train(plan, records, key, watch=seen.append).model
+    assert [state.round for state in seen] == list(range(1, plan.run.total + 1))
     assert found == pytest.approx(by_hand(plan, records, key), abs=1e-9)
 
 
 def test_the_state_lies_on_the_grid_and_the_model_in_the_ball() -> None:
     records = some_records()
     plan = some_plan(records, noise_std=50.0)
-    seen: list[State] = []
+    seen: list[Interim] = []
     model = train(plan, records, Entropy.from_seed(0), watch=seen.append).model
-    assert all(np.array_equal(state.position, np.rint(state.position)) for state in seen)
+    rows = [unpacked(state.position)[0] for state in seen]
+    assert all(row.size == plan.dimension and np.array_equal(row, np.rint(row)) for row in rows)
     assert np.linalg.norm(model) <= plan.radius * (1 + 1e-15)
 
 
@@ -88,9 +91,9 @@ def test_the_same_key_gives_the_same_bytes_and_another_key_does_not() -> None:
 def test_a_run_continued_anywhere_ends_in_the_same_bytes() -> None:
     records = some_records()
     plan = some_plan(records, passes=2)
-    seen: list[State] = []
+    seen: list[Interim] = []
     whole = train(plan, records, Entropy.from_seed(1), watch=seen.append).model
-    for state in [*seen, start(plan)]:
+    for state in [*seen, Interim(0, packed(np.zeros(plan.dimension)))]:
         assert train(plan, records, Entropy.from_seed(1), begun=state).model.tobytes() == whole.tobytes()
 
 

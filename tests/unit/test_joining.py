@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binom
 
 from fedveil import account_for
-from fedveil.account.joining import joining, other_records
-from fedveil.mechanism import Compose, Gaussian, LastIterate
+from fedveil.accounting.joining import joining, other_records
+from fedveil.privacy.mechanism import Compose, Gaussian, LastIterate
 from fedveil.theory.binomial_tail import binomial_tail, largest_usual
 
 DELTA = 1e-5

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedveil import run_study
-from fedveil.algorithms.acting import Interim, Rounds
+from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
-from fedveil.errors import BadValue
-from fedveil.run.keeper import Keeper
-from fedveil.run.system import Interrupted, Progress
+from fedveil.engine.keeper import Keeper
+from fedveil.engine.system import Interrupted, Progress
+from fedveil.stages.train.acting import Interim, Rounds
 
 
 @dataclass

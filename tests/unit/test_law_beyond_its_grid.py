@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedveil.account.base import curve_of
-from fedveil.account.loss_distribution import LossDistributionAccountant
+from fedveil.accounting.base import curve_of
+from fedveil.accounting.loss_distribution import LossDistributionAccountant
 from fedveil.jobs.local import plan_study
-from fedveil.mechanism import Compose, Gaussian, IndependentGaussian
-from fedveil.promises import ADVERSARIES, promise
+from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.privacy.mechanism import Compose, Gaussian, IndependentGaussian
 
 
 @pytest.mark.parametrize("noise", [2e-3, 1e-2, 0.05])

@@ -9,9 +9,9 @@ from sklearn.datasets import load_digits
 
 from fedveil.audit.leakage import rank_one_share, read_classes, read_layer, read_linear, read_outer
 from fedveil.audit.pictures import at_best_scale, cosine, greys, psnr, square
-from fedveil.errors import BadValue
-from fedveil.model.margin import Huber, Logistic
-from fedveil.model.softmax import Softmax
+from fedveil.core.errors import BadValue
+from fedveil.models.margin import Huber, Logistic
+from fedveil.models.softmax import Softmax
 
 PIXELS, LABELS = load_digits(return_X_y=True)
 ROWS = np.hstack([PIXELS / 16, np.ones((len(PIXELS), 1))])  # a constant 1 stands last

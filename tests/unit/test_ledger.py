@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.ledger import CapExceeded, Ledger, LedgerBroken, parse_export
 from fedveil.ledger.budget import total
 from fedveil.ledger.entry import canonical

@@ -3,13 +3,12 @@
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fedveil.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue
 from fedveil.ledger import Ledger, LedgerBroken
 from fedveil.ledger import store as storage
 from fedveil.ledger.head import Head, head_file, keep_head, read_head
@@ -144,34 +143,11 @@ def test_lost_books_are_not_begun_anew(tmp_path: Path) -> None:
         charges(path)
 
 
-def of_the_first_format(path: Path, fingerprint: Callable[[bytes], str]) -> None:
-    """Books as they were made before there were heads."""
-    Ledger.open(path, fingerprint).close()
+def test_books_of_another_format_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "books"
+    Ledger.open(path, data).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP TRIGGER books_stay")
-        connection.execute(f"UPDATE books SET format = {storage.FIRST}")
-    head_file(path).unlink()
-
-
-def test_books_of_the_first_format_get_a_head_when_they_are_opened(tmp_path: Path) -> None:
-    path = tmp_path / "books"
-    of_the_first_format(path, data)
-    with Ledger.open(path, data) as ledger:
-        ledger.charge("a", "plan", [cost()], rounds=1)
-    assert read_head(path) is not None
-    assert charges(path) == ["a"]
-
-
-def test_books_of_the_first_format_know_their_data_by_the_older_fingerprint(tmp_path: Path) -> None:
-    path = tmp_path / "books"
-    of_the_first_format(path, data)
-
-    def new(key: bytes) -> str:
-        return f"rows of {data(key)}"
-
-    with pytest.raises(BadValue, match="must belong to these data"):
-        Ledger.open(path, new)
-    Ledger.open(path, new, older=data).close()
-    Ledger.open(tmp_path / "new", new, older=data).close()
-    with pytest.raises(FedveilError, match="must belong to these data"):  # books of today know rows alone
-        Ledger.open(tmp_path / "new", data, older=new)
+        connection.execute(f"UPDATE books SET format = {storage.FORMAT + 1}")
+    with pytest.raises(BadValue, match=r"must have format 1, got 2\. It was written by another version"):
+        Ledger.open(path, data)

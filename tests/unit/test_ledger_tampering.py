@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedveil.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError
 from fedveil.ledger import Entry, Ledger, LedgerBroken, LedgerUnusable, parse_export
 from fedveil.ledger.entry import Kind, canonical
 from fedveil.ledger.export import write_export

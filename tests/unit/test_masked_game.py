@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedveil.algorithms.dpsgd.method import DpSgd
 from fedveil.jobs.attack.game import game
 from fedveil.jobs.attack.releases import releases
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.promises import promise
-from fedveil.trust import Trust
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import promise
+from fedveil.privacy.trust import Trust
+from fedveil.stages.train.dpsgd.method import DpSgd
 from unit.audit_plans import dpsgd_game_plan, shape
 
 

@@ -8,7 +8,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fedveil.audit.pictures import psnr
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 torch.set_num_threads(1)  # small layers: threads would only wait for each other

@@ -10,7 +10,7 @@ from fedveil.audit.claim import Claim
 from fedveil.audit.membership import Shadows, lira_offline, lira_online, membership_finding
 from fedveil.audit.record import Audit
 from fedveil.audit.roc import roc
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.report.audit_view import audit_view
 from fedveil.theory.divergence import gaussian_delta
 

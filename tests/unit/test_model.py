@@ -1,18 +1,19 @@
 """Losses: refusals, extremes, records that are no numbers, names, metrics."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedveil.errors import BadValue
-from fedveil.model.loss import Constants, Loss, with_l2
-from fedveil.model.margin import Huber, Logistic, SmoothedHinge
-from fedveil.model.metrics import accuracy, mean_absolute_error, r2, scores
-from fedveil.model.named import KINDS, loss_named
-from fedveil.model.rows import row_norms
-from fedveil.model.softmax import Softmax
-from fedveil.values import Vector
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Vector
+from fedveil.models.loss import Constants, Loss, with_l2
+from fedveil.models.margin import Huber, Logistic, SmoothedHinge
+from fedveil.models.metrics import accuracy, mean_absolute_error, r2, scores
+from fedveil.models.rows import row_norms
+from fedveil.models.softmax import Softmax
+from fedveil.models.spec import KINDS, LINEAR, ModelPlan, loss_named
 
 LOSSES: list[Loss] = [Logistic(), SmoothedHinge(0.5), Huber(2.0), Softmax(3)]
 every = pytest.mark.parametrize("loss", LOSSES, ids=repr)
@@ -211,9 +212,35 @@ class TestRefusals:
 
 
 class TestNames:
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", LINEAR)
     def test_every_name_gives_its_loss(self, kind: str) -> None:
         assert loss_named(kind, classes={"huber": 0, "poisson": 0, "softmax": 5}.get(kind, 2)).kind == kind
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_plan_knows_before_the_data_what_its_loss_will_be(self, kind: str) -> None:
+        named = {"module": "a:b", "clip": 1.0, "parameters": 7} if kind == "torch" else {}
+        plan = ModelPlan(kind=kind, classes={"huber": 0, "poisson": 0}.get(kind, 2), **named)  # type: ignore[arg-type]
+        loss = plan.loss
+        assert (plan.linear, plan.survival, plan.generates) == (loss.linear, loss.predicts == "survival", False)
+        assert loss.code == ({"model.module": "a:b"} if kind == "torch" else {})
+        if loss.linear:
+            assert plan.size_known
+            assert loss.size(3) == 3 * loss.outputs
+            assert not loss.start(3).any()
+            loss.check_sampling(3)
+
+    def test_a_generator_predicts_rows(self) -> None:
+        plan = ModelPlan.generator("a:b", clip=1.0, radius=None, precision=None)
+        assert (plan.generates, plan.linear, plan.size_known) == (True, False, False)
+        assert replace(plan, classes=2).loss.predicts == "row"
+
+    @every
+    def test_no_row_within_the_bound_has_a_larger_margin(self, loss: Loss) -> None:
+        w, X, _ = batch(loss, rows=200)
+        X *= 2.0 / row_norms(X)[:, None]
+        scores = loss.scores(w, X)
+        margin = scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
+        assert np.abs(margin).max() <= loss.largest_margin(w, 4, 2.0)
 
     def test_settings_arrive(self) -> None:
         assert loss_named("smoothed-hinge", smoothing=0.25) == SmoothedHinge(0.25)

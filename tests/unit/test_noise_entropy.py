@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.noise.entropy import Entropy, permutation, ranked, uniform_below
 
 KEY = bytes(range(32))

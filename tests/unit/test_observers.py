@@ -8,10 +8,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from fedveil.account.observers import Participation, calibrate_views, noise_left, observe, views
-from fedveil.errors import BadValue, CannotCertify
-from fedveil.guarantee import Adversary
-from fedveil.mechanism import LastIterate
+from fedveil.accounting.observers import Participation, calibrate_views, noise_left, observe, views
+from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import smallest_epsilon
 

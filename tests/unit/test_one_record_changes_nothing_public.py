@@ -5,18 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from fedveil import PrivateLogisticRegression
+from fedveil.core.errors import BadValue, FedveilError
 from fedveil.data.sources import read
 from fedveil.data.spec import Source
-from fedveil.errors import BadValue, FedveilError
+from fedveil.engine.system import System
 from fedveil.federation.site.data import read_site_data
 from fedveil.jobs.local import open_any_study, run_study
-from fedveil.plan import write_plan
-from fedveil.prepare.magnitudes import BINS, bins_of
-from fedveil.prepare.ranges import covering_range, range_of
-from fedveil.run.system import System
+from fedveil.planning.plan import write_plan
+from fedveil.stages.prepare.magnitudes import BINS, bins_of
+from fedveil.stages.prepare.ranges import covering_range, range_of
 
 BASE: dict[str, Any] = {
     "model": {"kind": "logistic"},
@@ -100,11 +102,10 @@ def test_a_nul_in_a_text_file_is_refused_by_its_line(tmp_path: Path, column: str
 
 
 def test_a_nul_in_a_frame_and_in_parquet_is_refused(tmp_path: Path) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = {"name": ["ab", NUL, "c", "d"], "ill": ["no", "yes", "no", "yes"]}
-    with pytest.raises(BadValue, match="'name' of the data must hold texts without the character of code 0"):
+    with pytest.raises(BadValue, match="'name' of frame must hold texts without the character of code 0"):
         open_any_study({"data": TWO, **BASE}, data={**columns, "name": np.array(columns["name"], dtype=object)})
-    parquet.write_table(arrow.table(columns), tmp_path / "v.parquet")
+    parquet.write_table(pyarrow.table(columns), tmp_path / "v.parquet")
     with pytest.raises(BadValue, match=r"'name' of v\.parquet must hold texts without the character of code 0"):
         open_any_study({"data": {**TWO, "source": str(tmp_path / "v.parquet")}, **BASE})
 

@@ -11,13 +11,13 @@ import pytest
 
 from fedveil.audit.claim import Claim
 from fedveil.audit.one_run import Outcome, canaries_needed, epsilon_lower, finding_of_scores, guess, outcome_of, p_value
+from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.canaries import Canaries, canary_rows, sign_rows
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.plan import read_plan, write_plan
-from fedveil.run.coins import check_commitment, read_coins, settle_coins
-from fedveil.study import study_of
+from fedveil.engine.coins import check_commitment, read_coins, settle_coins
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.planning.study import study_of
 
 
 def records(clients: int = 2, names: bool = True) -> Records:
@@ -155,11 +155,11 @@ def study(**more: object) -> object:
     return study_of(tables, base=Path(), data_given=True)
 
 
-def test_only_plans_with_canaries_say_so() -> None:
+def test_a_plan_says_how_many_canaries_it_has() -> None:
     schedule = {"kind": "constant", "passes": 2, "rounds": 1, "step_size": 0.5}
     plain = study(schedule=schedule)
     plan = plain.planned(records().shape).plan  # type: ignore[attr-defined]
-    assert "canaries" not in write_plan(plan)
+    assert "canaries = 0" in write_plan(plan)
     audited = study(schedule=schedule, audit={"canaries": 20})
     blank = audited.slots.blank(records())  # type: ignore[attr-defined]
     found = audited.planned(blank.shape).plan  # type: ignore[attr-defined]

@@ -7,9 +7,9 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from fedveil.bundle.to_onnx import IR, OPSET, _Graph  # noqa: E402  after the packages that it needs
-from fedveil.bundle.to_onnx_torch import _layer  # noqa: E402
-from fedveil.errors import BadValue  # noqa: E402
+from fedveil.core.errors import BadValue  # noqa: E402
+from fedveil.release.to_onnx import IR, OPSET, _Graph  # noqa: E402  after the packages that it needs
+from fedveil.release.to_onnx_torch import _layer  # noqa: E402
 
 nn = torch.nn
 

@@ -11,7 +11,7 @@ from fedveil.audit.exact import exact, released
 from fedveil.audit.instances import Design, Shape, instance_of, setting
 from fedveil.audit.oracle import as_record, check
 from fedveil.audit.worst import worst_case
-from fedveil.mechanism import Gaussian
+from fedveil.privacy.mechanism import Gaussian
 
 LAST = LastIterate(rounds=3, place=3, step_size=0.5, lipschitz=1.0, smoothness=0.5, diameter=1.0, noise_std=2.0)
 RUNS = {

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedveil.account.sampled import certified_epsilon
-from fedveil.algorithms.hidden.schedule import Problem, designed
-from fedveil.algorithms.hidden.schedule.families import Frame, Shape
-from fedveil.algorithms.hidden.schedule.outdone import outdone
-from fedveil.algorithms.hidden.schedule.search import hopeful, pick
-from fedveil.algorithms.schedule_request import ScheduleRequest
+from fedveil.accounting.sampled import certified_epsilon
 from fedveil.data.records import DataShape
-from fedveil.design import Planned
-from fedveil.mechanism import LastIterate
-from fedveil.study import study_of
+from fedveil.planning.design import Planned
+from fedveil.planning.study import study_of
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.stages.train.hidden.schedule import Problem, designed
+from fedveil.stages.train.hidden.schedule.families import Frame, Shape
+from fedveil.stages.train.hidden.schedule.outdone import outdone
+from fedveil.stages.train.hidden.schedule.search import hopeful, pick
+from fedveil.stages.train.schedule_request import ScheduleRequest
 
 
 def shape(rounds: int, bias: float, injected: float, order: str = "secret") -> Shape:

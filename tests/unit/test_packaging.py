@@ -10,12 +10,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "fedveil"
 DOORS = {  # what may import the libraries of an extra
-    "parquet": ("data/read_parquet.py", "data/arrow_csv.py", "bundle/predicting.py"),
     "figures": ("report/figures.py", "cli/figures.py"),
-    "torch": ("model/torch_library.py",),
+    "torch": ("models/torch/library.py",),
     "he": ("sums/homomorphic/library.py",),
-    "onnx": ("bundle/to_onnx.py", "bundle/to_onnx_torch.py"),
-    "skops": ("bundle/to_sklearn.py",),
+    "onnx": ("release/to_onnx.py", "release/to_onnx_torch.py"),
+    "skops": ("release/to_sklearn.py",),
     "flower": ("federation/flower/",),
     "studio": ("studio/", "cli/studio.py"),
     "sql": ("data/read_sql.py",),

@@ -12,25 +12,31 @@ from dpsgd_plans import dpsgd_plan
 from plans import some_plan, some_records
 from scipy.stats import chi2
 
-from fedveil.algorithms.dpsgd.network import Network
-from fedveil.algorithms.dpsgd.steps import train_dpsgd
-from fedveil.algorithms.fedavg import shares as fedavg_parts
-from fedveil.algorithms.fedavg.local import Held, Local
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.fedavg.steps import summed, weights_of
-from fedveil.algorithms.hidden.deal import deal
-from fedveil.algorithms.hidden.shares import advance, contribution, laid_out
-from fedveil.algorithms.hidden.steps import Rule, State, model_of, start, step
-from fedveil.algorithms.shares import LARGEST_PART, bounded, gathered, message, nobody_fails, plain_sum
+from fedveil.core.errors import BadValue, TooFewSurvivors
 from fedveil.data.records import Records
-from fedveil.errors import BadValue, TooFewSurvivors
-from fedveil.model.spec import ModelPlan
+from fedveil.engine.train import train
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
+from fedveil.planning.plan import Plan
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import CENTRAL, Trust
+from fedveil.stages.adding import LARGEST_PART, Adder, Noising, bounded, noised, plain_sum
+from fedveil.stages.protocol import HERE, Away, Consortium, Memory, State, Total, nobody
+from fedveil.stages.train.acting import Interim
+from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.steps import train_dpsgd
+from fedveil.stages.train.fedavg.answering import FedAvgAnswering
+from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
+from fedveil.stages.train.hidden.answering import HiddenAnswering, Laid, contribution
+from fedveil.stages.train.hidden.asking import advance, model_of
+from fedveil.stages.train.hidden.deal import deal
+from fedveil.stages.train.hidden.drawn import Drawn
+from fedveil.stages.train.hidden.steps import Rule, step
+from fedveil.stages.train.hidden.steps import State as Stepped
+from fedveil.stages.train.rounds import unpacked
 from fedveil.sums.seam import Summed, Whole
-from fedveil.target import Target
-from fedveil.trust import CENTRAL, Trust
+from fedveil.wire.content import Content
+from sides import asking_of, share
 
 Vector = np.ndarray
 KEY = bytes(range(32))
@@ -61,6 +67,12 @@ def masked_sum(turn: int, parts: Mapping[int, Whole], /) -> Summed:
     return Summed(total.view(np.int64), tuple(clients))
 
 
+def laid_out(plan: Plan, records: Records, entropy: Entropy) -> Laid | Drawn:
+    """The records of every client by round, as one process lays them out."""
+    proposal = asking_of(plan, Consortium.here(records), entropy).proposal(HERE)
+    return HiddenAnswering(plan, records, tuple(range(records.clients)), proposal.get("place"), entropy).laid
+
+
 class TestHidden:
     @pytest.mark.parametrize("changes", DEALS)
     def test_parts_add_up_to_the_whole_round(self, changes: dict[str, Any]) -> None:
@@ -73,10 +85,10 @@ class TestHidden:
             turn, model = state.round, model_of(rule, state)
             parts = [contribution(rule, turn, model, laid.part(turn, client)) for client in laid.cohort(turn)]
             assert all(part is not None for part in parts)
-            here = advance(rule, state, np.sum(np.stack(parts), axis=0))  # type: ignore[arg-type]
-            whole = step(rule, state, dealt.batch(turn), np.zeros(3))
-            assert np.abs(here.position - whole.position).max() <= len(parts) / 2 + 1
-            assert np.abs(whole.position - state.position).max() > 2.0**30  # it has moved
+            here = advance(rule, state, Total(np.sum(np.stack(parts), axis=0)))  # type: ignore[arg-type]
+            whole = step(rule, Stepped(turn, state.row), dealt.batch(turn), np.zeros(3))
+            assert np.abs(here.row - whole.position).max() <= len(parts) / 2 + 1
+            assert np.abs(whole.position - state.row).max() > 2.0**30  # it has moved
             state = here
 
     @pytest.mark.parametrize("changes", DEALS)
@@ -116,7 +128,7 @@ class TestHidden:
         assert open_.tobytes() == hidden.tobytes()
 
     def test_it_goes_on_from_any_state_to_the_same_bytes(self) -> None:
-        plan, entropy, states = plan_of({}, Trust(dropouts=2)), Entropy.from_key(KEY), list[State]()
+        plan, entropy, states = plan_of({}, Trust(dropouts=2)), Entropy.from_key(KEY), list[Interim]()
         fails = lambda turn, client: client in (turn, turn + 4)  # noqa: E731
         last = train(plan, records_of(), entropy, watch=states.append, fails=fails).model
         for state in (states[0], states[3]):
@@ -124,7 +136,7 @@ class TestHidden:
             assert again.tobytes() == last.tobytes()
 
     def test_too_few_answers_are_refused(self) -> None:
-        plan, seen = plan_of({}, Trust(dropouts=2)), list[State]()
+        plan, seen = plan_of({}, Trust(dropouts=2)), list[Interim]()
         fails = lambda turn, client: turn == 2 and client < 3  # noqa: E731
         with pytest.raises(TooFewSurvivors, match="Round 3 has the answers of 9 clients and needs 10"):
             train(plan, records_of(), Entropy.from_key(KEY), watch=seen.append, fails=fails)
@@ -149,8 +161,7 @@ class TestFedAvg:
             "rounds": 3,
             "sampling": "fixed-size",
             "cohort": 6.0,
-            "local_epochs": 2,
-            "local_step": 0.5,
+            "local": LocalSteps(epochs=2, step=0.5),
             "update_norm": 0.4,
             "noise": "shared",
             "noise_multiplier": 0.5,
@@ -167,26 +178,24 @@ class TestFedAvg:
 
     def test_parts_add_up_to_the_whole_sum_exactly(self) -> None:
         plan, records, entropy = (
-            self.plan(Trust(), weights="records", most_records=7),
+            self.plan(Trust(), most_records=7),
             records_of(),
             Entropy.from_key(KEY),
         )
-        rule, held = fedavg_parts.Rule.of(plan), Held.of(records)
-        weights, model = weights_of(rule.method, records.sizes), np.array([0.5, 1.0, -0.5])
-        clients = np.arange(12)
-        whole, lost = summed(rule.method, Local.of(plan), model, held, clients, weights, 0.4, rule.unit, entropy, 1)
-        parts = [fedavg_parts.contribution(rule, 1, model, 0.4, held, c, float(weights[c]), entropy) for c in range(12)]
-        assert lost == 0
-        assert all(part is not None for part in parts)
-        assert np.array_equal(np.sum(np.stack(parts), axis=0), whole)  # type: ignore[arg-type]
+        here = FedAvgAnswering(plan, records, tuple(range(12)), entropy)
+        asked = Content(rows={"model": np.array([0.5, 1.0, -0.5]), "clients": np.arange(12)})
+        whole, parts = here.whole(1, asked), here.parts(1, asked)
+        assert here.dropped == 0
+        assert sorted(parts) == list(range(12))
+        assert np.array_equal(np.sum(np.stack(list(parts.values())), axis=0), whole)
+        assert all(np.any(part) for part in parts.values())
 
     def test_an_update_that_is_no_number_is_zero_and_sent(self) -> None:
         """Not to answer would tell about the records."""
-        plan, records = self.plan(Trust(), local_step=1e9), records_of()
-        rule, held = fedavg_parts.Rule.of(plan), Held.of(records)
-        wild = np.full(3, 1e308)
-        part = fedavg_parts.contribution(rule, 0, wild, 0.4, held, 0, 1.0, Entropy.from_key(KEY))
-        assert part is not None
+        plan, records = self.plan(Trust(), local=LocalSteps(epochs=2, step=1e9)), records_of()
+        asked = Content(rows={"model": np.full(3, 1e308), "clients": np.arange(12)})
+        parts = FedAvgAnswering(plan, records, tuple(range(12)), Entropy.from_key(KEY)).parts(0, asked)
+        assert sorted(parts) == list(range(12))
 
     def test_any_way_of_adding_up_gives_the_same_model(self) -> None:
         plan, entropy = self.plan(Trust(dropouts=2, colluders=1)), Entropy.from_key(KEY)
@@ -248,10 +257,14 @@ class TestMessages:
             assert bounded(np.array([bad, 0.0]), Fraction(10) ** 30) is None
 
     def test_nothing_leaves_without_its_noise(self) -> None:
-        assert message(None, np.ones(2, dtype=np.int64)) is None
-        found = message(np.array([1, 2]), np.array([10, 20]))
-        assert found is not None
-        assert found.tolist() == [11, 22]
+        """A contribution that is shorter than the sum is noised over the whole length; whoever has none sends none."""
+        key, noising = Entropy.from_key(KEY), noise_of_steps(20.0, size=3)
+        found = noised({4: np.array([1, 2])}, noising, 7, key)
+        assert list(found) == [4]
+        assert np.array_equal(found[4], share(key, 4, 7, 20.0, 3) + np.array([1, 2, 0]))
+        assert np.any(found[4][2:])
+        with pytest.raises(BadValue, match="at most 3 numbers"):
+            noised({4: np.ones(4, dtype=np.int64)}, noising, 7, key)
 
     def test_sums_wrap_alike(self) -> None:
         parts = {3: np.array([2**63 - 1, 5]), 1: np.array([2**63 - 1, 5]), 7: np.array([-(2**62), 1])}
@@ -261,23 +274,68 @@ class TestMessages:
         assert int(found.total[0]) == (2 * (2**63 - 1) - 2**62 + 2**63) % 2**64 - 2**63
 
     def test_a_client_that_cannot_answer_is_missing(self) -> None:
-        answers = {0: np.array([1]), 1: None, 2: np.array([5])}
-        found = gathered(0, answers, answers.__getitem__, plain_sum, 2, nobody_fails)
-        assert found.survivors == (0, 2)
-        assert found.total.tolist() == [6]
+        answers = {0: np.array([1]), 2: np.array([5])}
+        seen = list[tuple[int, ...]]()
+
+        def kept(turn: int, parts: Mapping[int, Whole], /) -> Summed:
+            seen.append(tuple(parts))
+            return plain_sum(turn, parts)
+
+        found = adder(answers, Trust(dropouts=1), add_up=kept).total(0, Content())
+        assert seen == [(0, 2)]
+        assert found.steps.tolist() == [6.0]
+        with pytest.raises(TooFewSurvivors, match="answers of 2 clients and needs 3"):
+            adder(answers, Trust()).total(0, Content())
         with pytest.raises(TooFewSurvivors):
-            gathered(0, answers, answers.__getitem__, plain_sum, 3, nobody_fails)
-        with pytest.raises(TooFewSurvivors):
-            gathered(0, [], answers.__getitem__, plain_sum, 0, nobody_fails)
+            adder({}, Trust(dropouts=2)).total(0, Content())
+        with pytest.raises(TooFewSurvivors, match="answers of 1 clients and needs 2"):
+            adder(answers, Trust(dropouts=1), fails=lambda turn, client: client == 2).total(0, Content())
 
     def test_what_gets_lost_while_adding_up_counts(self) -> None:
+        answers = {client: np.array([client]) for client in range(3)}
+
         def lossy(turn: int, parts: Mapping[int, Whole], /) -> Summed:
             return plain_sum(turn, {0: parts[0]})
 
         with pytest.raises(TooFewSurvivors, match="answers of 1 clients and needs 2"):
-            gathered(0, range(3), lambda client: np.array([client]), lossy, 2, nobody_fails)
+            adder(answers, Trust(dropouts=1), add_up=lossy).total(0, Content())
         with pytest.raises(BadValue, match="clients that answered"):
-            gathered(0, range(3), lambda c: np.array([c]), lambda t, p: Summed(p[0], (0, 1, 9)), 2, nobody_fails)
+            adder(answers, Trust(dropouts=1), add_up=lambda t, p: Summed(p[0], (0, 1, 9))).total(0, Content())
+
+
+class Given:
+    """Implements Answering: contributions that are given."""
+
+    memory: Memory = ()
+    dropped = 0
+
+    def __init__(self, parts: Mapping[int, Whole]) -> None:
+        self._parts = parts
+
+    def recall(self, turn: int, memory: Memory) -> None: ...
+
+    def whole(self, turn: int, asked: Content) -> Whole:
+        return plain_sum(turn, self._parts).total
+
+    def parts(self, turn: int, asked: Content, away: Away = nobody) -> dict[int, Whole]:
+        return {client: part for client, part in self._parts.items() if not away(client)}
+
+
+def noise_of_steps(steps: float, size: int) -> Noising:
+    return Noising(whole=lambda turn: np.zeros(size), share=lambda turn: steps, size=lambda turn: size)
+
+
+def adder(parts: Mapping[int, Whole], trust: Trust, **changes: Any) -> Adder:
+    """Adds up numbers of three clients without noise."""
+    return Adder(
+        answering=Given(parts),
+        noising=noise_of_steps(0.0, size=1),
+        entropy=Entropy.from_key(KEY),
+        trust=trust,
+        cohort=lambda turn: 3,
+        shared=True,
+        **changes,
+    )
 
 
 def replace_records(records: Records, features: Vector) -> Records:
@@ -300,9 +358,13 @@ def noise_of(plan: Plan, fails: Callable[[int, int], bool]) -> tuple[Vector, Vec
         totals[turn] = plain_sum(turn, parts)
         return totals[turn]
 
-    rule, laid, state, rest, due = Rule.of(plan), laid_out(plan, records, entropy), start(plan), [], []
-    states = [state]
-    train(plan, records, entropy, add_up=kept, fails=fails, watch=states.append)  # type: ignore[arg-type]
+    rule, laid, rest, due = Rule.of(plan), laid_out(plan, records, entropy), [], []
+    states = [asking_of(plan, Consortium.here(records), entropy).start()]
+
+    def watch(done: Interim) -> None:
+        states.append(State(done.round, unpacked(done.position)[0]))
+
+    train(plan, records, entropy, add_up=kept, fails=fails, watch=watch)  # type: ignore[arg-type]
     for turn, found in totals.items():
         model = model_of(rule, states[turn])
         parts = [contribution(rule, turn, model, laid.part(turn, client)) for client in found.survivors]

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fedveil.bundle.bundle import Bundle
-from fedveil.bundle.export import exported
-from fedveil.bundle.model import load_model
-from fedveil.bundle.personal import Personal, decided
 from fedveil.cli import main
+from fedveil.core.errors import BadValue
 from fedveil.data.records import DataShape
-from fedveil.errors import BadValue
 from fedveil.jobs.local import run_study
 from fedveil.jobs.own_model.choose import Own, best_threshold, personal
 from fedveil.jobs.own_model.fit import fitted
 from fedveil.jobs.personal import personalise
-from fedveil.model.named import loss_named
-from fedveil.model.personal_request import PersonalRequest
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.study import study_of
+from fedveil.models.personal_request import SHARED_ALONE, PersonalRequest
+from fedveil.models.spec import loss_named
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.study import study_of
+from fedveil.release.bundle import Bundle
+from fedveil.release.export import export_model
+from fedveil.release.model import load_model
+from fedveil.release.personal import Personal, decide
 
 LOSS = loss_named("logistic", classes=2)
 SHAPE = DataShape(records=600, features=6, classes=2, clients=6, largest_client=100, smallest_client=100, bound=2**0.5)
@@ -61,7 +61,7 @@ class TestFit:
         margin, truth = np.array([-3.0, -2.0, -1.0, 1.0]), np.array([0.0, 1.0, 1.0, 1.0])
         found = best_threshold(margin, truth)
         assert found == -2.5
-        assert decided(margin[:, None], found).tolist() == truth.tolist()
+        assert decide(margin[:, None], found).tolist() == truth.tolist()
         assert best_threshold(np.array([-1.0, 1.0]), np.array([0.0, 1.0])) == 0.0
 
 
@@ -74,7 +74,7 @@ class TestChoice:
         found = personal(own, PersonalRequest(**asked), "A")
         more, truth = party(20_000, weights, seed + 1000)
         rights = [
-            float(np.mean(decided(LOSS.scores(w, more), threshold) == truth))
+            float(np.mean(decide(LOSS.scores(w, more), threshold) == truth))
             for w, threshold in ((own.shared, 0.0), (found.parameters, found.threshold))
         ]
         return found, rights[0], rights[1]
@@ -191,17 +191,17 @@ class TestRuns:
     def test_a_bundle_reads_back_and_is_bound_to_the_certificate(self, wards: Path, tmp_path: Path) -> None:
         found = personalise(wards / "out", "C", wards / "all.csv", tmp_path / "c", client_column="ward")
         again = Bundle.read(tmp_path / "c")
-        assert again.personal is not None
+        assert again.personal
         assert again.parameters.tolist() == found.chosen.parameters.tolist()
         assert again.files == Bundle.read(wards / "out").files
         if again.personal.threshold:
             with pytest.raises(ValueError, match="decide where scores are equal"):
-                exported(again, "json")
+                export_model(again, "json")
         plain = replace(again.personal, threshold=0.0)
-        assert b"weights" in exported(again.made_personal(plain), "json")
-        moved = again.made_personal(replace(again.personal, threshold=0.5))
+        assert b"weights" in export_model(again.with_personal(plain), "json")
+        moved = again.with_personal(replace(again.personal, threshold=0.5))
         with pytest.raises(ValueError, match=r"exported to json must decide where scores are equal, got 0\.5"):
-            exported(moved, "json")
+            export_model(moved, "json")
         with pytest.raises(ValueError, match="must be the shared one"):
             personalise(tmp_path / "c", "C", wards / "all.csv", tmp_path / "d", client_column="ward")
 
@@ -267,7 +267,7 @@ class TestRefusals:
         bare: Plan = study_of(tables, base=Path(), data_given=True).planned(SHAPE).plan
         plan = study_of({**tables, "personal": {"margin": 0.05}}, base=Path(), data_given=True).planned(SHAPE).plan
         assert read_plan(write_plan(plan)) == plan
-        assert replace(plan, personal=None) == bare
+        assert replace(plan, personal=SHARED_ALONE) == bare
         assert "[personal]" not in write_plan(bare)
         with pytest.raises(ValueError, match=r"audit\.canaries must be left out with \[personal\]"):
             replace(plan, canaries=20, data=replace(SHAPE, features=30))

@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
-from fedveil.account.sampled import sampled_rounds
-from fedveil.mechanism import LastIterate
+from fedveil.accounting.sampled import sampled_rounds
+from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.closing import at_once
 from fedveil.theory.plan_search import PoissonCost, scattered_cost
 

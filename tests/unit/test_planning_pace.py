@@ -5,19 +5,19 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedveil.algorithms.hidden.design import HiddenRequest
-from fedveil.algorithms.request import Task
-from fedveil.algorithms.schedule_request import ScheduleRequest
+from fedveil.core.values import Vector
 from fedveil.data.records import DataShape
-from fedveil.model.spec import ModelPlan
-from fedveil.target import Target
+from fedveil.models.spec import ModelPlan
+from fedveil.privacy.target import Target
+from fedveil.stages.train.hidden.design import HiddenRequest
+from fedveil.stages.train.request import Task
+from fedveil.stages.train.schedule_request import ScheduleRequest
 from fedveil.theory.allocation import AllocationLaw, Summands
 from fedveil.theory.closing import Part, lengths
 from fedveil.theory.convolution import log_moment, opened
 from fedveil.theory.plan_search import scattered_cost
 from fedveil.theory.position import star, stars
 from fedveil.theory.rounds import Rounds
-from fedveil.values import Vector
 
 SUMMANDS: Summands = ((((0.4, 0.1),), 6), (((0.3, 0.1), (0.5, 0.1)), 2))
 

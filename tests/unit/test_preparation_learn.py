@@ -8,27 +8,27 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Matrix, Vector
 from fedveil.data.records import DataShape
-from fedveil.errors import BadValue
+from fedveil.engine.preparing import learned_from, planned_columns
 from fedveil.jobs.local import open_any_study, open_study, plan_study
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.budget import settled
-from fedveil.prepare.categories import frequent
-from fedveil.prepare.columns import MISSING_WORD, Columns, Outline
-from fedveil.prepare.contributions import range_counts
-from fedveil.prepare.learn import learn
-from fedveil.prepare.learned import LearnedRule
-from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.magnitudes import BINS, EDGES, MISSING, VALUES, ZERO, bins_of
-from fedveil.prepare.ranges import Range, range_of
-from fedveil.prepare.request import PrepareRequest
-from fedveil.run.preparing import learned_from, planned_columns
-from fedveil.stages.adding import Measurer
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import CENTRAL, Trust
+from fedveil.stages.measuring import Measurer
+from fedveil.stages.prepare.budget import settled
+from fedveil.stages.prepare.categories import frequent
+from fedveil.stages.prepare.columns import MISSING_WORD, Columns, Outline
+from fedveil.stages.prepare.contributions import range_counts
+from fedveil.stages.prepare.learn import learn
+from fedveil.stages.prepare.learned import LearnedRule
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.prepare.magnitudes import BINS, EDGES, MISSING, VALUES, ZERO, bins_of
+from fedveil.stages.prepare.ranges import Range, range_of
+from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.sums import Measurement
 from fedveil.sums.masks.rounds import SecureSumming
-from fedveil.target import Target
-from fedveil.trust import CENTRAL, Trust
-from fedveil.values import Matrix, Vector
 
 PLENTY = Target(epsilon=20.0, delta=1e-5, neighbours="zero-out")  # so little noise that what is learned can be foretold
 
@@ -267,8 +267,8 @@ def test_published_ranges_count_as_stated_for_auto_and_not_for_private() -> None
         "clients": {"kind": "equal", "count": 2},
     }
     auto, private = (plan_study({**tables, "prepare": {"kind": kind}}).plan for kind in ("auto", "private"))
-    assert auto.preparation is not None
-    assert private.preparation is not None
+    assert auto.preparation
+    assert private.preparation
     assert "ranges" not in auto.preparation
     assert "ranges" in private.preparation
     assert plan_study(tables).plan == auto  # no [prepare] and no feature bound: auto
@@ -277,7 +277,7 @@ def test_published_ranges_count_as_stated_for_auto_and_not_for_private() -> None
 def test_a_study_that_states_its_rule_plans_as_before(tmp_path: Path) -> None:
     tables = study(tmp_path, {"size": list(range(N)), "y": LABELS}, data={"feature_bound": 1.0})
     before = plan_study(tables).plan
-    assert before.preparation is None
+    assert not before.preparation
     assert plan_study({**tables, "prepare": {"kind": "stated"}}).plan.hash == before.hash
     assert isinstance(open_any_study(tables)[1].train.features, np.ndarray)
 

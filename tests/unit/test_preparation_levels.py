@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedveil.prepare.levels import LEVELS, levels_of, narrowed, spread_of
-from fedveil.prepare.ranges import Range
+from fedveil.stages.prepare.levels import LEVELS, levels_of, narrowed, spread_of
+from fedveil.stages.prepare.ranges import Range
 
 N = 20_000
 

@@ -7,25 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.account.compare import account_for
-from fedveil.algorithms.dpsgd.method import DpSgd
-from fedveil.algorithms.fedavg.method import FedAvg
-from fedveil.algorithms.simfl.method import SimFL
+from fedveil.accounting.compare import account_for
+from fedveil.core.errors import BadValue
 from fedveil.data.records import DataShape
-from fedveil.errors import BadValue
-from fedveil.guarantee import Adversary
-from fedveil.mechanism import Compose, Gaussian, Mechanism
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.prepare.budget import largest_within, left_for_training, settled, total_mu
-from fedveil.prepare.categories import threshold_of
-from fedveil.prepare.columns import Outline
-from fedveil.prepare.request import PrepareRequest
-from fedveil.promises import ADVERSARIES, promise
-from fedveil.stages.sums import STEPS, Measurement, NoisySums, variance_left
-from fedveil.study import study_of
-from fedveil.target import Target
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.planning.study import study_of
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.mechanism import Compose, Gaussian, Mechanism
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import CENTRAL, Trust
+from fedveil.stages.prepare.budget import largest_within, left_for_training, settled, total_mu
+from fedveil.stages.prepare.categories import threshold_of
+from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.prepare.request import PrepareRequest
+from fedveil.stages.sums import NO_SUMS, STEPS, Measurement, NoisySums, variance_left
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.fedavg.method import FedAvg
+from fedveil.stages.train.simfl.method import SimFL
 from fedveil.theory.concentrated import gaussian_epsilon
-from fedveil.trust import CENTRAL, Trust
 
 SHAPE = DataShape(records=600, features=6, classes=2, clients=60, largest_client=10, smallest_client=10, bound=2**0.5)
 OUTLINE = Outline(numbers=("a", "b", "c", "d", "e"), texts=())
@@ -78,7 +78,7 @@ def training(plan: Plan, adversary: Adversary) -> Mechanism:
 )
 def test_the_whole_costs_what_the_account_of_the_composition_says(kind: str, unit: str, adversary: Adversary) -> None:
     plan = planned(kind, unit, **({"order": "public"} if kind == "hidden" else {}))  # quicker to account for
-    assert plan.preparation is not None
+    assert plan.preparation
     left = variance_left(adversary, plan.data, plan.target, plan.trust)
     measured = tuple(
         Gaussian(noise_multiplier=one.noise * math.sqrt(left), neighbours="zero-out")
@@ -93,7 +93,7 @@ def test_the_whole_costs_what_the_account_of_the_composition_says(kind: str, uni
 def test_records_that_draw_their_own_rounds_compose_by_their_pairs() -> None:
     """Their certified curve alone would give half as much again."""
     plan = planned("hidden", order="independent")
-    assert plan.preparation is not None
+    assert plan.preparation
     whole = Compose(parts=(plan.run, plan.preparation.mechanism("zero-out")))
     assert plan.run.sampled
     assert promise(plan, "final-model").epsilon == pytest.approx(account_for(whole, delta=1e-5).epsilon, rel=2e-4)
@@ -105,7 +105,7 @@ def test_dp_accounting_composes_to_the_same_number() -> None:
 
     plan = planned("dpsgd")
     assert isinstance(plan.method, DpSgd)
-    assert plan.preparation is not None
+    assert plan.preparation
     settings = plan.method.client_settings[0]
     found = PLDAccountant(accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-4)
     for one in plan.preparation.measurements:
@@ -118,7 +118,7 @@ def test_dp_accounting_composes_to_the_same_number() -> None:
 def test_every_observer_is_charged_for_the_preparation() -> None:
     plan = planned("dpsgd")
     for adversary in ADVERSARIES:
-        bare = promise(replace(plan, preparation=None), adversary).epsilon
+        bare = promise(replace(plan, preparation=NO_SUMS), adversary).epsilon
         assert promise(plan, adversary).epsilon > bare
     seen = {adversary: promise(plan, adversary).epsilon for adversary in ADVERSARIES}
     assert seen["final-model"] < seen["curious-client"] < seen["server"]
@@ -148,7 +148,7 @@ def test_a_client_who_knows_all_the_noise_is_promised_nothing() -> None:
 def test_a_plan_with_a_preparation_reads_back_and_has_another_name() -> None:
     plan = planned("dpsgd")
     assert read_plan(write_plan(plan)) == plan
-    bare = replace(plan, preparation=None)
+    bare = replace(plan, preparation=NO_SUMS)
     assert "[prepare]" not in write_plan(bare)
     assert bare.hash != plan.hash
     noisier = replace(plan, preparation=TWO)
@@ -162,7 +162,7 @@ def test_a_plan_with_a_preparation_reads_back_and_has_another_name() -> None:
         {"noise": math.nan},
         {"bound": 0.0},
         {"size": 0},
-        {"name": "medians"},
+        {"name": "two\nlines"},
         {"threshold": 3.0},
         {"slip": 1.0},
     ],

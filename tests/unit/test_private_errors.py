@@ -10,21 +10,22 @@ import pytest
 from scipy.stats import binom
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
-from fedveil.account.compare import account_for
+from fedveil.accounting.compare import account_for
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
 from fedveil.data.row_rule import Labels
-from fedveil.evaluate.numbers import SIZE, Errors, contribution, error_sums
+from fedveil.engine.evaluating import ModelEvaluator, evaluated
 from fedveil.jobs.local import plan_study
-from fedveil.mechanism import Compose, Gaussian
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.promises import ADVERSARIES, promise
-from fedveil.run.evaluating import ModelEvaluator, evaluated
+from fedveil.planning.plan import HeldOutRecords, Plan, read_plan, write_plan
+from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.planning.study import study_of
+from fedveil.privacy.mechanism import Compose, Gaussian
+from fedveil.privacy.target import Target
+from fedveil.stages.evaluate.numbers import SIZE, Errors, contribution, error_sums
+from fedveil.stages.evaluate.statement import NO_EVALUATION
 from fedveil.stages.sums import STEPS
 from fedveil.stages.units import whole_client
-from fedveil.study import study_of
-from fedveil.target import Target
 
 SHAPE = DataShape(records=600, features=3, classes=0, clients=60, largest_client=10, smallest_client=10, bound=1.0)
 PRIVACY = {"epsilon": 2.0, "delta": 1e-5, "neighbours": "zero-out"}
@@ -138,7 +139,7 @@ class TestEstimates:
 class TestCost:
     def test_it_is_composed_exactly_with_training(self) -> None:
         plan = planned()
-        assert plan.evaluation is not None
+        assert plan.evaluation
         (one,) = plan.evaluation.sums.measurements
         training = plan.method.client_settings[0].charged(plan.method.sampling, plan.method.clipping, "zero-out")
         part = Gaussian(noise_multiplier=one.noise, neighbours="zero-out")
@@ -151,11 +152,11 @@ class TestCost:
         clients |= {"schedule": {"rounds": 3}}
         shape = replace(SHAPE, classes=2)
         plan = planned(replace(shape, records=120, largest_client=2, smallest_client=2), True, shape, **clients)
-        assert plan.evaluation is not None
+        assert plan.evaluation
         assert plan.evaluation.joint
         assert plan.evaluation.composed
         assert read_plan(write_plan(plan)) == plan
-        bare = replace(plan, evaluation=None, test_records=0, test_public=True)
+        bare = replace(plan, evaluation=NO_EVALUATION, held_out=HeldOutRecords())
         for adversary in ADVERSARIES:
             alone = plan.evaluation.answer(adversary, plan.data, plan.target, plan.trust, 1e-5).epsilon
             both = promise(plan, adversary).epsilon
@@ -176,30 +177,30 @@ class TestCost:
         mine, others = tuple(f"a{k}" for k in range(20)), tuple(f"b{k}" for k in range(20))
         for left, right, joint in ((mine, mine, True), (mine, others, False), ((), (), True), (mine, (), True)):
             plan = plan_study(tables, (records(left), records(right))).plan
-            assert plan.evaluation is not None
+            assert plan.evaluation
             assert plan.evaluation.joint is joint
 
     def test_records_are_both_only_if_the_study_says_so(self) -> None:
         held = replace(SHAPE, records=120, largest_client=2, smallest_client=2)
         plan = planned(held, joint=True)
-        assert plan.evaluation is not None
+        assert plan.evaluation
         assert not plan.evaluation.joint
         both = planned(held, evaluation={"records": "held-out", "share": 0.2}, joint=True)
-        assert both.evaluation is not None
+        assert both.evaluation
         assert both.evaluation.composed
         assert read_plan(write_plan(both)) == both
 
 
 def test_the_largest_error_is_part_of_the_plan_and_of_numbers_alone() -> None:
     plan = planned(evaluation={"private": True, "largest_error": 0.2})
-    assert plan.evaluation is not None
+    assert plan.evaluation
     assert plan.evaluation.largest_error == 0.2
     assert read_plan(write_plan(plan)) == plan
-    assert "largest_error" not in write_plan(planned())
+    assert planned().evaluation.largest_error == 1
     for bad in (0.0, 1.5, math.nan):
         with pytest.raises(ValueError, match=r"evaluation\.largest_error must lie in \[0\.001, 1\]"):
             planned(evaluation={"largest_error": bad})
-    with pytest.raises(ValueError, match=r"evaluation\.largest_error must be left out for classes"):
+    with pytest.raises(ValueError, match=r"evaluation\.largest_error must be left out with a model of classes"):
         planned(shape=replace(SHAPE, classes=2), evaluation={"largest_error": 0.2})
 
 

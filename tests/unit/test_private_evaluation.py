@@ -10,31 +10,31 @@ import pytest
 from scipy.stats import binom, norm
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, recall_score, roc_auc_score
 
-from fedveil.account.compare import account_for
-from fedveil.algorithms.dpsgd.method import DpSgd
+from fedveil.accounting.compare import account_for
+from fedveil.core.errors import BadValue
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
-from fedveil.errors import BadValue
-from fedveil.evaluate.counts import borders_of, class_counts, even, places_counts, score_counts
-from fedveil.evaluate.estimates import Counts
-from fedveil.evaluate.found import TwoClasses, many_classes
-from fedveil.evaluate.statement import Evaluation, contribution
-from fedveil.guarantee import Adversary
-from fedveil.mechanism import Compose, Gaussian
-from fedveil.model.named import loss_named
-from fedveil.model.probabilities import margins
+from fedveil.engine.evaluating import evaluated
+from fedveil.models.probabilities import margins
+from fedveil.models.spec import loss_named
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.prepare.budget import settled
-from fedveil.prepare.columns import Outline
-from fedveil.prepare.request import PrepareRequest
-from fedveil.promises import ADVERSARIES, promise, promise_at
-from fedveil.run.evaluating import evaluated
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import ADVERSARIES, promise, promise_at
+from fedveil.planning.study import study_of
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.mechanism import Compose, Gaussian
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import CENTRAL, Trust
+from fedveil.stages.evaluate.counts import borders_of, class_counts, even, places_counts, score_counts
+from fedveil.stages.evaluate.estimates import Counts
+from fedveil.stages.evaluate.found import TwoClasses, many_classes
+from fedveil.stages.evaluate.statement import NO_EVALUATION, Evaluation, contribution
+from fedveil.stages.prepare.budget import settled
+from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.sums import STEPS, Measurement, NoisySums, variance_left
-from fedveil.study import study_of
-from fedveil.target import Target
+from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.theory.concentrated import gaussian_epsilon
-from fedveil.trust import CENTRAL, Trust
 
 SHAPE = DataShape(records=600, features=6, classes=2, clients=60, largest_client=10, smallest_client=10, bound=2**0.5)
 HELD = replace(SHAPE, records=200, clients=20)
@@ -54,7 +54,7 @@ def planned(kind: str = "dpsgd", held: DataShape | None = None, trust: Trust = C
 
 
 def counted(plan: Plan) -> Evaluation:
-    assert plan.evaluation is not None
+    assert plan.evaluation
     return plan.evaluation
 
 
@@ -96,7 +96,7 @@ class TestCost:
     def test_every_observer_is_charged(self) -> None:
         plan = planned()
         for adversary in ADVERSARIES:
-            bare = promise(replace(plan, evaluation=None), adversary).epsilon
+            bare = promise(replace(plan, evaluation=NO_EVALUATION), adversary).epsilon
             assert promise(plan, adversary).epsilon > bare
 
     @pytest.mark.parametrize("adversary", ADVERSARIES)
@@ -106,7 +106,7 @@ class TestCost:
         left = variance_left(adversary, HELD, plan.target, CENTRAL)
         mu = math.sqrt(sum(1 / (one.noise**2 * left) for one in counted(plan).sums.measurements))
         alone = gaussian_epsilon(mu, 1e-5)
-        training = promise(replace(plan, evaluation=None), adversary).epsilon
+        training = promise(replace(plan, evaluation=NO_EVALUATION), adversary).epsilon
         assert promise(plan, adversary).epsilon == pytest.approx(max(alone, training), rel=1e-3)
 
     def test_held_out_counts_meet_the_target_and_take_nothing_from_training(self) -> None:
@@ -122,12 +122,12 @@ class TestCost:
             base=Path(),
             data_given=True,
         ).planned(SHAPE, HELD.records, False)
-        assert replace(plan, evaluation=None) == bare.plan
+        assert replace(plan, evaluation=NO_EVALUATION) == bare.plan
 
     def test_delta_at_an_epsilon_is_the_larger_of_the_two(self) -> None:
         plan = planned("hidden", held=HELD)
         whole = promise_at(plan, "final-model", 1.5).delta
-        alone = promise_at(replace(plan, evaluation=None), "final-model", 1.5).delta
+        alone = promise_at(replace(plan, evaluation=NO_EVALUATION), "final-model", 1.5).delta
         assert alone <= whole <= 1e-5
         assert promise(plan, "final-model", whole * 1.001).epsilon <= 1.5
 
@@ -140,8 +140,8 @@ class TestCost:
     def test_a_plan_reads_back_and_has_another_name(self) -> None:
         for plan in (planned(), planned(held=HELD)):
             assert read_plan(write_plan(plan)) == plan
-            assert "[evaluation]" not in write_plan(replace(plan, evaluation=None))
-            assert replace(plan, evaluation=None).hash != plan.hash
+            assert "[evaluation]" not in write_plan(replace(plan, evaluation=NO_EVALUATION))
+            assert replace(plan, evaluation=NO_EVALUATION).hash != plan.hash
 
 
 class TestContributions:
@@ -208,7 +208,7 @@ class TestEstimates:
             assert low < told[name] < high
 
     def test_an_interval_is_as_wide_as_delong_and_wilson_where_there_is_no_noise(self) -> None:
-        from fedveil.model.intervals import area, around, wilson
+        from fedveil.models.intervals import area, around, wilson
 
         two, margin, labels = exact()
         told = two.metrics()
@@ -285,9 +285,9 @@ class TestRefusals:
             with pytest.raises(ValueError, match=sentence):
                 study_of({**tables, **more}, base=Path(), data_given=True).planned(SHAPE)
         tuned = {**tables, "model": {"kind": "logistic"}, "tune": {"space": {"model.l2": [0.0, 0.01]}}}
-        for more in ({"evaluation": {}}, {"personal": {}}):
-            with pytest.raises(ValueError, match=r"\[evaluation\] and \[personal\] must be left out of a tuned study"):
-                study_of({**tuned, **more}, base=Path(), data_given=True).planned(SHAPE, 100, True)
+        for name in ("evaluation", "personal"):
+            with pytest.raises(ValueError, match=rf"\[{name}\] must be left out with \[tune\]"):
+                study_of({**tuned, name: {}}, base=Path(), data_given=True).planned(SHAPE, 100, True)
 
     def test_without_private_held_out_records(self) -> None:
         with pytest.raises(ValueError, match=r"evaluation\.records must find held-out records that are not public"):
@@ -295,7 +295,7 @@ class TestRefusals:
 
     def test_of_a_number_it_has_no_parts(self) -> None:
         tables = {"model": {"kind": "huber"}, "privacy": {"epsilon": 1.0, "delta": 1e-5}, "evaluation": {"bins": 8}}
-        with pytest.raises(ValueError, match=r"evaluation\.bins must be left out for a number, got 8"):
+        with pytest.raises(ValueError, match=r"evaluation\.bins must be left out with a model of a number, got 8"):
             study_of(tables, base=Path(), data_given=True).planned(replace(SHAPE, classes=0))
 
     def test_measurements_of_one_kind_do_not_pass_for_the_other(self) -> None:

@@ -8,23 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedveil.account.compare import account_for
+from fedveil.accounting.compare import account_for
 from fedveil.certificate.certify import differences
 from fedveil.certificate.profile import certify_profile
+from fedveil.core.errors import FedveilError, Interrupted
 from fedveil.data.records import DataShape
-from fedveil.errors import FedveilError, Interrupted
+from fedveil.engine.system import System
 from fedveil.jobs.entry import ProfileResult, Wish, profile_data
 from fedveil.jobs.local import plan_study
 from fedveil.ledger.composition import Charged, together
 from fedveil.ledger.costs import cost_of, read_charged
-from fedveil.mechanism import Compose, Gaussian
-from fedveil.prepare.profile.budget import Sizes, profile_plan
-from fedveil.prepare.profile.found import NumberColumn, Profile
-from fedveil.prepare.profile.plan import ProfilePlan
-from fedveil.promises import ADVERSARIES
-from fedveil.run.system import System
-from fedveil.study import read_study
-from fedveil.target import Target
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.planning.study import read_study
+from fedveil.privacy.mechanism import Compose, Gaussian
+from fedveil.privacy.target import Target
+from fedveil.stages.profile.budget import Sizes, profile_plan
+from fedveil.stages.profile.found import NumberColumn, Profile
+from fedveil.stages.profile.plan import ProfilePlan
 from fedveil.version import __version__
 
 ROWS = 4000
@@ -203,7 +203,7 @@ class TestRecords:
     def test_an_interrupted_profile_is_finished_with_the_same_noise(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        import fedveil.run.profiling as acting
+        import fedveil.engine.profiling as acting
 
         write(tmp_path / "v.csv", rows=200)
         wish = Wish(data=str(tmp_path / "v.csv"), target="ill")
@@ -256,7 +256,7 @@ class TestTheDraft:
 
     def test_long_names_stay_apart_and_a_wide_picture_scrolls(self) -> None:
         """On a phone the squares keep their size, and names that differ at their ends alone can be told apart."""
-        from fedveil.report.profile_page import _grid, _rounded
+        from fedveil.report.profile_page import _grid, _round_off
 
         names = [f"a_long_measurement_name_{k}" for k in range(20)]
         drawn = str(_grid(names, np.eye(20).tolist(), "none"))
@@ -266,7 +266,7 @@ class TestTheDraft:
         one = NumberColumn(
             name="flag", low=-(2.0**-30), high=2.0, bend=0.0, centre=0.50083, spread=0.5, missing=0.0, share=1.0
         )
-        assert [_rounded(value, one) for value in (one.low, one.high, one.centre)] == ["0", "2", "0.501"]
+        assert [_round_off(value, one) for value in (one.low, one.high, one.centre)] == ["0", "2", "0.501"]
 
 
 class TestADraftRunsAsItIs:

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from fedveil.guarantee import Answer
-from fedveil.trust import Trust
+from fedveil.privacy.guarantee import Answer
+from fedveil.privacy.trust import Trust
 
 
 @pytest.mark.parametrize("epsilon", [-1e-12, -1.0, math.nan])

@@ -1,6 +1,6 @@
 """Our own Markdown as a page: every form that the texts use, and names that look like markup."""
 
-from fedveil.report.prose import prose_page
+from fedveil.report.markup import prose_page
 
 TEXT = """# A `title` <b>
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedveil.account.calibrate import calibrate, exchange_factor
-from fedveil.account.compare import account_for
-from fedveil.account.observers import Participation, calibrate_views, observe, views
-from fedveil.account.sampled import certified_epsilon, hidden_pairs, sampled_evaluators
-from fedveil.guarantee import Adversary
-from fedveil.mechanism import LastIterate
+from fedveil.accounting.calibrate import calibrate, exchange_factor
+from fedveil.accounting.compare import account_for
+from fedveil.accounting.observers import Participation, calibrate_views, observe, views
+from fedveil.accounting.sampled import certified_epsilon, hidden_pairs, sampled_evaluators
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.quick_window import quick_window
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.federation.aggregator.relay import READY, RelayCarrier, RelayLost
 from fedveil.federation.flower.network import FlowerFailed, flwr
 from fedveil.federation.site.socket import listening

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from fedveil.report import words
 from fedveil.report.charts import Axis, Line, Row, axis, lines_chart, rows_chart, tick_text
-from fedveil.report.markup import Markup, joined, tag
+from fedveil.report.markup import Markup, concat, tag
 
 EPSILONS = [0.0, 1e-9, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 600.0, 1e5]
 VALUES = np.concatenate([np.random.default_rng(7).uniform(0, 1, 200), np.logspace(-12, 8, 300)])
@@ -23,10 +23,10 @@ class TestMarkup:
         )
 
     def test_adding_a_text_to_markup_is_a_text_again(self) -> None:
-        assert joined([tag("b", "x") + "<i>"]) == "&lt;b&gt;x&lt;/b&gt;&lt;i&gt;"
+        assert concat([tag("b", "x") + "<i>"]) == "&lt;b&gt;x&lt;/b&gt;&lt;i&gt;"
 
     def test_only_markup_passes(self) -> None:
-        assert joined([Markup("<br>"), "<br>", 1.5, None, ["a", ("b",)]]) == "<br>&lt;br&gt;1.5ab"
+        assert concat([Markup("<br>"), "<br>", 1.5, None, ["a", ("b",)]]) == "<br>&lt;br&gt;1.5ab"
 
 
 class TestRounding:
@@ -55,7 +55,7 @@ class TestMeaning:
             delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
             assert norm.cdf(mu / 2) <= words.right_guesses(epsilon, delta) + 1e-12
             for alarms in (1e-3, 0.01, 0.2):
-                assert norm.cdf(norm.ppf(alarms) + mu) <= words.detected(epsilon, delta, alarms) + 1e-12
+                assert norm.cdf(norm.ppf(alarms) + mu) <= words.detection_rate(epsilon, delta, alarms) + 1e-12
 
     @pytest.mark.parametrize("epsilon", EPSILONS)
     def test_randomised_response_reaches_them(self, epsilon: float) -> None:
@@ -65,7 +65,7 @@ class TestMeaning:
         assert words.right_guesses(epsilon, delta) == pytest.approx(delta + truth, rel=1e-12)
 
     def test_without_a_bound_nothing_is_kept(self) -> None:
-        assert words.right_guesses(None, 1e-5) == words.detected(None, 1e-5, 0.01) == 1.0
+        assert words.right_guesses(None, 1e-5) == words.detection_rate(None, 1e-5, 0.01) == 1.0
         assert words.strength(None, 1e-5) == words.strength(50.0, 1e-5) == "is not kept from telling"
 
     def test_the_words_weaken_as_epsilon_grows(self) -> None:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedveil import account_for, calibrate, parse_mechanism, place_curve
-from fedveil.account.observers import Participation, observe
-from fedveil.account.sampled import hidden_pairs
-from fedveil.errors import BadValue
-from fedveil.mechanism import IndependentGaussian, LastIterate, Repeat, SampledGaussian, ShuffledGaussian
-from fedveil.mechanism_file import last_iterate_table, mechanism_of
+from fedveil.accounting.observers import Participation, observe
+from fedveil.accounting.sampled import hidden_pairs
+from fedveil.core.errors import BadValue
+from fedveil.privacy.mechanism import IndependentGaussian, LastIterate, Repeat, SampledGaussian, ShuffledGaussian
+from fedveil.privacy.mechanism_file import last_iterate_table, mechanism_of
 from fedveil.theory.closing import Part, Shape, at_once, check_plan, plan
 from fedveil.theory.composition import worst_bracket, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fedveil import account_for
-from fedveil.account.sampling_alone import SeenByAll, bought, seen_by_all
-from fedveil.mechanism import IndependentGaussian, LastIterate, Repeat, SampledGaussian
+from fedveil.accounting.sampling_alone import SeenByAll, bought, seen_by_all
+from fedveil.privacy.mechanism import IndependentGaussian, LastIterate, Repeat, SampledGaussian
 
 DELTA = 1e-5
 

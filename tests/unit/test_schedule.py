@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedveil.account.compare import account_for
-from fedveil.account.hidden import unhidden_mus
-from fedveil.algorithms.hidden.schedule import Problem, design
-from fedveil.algorithms.hidden.schedule.criterion import yardstick
-from fedveil.algorithms.hidden.schedule.families import Frame, growing, injected, law_risk, shaped, target_mu
-from fedveil.algorithms.hidden.schedule.noise import energies, spread_noise
-from fedveil.algorithms.schedule_request import ScheduleRequest
-from fedveil.errors import BadValue, CannotCertify
-from fedveil.mechanism import Gaussian, LastIterate, Mechanism
+from fedveil.accounting.compare import account_for
+from fedveil.accounting.hidden import unhidden_mus
+from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.privacy.mechanism import Gaussian, LastIterate, Mechanism
+from fedveil.stages.train.hidden.schedule import Problem, design
+from fedveil.stages.train.hidden.schedule.criterion import yardstick
+from fedveil.stages.train.hidden.schedule.families import Frame, growing, injected, law_risk, shaped, target_mu
+from fedveil.stages.train.hidden.schedule.noise import energies, spread_noise
+from fedveil.stages.train.schedule_request import ScheduleRequest
 
 SMALL = Problem(units=600, dimension=8, lipschitz=1.0, smoothness=0.25, epsilon=1.0, delta=1e-4)
 PUBLIC = replace(SMALL, order="public")
@@ -76,7 +76,7 @@ def test_a_wished_kind_is_kept(kind: str) -> None:
             {"kind": "constant", "step_size": (1.0, 0.5)},
             r"schedule\.step_size must be one number for the kind constant",
         ),
-        ({"kind": "growing-batches", "batch": 10}, r"schedule\.batch must be left out of growing batches"),
+        ({"kind": "growing-batches", "batch": 10}, r"schedule\.batch must be left out with kind = .growing-batches."),
         ({"kind": "growing-batches", "rounds": 1}, r"must leave a schedule"),
         ({"rounds": "converged", "passes": 3}, r"schedule\.passes must be left out"),
         ({"rounds": "converged", "kind": "decaying"}, r"schedule\.kind must be auto or constant"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from fedveil.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError
 from fedveil.sums.masks import client as module
 from fedveil.sums.masks import refusals
 from fedveil.sums.masks.client import ClientRound

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.sums.exact import largest, squared_norm
 from fedveil.sums.masks.bounds import Bounds, admit
 from fedveil.sums.masks.graph import graph_of

@@ -9,9 +9,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 
-from fedveil.errors import BadValue, CannotCertify
-from fedveil.signature import FILE, Signature, check_signature, signature_in
-from fedveil.signing_keys import Signer, SigningKey, public_path, read_key, read_signer, write_key
+from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.signing.keys import Signer, SigningKey, public_path, read_key, read_signer, write_key
+from fedveil.signing.signature import FILE, Signature, check_signature, signature_in
 
 KEY = SigningKey(bytes(range(32)))
 OTHER = SigningKey(bytes(32))

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2
 
-from fedveil.algorithms.simfl.method import SimFL
-from fedveil.algorithms.simfl.steps import Message, parties_of, train_simfl
+from fedveil.core.errors import BadValue
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.model.spec import ModelPlan
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.target import Target
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.privacy.target import Target
+from fedveil.stages.train.simfl.method import SimFL
+from fedveil.stages.train.simfl.steps import Message, parties_of, train_simfl
 from unit.plans import some_records
 
 KEY = Entropy.from_seed(3)

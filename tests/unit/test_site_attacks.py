@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.algorithms.dpsgd.network import Network
-from fedveil.algorithms.dpsgd.site import DpSgdSite
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.federation.site.checks import check_proposal
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.guard import Guard, Terms
 from fedveil.federation.site.record import World
-from fedveil.federation.site.work import check_proposal
 from fedveil.ledger import Ledger
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import read_plan, write_plan
-from fedveil.trust import Trust
+from fedveil.planning.plan import read_plan, write_plan
+from fedveil.privacy.trust import Trust
+from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.optimiser import Optimiser
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused, peek, unseal
+from sides import site_of
 from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.federations import SITES, Killed, Trial, study
 from unit.plans import some_plan, some_records
@@ -280,10 +281,10 @@ def test_a_window_without_answer_does_not_change_the_answer_to_another(tmp_path:
     """A velocity of another time, with the same noise, would be a second answer to the same window."""
     records = some_records(60, clients=2)
     client_settings = (settings(rounds=4), settings(rounds=8))
-    plan = dpsgd_plan(records, *client_settings, momentum=0.9, network=Network(window=2))
+    plan = dpsgd_plan(records, *client_settings, optimiser=Optimiser(momentum=0.9), network=Network(window=2))
     plan = replace(plan, trust=Trust(), seeded=False)
     mine = some_records(30, clients=1)
-    site = DpSgdSite.make(plan, mine, (0,), Entropy.from_seed(1), tmp_path / "memory")
+    site = site_of(plan, mine, (0,), Entropy.from_seed(1), tmp_path)
     asked = Content(rows={"model": np.full(plan.dimension, 0.1)})
     site.parts(0, asked)
     first = site.parts(1, asked)[0]

@@ -14,7 +14,7 @@ from fedveil.ledger import Cap
 from fedveil.ledger.composition import Charged
 from fedveil.ledger.filter import ORDERS, epsilon_of, total_spent
 from fedveil.ledger.transaction import costs_of
-from fedveil.plan import Plan, write_plan
+from fedveil.planning.plan import Plan, write_plan
 from unit.federations import Trial, study
 from unit.plans import some_records
 from unit.test_site_guard import ask, asked_last

@@ -12,7 +12,7 @@ from fedveil.certificate.certify import certify, differences
 from fedveil.federation.aggregator.refusals import SiteRefused
 from fedveil.federation.site.guard import Terms
 from fedveil.ledger import Ledger
-from fedveil.plan import write_plan
+from fedveil.planning.plan import write_plan
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Refused, peek, seal, unseal
 from fedveil.wire.keys import Identity

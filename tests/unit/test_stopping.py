@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fedveil import account_for
-from fedveil.account.hidden import hidden_run
-from fedveil.account.stopping import stopped_log_delta
-from fedveil.algorithms.hidden.schedule import Problem, design
-from fedveil.algorithms.hidden.schedule.criterion import yardstick
-from fedveil.algorithms.hidden.schedule.stopped import bias_and_weights
-from fedveil.algorithms.schedule_request import ScheduleRequest
-from fedveil.mechanism import LastIterate
+from fedveil.accounting.hidden import hidden_run
+from fedveil.accounting.stopping import stopped_log_delta
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.stages.train.hidden.schedule import Problem, design
+from fedveil.stages.train.hidden.schedule.criterion import yardstick
+from fedveil.stages.train.hidden.schedule.stopped import bias_and_weights
+from fedveil.stages.train.schedule_request import ScheduleRequest
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.shift import shift_mu
 

@@ -3,9 +3,9 @@
 import pytest
 
 from fedveil.audit.record import read_audit
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.core.strict_json import read_json, read_object
 from fedveil.ledger.entry import parse
-from fedveil.strict_json import read_json, read_object
 
 BAD = {
     "twice": '{"a": 1, "a": 2}',

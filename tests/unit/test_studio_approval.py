@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from fedveil.data.records import DataShape
-from fedveil.plan import Plan, write_plan
-from fedveil.signature import Signature
-from fedveil.signing_keys import SigningKey
+from fedveil.planning.plan import Plan, write_plan
+from fedveil.signing.keys import SigningKey
+from fedveil.signing.signature import Signature
 from fedveil.studio.approval import approval_file, approval_words
 from unit.test_tune_request import study
 

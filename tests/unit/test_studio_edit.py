@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedveil.algorithms.auto import AutoRequest
-from fedveil.algorithms.registry import KINDS
-from fedveil.errors import BadValue
-from fedveil.guarantee import Adversary, Neighbours, Unit
+from fedveil.core.errors import BadValue
+from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
+from fedveil.privacy.trust import Server
+from fedveil.stages.train.auto import AutoRequest
+from fedveil.stages.train.registry import KINDS
 from fedveil.studio import choices
 from fedveil.studio.choices import chosen, with_choice
 from fedveil.studio.edit import with_value, without_table
-from fedveil.trust import Server
 
 STUDY = """# mine
 [data]
@@ -60,8 +60,14 @@ def test_a_key_is_added_and_taken_away_again() -> None:
         "[privacy]\nepsilon = [\n1]\n",
     ],
 )
-def test_what_is_written_otherwise_is_never_damaged(text: str) -> None:
-    with pytest.raises(BadValue, match=r"edit the study itself|must be TOML"):
+def test_what_is_written_otherwise_is_changed_there(text: str) -> None:
+    assert tomllib.loads(with_value(text, "privacy", "epsilon", 2.0)) == {"privacy": {"epsilon": 2.0}}
+    assert tomllib.loads(without_table(text + "[data]\nclasses = 2\n", "privacy")) == {"data": {"classes": 2}}
+
+
+@pytest.mark.parametrize("text", ["privacy = 3\n", "[[privacy]]\nepsilon = 1.0\n", "[privacy\n"])
+def test_what_is_no_table_is_refused(text: str) -> None:
+    with pytest.raises(BadValue, match=r"be a table|must be TOML"):
         with_value(text, "privacy", "epsilon", 2.0)
 
 

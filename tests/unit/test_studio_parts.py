@@ -8,11 +8,11 @@ import pytest
 from scipy.stats import norm
 
 from fedveil.cli import application
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.report.catalogue import conversion, moments
 from fedveil.report.charts import Axis
 from fedveil.studio.asker import WORKER, Asker
-from fedveil.studio.explore_page import PARTS, drawn
+from fedveil.studio.explore_page import PARTS, figure_view
 from fedveil.studio.figures import curve, figure, trade_off
 from fedveil.studio.game import Games
 from fedveil.studio.places import Folder, check_paths
@@ -78,7 +78,7 @@ def test_games_are_forgotten_when_there_are_too_many() -> None:
 @pytest.mark.parametrize("name", list(PARTS))
 def test_a_figure_without_any_point_is_still_a_figure(name: str) -> None:
     empty = {"lines": [{"name": "a<b", "kind": "best", "points": [], "value": None}], "x": "x", "y": "y"}
-    assert "a&lt;b" in drawn(name, {**empty, "log": [False, True]})
+    assert "a&lt;b" in figure_view(name, {**empty, "log": [False, True]})
 
 
 def test_every_slider_begins_within_its_range() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.studio.places import Folder, check_paths
 
 

@@ -10,11 +10,11 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from fedveil.bundle.model import load_model
-from fedveil.bundle.predicting import predict_file
 from fedveil.jobs.local import plan_study, run_study
-from fedveil.model.margin import Logistic
-from fedveil.model.survival import Survival, concordance, constant_loss, labels, risks, survivals
+from fedveil.models.margin import Logistic
+from fedveil.models.survival import Survival, concordance, constant_loss, labels, risks, survivals
+from fedveil.release.model import load_model
+from fedveil.release.predicting import predict_file
 from unit.exports import check_exports
 
 T = 4
@@ -196,8 +196,8 @@ class TestRuns:
         for key, value, sentence in (
             ("data", {"classes": ["1+", "1", "2+"]}, r"Survival\.classes must be two for each of 1 to 200 intervals"),
             ("algorithm", {"clip": "adaptive"}, r"algorithm\.clip must be a number for a survival model"),
-            ("evaluation", {"records": "training"}, r"\[evaluation\] must be left out of a survival study"),
-            ("personal", {}, r"\[personal\] must be left out of a survival study"),
+            ("evaluation", {"records": "training"}, r"\[evaluation\] must be left out with a survival model"),
+            ("personal", {}, r"\[personal\] must be left out with a survival model"),
         ):
             given = tables(regions)
             given[key] = {**given.get(key, {}), **value}

@@ -13,18 +13,18 @@ import pytest
 
 from fedveil.certificate.certify import differences
 from fedveil.certificate.synthesis import certify_synthesis
-from fedveil.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError
+from fedveil.engine.synthesising import measured_generator, planned_synthesis
+from fedveil.engine.system import System
 from fedveil.jobs.local import run_study
 from fedveil.jobs.synthesis import SynthesisResult, open_synthesis, sample, synthesise
 from fedveil.ledger import Ledger, read_export
 from fedveil.ledger.costs import cost_of, read_charged
 from fedveil.ledger.place import beside
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.synthesis.generator import Generator
-from fedveil.promises import ADVERSARIES
-from fedveil.run.synthesising import measured_generator, planned_synthesis
-from fedveil.run.system import System
-from fedveil.stages.adding import Measurer
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.stages.measuring import Measurer
+from fedveil.stages.synthesise.generator import Generator
 from fedveil.version import __version__
 
 ROWS = 3000
@@ -180,7 +180,7 @@ def test_noise_in_shares_is_as_much_as_is_planned(here: Path) -> None:
         ({"generator": {"zeros": [{"sex": "m"}]}}, r"generator\.zeros must name columns of the data, got 'sex'"),
         ({"generator": {"groups": 1}}, r"generator\.groups must lie between 2 and 100, got 1"),
         ({"trust": {"patience": 5}}, r"trust\.patience must be left out for a generator, got 5"),
-        ({"study": {"seed": 1}}, r"study\.seed must be left out for a generator, got 1"),
+        ({"study": {"seed": 1}}, r"study\.seed must be left out for a generator and other sums, got 1"),
         ({"model": {"kind": "logistic"}}, r"Key 'model' must be known to a study of a generator"),
     ],
 )
@@ -241,7 +241,7 @@ def test_training_on_a_generator_charges_nothing_to_the_data(made: SynthesisResu
     result = run_study(given, tmp_path / "run")
     assert result.metrics["test"]["accuracy"] > 0.8  # by chance: 0.56
     assert [entry.hash for entry in books_of_data(data)] == before
-    assert result.certificate.plan.training_public
+    assert result.certificate.plan.origin.public
     with pytest.raises(ValueError, match=r"data\.source must name a generator that is there"):
         run_study({**given, "data": {**given["data"], "source": "generator:nowhere"}}, tmp_path / "other")
 

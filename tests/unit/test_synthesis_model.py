@@ -6,16 +6,16 @@ import math
 import numpy as np
 import pytest
 
-from fedveil.errors import BadValue
-from fedveil.prepare.ranges import Range
-from fedveil.prepare.synthesis.cells import FINE, NumberCells, WordCells
-from fedveil.prepare.synthesis.fit import Marginal, fitted
-from fedveil.prepare.synthesis.generator import Generator
-from fedveil.prepare.synthesis.junction import junction_tree, marginals, summed
-from fedveil.prepare.synthesis.learn import counted_units
-from fedveil.prepare.synthesis.merging import indicator, merged_numbers, merged_words, shares_of
-from fedveil.prepare.synthesis.rows import draw_codes, draw_rows
-from fedveil.prepare.synthesis.select import Limits, chosen_pairs
+from fedveil.core.errors import BadValue
+from fedveil.stages.prepare.ranges import Range
+from fedveil.stages.synthesise.cells import FINE, NumberCells, WordCells
+from fedveil.stages.synthesise.fit import Marginal, fitted
+from fedveil.stages.synthesise.generator import Generator
+from fedveil.stages.synthesise.junction import junction_tree, marginals, summed
+from fedveil.stages.synthesise.learn import counted_units
+from fedveil.stages.synthesise.merging import indicator, merged_numbers, merged_words, shares_of
+from fedveil.stages.synthesise.rows import draw_codes, draw_rows
+from fedveil.stages.synthesise.select import Limits, chosen_pairs
 
 SIZES = (3, 2, 4, 2, 3)
 CYCLE = ((0, 1), (1, 2), (2, 3), (0, 3))  # its junction tree needs a clique of three; column 4 stands alone

@@ -7,11 +7,11 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedveil.errors import BadValue
-from fedveil.guarantee import Adversary
-from fedveil.plan import Plan
-from fedveil.promises import ADVERSARIES, ideal
-from fedveil.trust import Trust
+from fedveil.core.errors import BadValue
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import ADVERSARIES, ideal
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.trust import Trust
 from unit.plans import some_plan
 from unit.test_trust import RECORDS, epsilons, fedavg
 

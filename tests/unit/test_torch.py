@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedveil.core.errors import BadValue
+from fedveil.core.importing import allowing, give
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.importing import allowing, give
-from fedveil.model.torch import TorchLoss
-from fedveil.model.torch_library import right_threads
+from fedveil.engine.train import train
+from fedveil.models.torch.library import right_threads
+from fedveil.models.torch.loss import TorchLoss
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.promises import grid_of, promise
-from fedveil.run.train import train
-from fedveil.study import study_of
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import grid_of, promise
+from fedveil.planning.study import study_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 torch.set_num_threads(1)  # small layers: threads would only wait for each other
@@ -272,7 +272,7 @@ def test_the_plan_keeps_the_module_and_reads_back_without_loading_it(tmp_path: P
     (tmp_path / "plan.toml").write_text(write_plan(other), encoding="utf-8")
     code = (
         "import sys; from pathlib import Path;"
-        "from fedveil.plan import read_plan; from fedveil.promises import promise;"
+        "from fedveil.planning.plan import read_plan; from fedveil.planning.promises import promise;"
         "plan = read_plan(Path('plan.toml').read_text()); assert promise(plan, 'final-model').epsilon <= 2;"
         "assert 'torch' not in sys.modules and 'somewhere_else' not in sys.modules"
     )
@@ -286,7 +286,7 @@ def test_the_plan_keeps_the_module_and_reads_back_without_loading_it(tmp_path: P
         ({"module": None}, {}, r"model\.module must be given for a torch model"),
         ({"smoothing": 1.0}, {}, r"model\.smoothing must be left out"),
         ({"parameters": 27}, {}, r"model\.parameters must be the module's, 26"),
-        ({"kind": "logistic"}, {}, r"model\.module must be left out unless the kind is torch"),
+        ({"kind": "logistic"}, {}, r"model\.module must be left out with a kind other than torch"),
         ({}, {"step_size": None}, r"schedule\.step_size must be given for a torch model"),
         ({}, {"batch": None}, r"schedule\.batch must be given"),
         ({}, {"kind": "growing-batches", "batch": None, "rounds": 2}, r"schedule\.kind must be auto or constant"),

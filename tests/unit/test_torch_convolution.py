@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 
-from fedveil.model.torch_convolution import convolved, kernel_of, patches_of  # noqa: E402  after the skip
+from fedveil.models.torch.gradients import convolve, kernel_of, patches_of  # noqa: E402  after the skip
 
 torch.set_num_threads(1)
 nn = torch.nn
@@ -32,7 +32,7 @@ def test_it_is_torchs_convolution_and_so_are_its_gradients(options: dict[str, An
 
     patches = patches_of(leaf, given.detach())
     bias = None if leaf.bias is None else leaf.bias.detach()
-    result, found = convolved(leaf, given, patches, leaf.weight.detach(), bias)
+    result, found = convolve(leaf, given, patches, leaf.weight.detach(), bias)
     assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
     own, seen = torch.autograd.grad(found, [result, given], error)
     assert torch.allclose(seen, slopes[0], rtol=1e-12, atol=1e-12)
@@ -44,6 +44,6 @@ def test_it_is_torchs_convolution_and_so_are_its_gradients(options: dict[str, An
 
 def test_a_first_layer_carries_the_gradient_of_its_result() -> None:
     leaf, given = nn.Conv2d(1, 2, 3), torch.zeros(2, 1, 5, 5)
-    result, found = convolved(leaf, given, patches_of(leaf, given), leaf.weight.detach(), None)
+    result, found = convolve(leaf, given, patches_of(leaf, given), leaf.weight.detach(), None)
     assert torch.equal(torch.autograd.grad(found.sum(), result)[0], torch.ones(2, 9, 2))
     assert kernel_of(nn.Linear(2, 2)) is None

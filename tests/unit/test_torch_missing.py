@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 
 from fedveil.audit import matching
-from fedveil.errors import BadValue
-from fedveil.model import torch_library, torch_module
-from fedveil.model.loss import Constants, with_l2
-from fedveil.model.rounding import rounding_bound
-from fedveil.model.spec import ModelPlan
+from fedveil.core.errors import BadValue
+from fedveil.models.loss import Constants, with_l2
+from fedveil.models.rows import rounding_bound
+from fedveil.models.spec import ModelPlan
+from fedveil.models.torch import library, modules
 
 
 def test_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_library, "torch", None)
+    monkeypatch.setattr(library, "torch", None)
     with pytest.raises(BadValue, match=r"must find PyTorch installed, and it is not: install fedveil\[torch\]"):
-        torch_module.make_module("a:b", "float64", {})
+        modules.make_module("a:b", "float64", {})
 
 
 def test_gradient_matching_names_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_library, "torch", None)
+    monkeypatch.setattr(library, "torch", None)
     with pytest.raises(BadValue, match=r"install fedveil\[torch\]"):
         matching.idlg(None, np.ones(3), 3, matching.Search())
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fedveil.model.torch import OWN, TorchLoss, moments_name
-from fedveil.values import Vector
+from fedveil.core.values import Vector
+from fedveil.models.torch.loss import OWN, TorchLoss, moments_name
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 

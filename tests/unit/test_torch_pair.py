@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedveil.model.torch import OWN, TorchLoss, pair_name
-from fedveil.values import Vector
+from fedveil.core.values import Vector
+from fedveil.models.torch.loss import OWN, TorchLoss, pair_name
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 
@@ -37,12 +37,12 @@ def test_the_answer_is_a_function_of_model_and_round_and_replaces_what_no_record
     """So it is the same for neighbouring records, and noise never reaches the maker by itself."""
     draw = np.random.default_rng(2)
     w, one, other = (draw.normal(size=LOSS.size(FEATURES)) for _ in range(3))
-    first = LOSS.answered(w, one, FEATURES, turn=3, clip=0.5)
-    second = LOSS.answered(w, other, FEATURES, turn=3, clip=0.5)
+    first = LOSS.add_answer(w, one, FEATURES, turn=3, clip=0.5)
+    second = LOSS.add_answer(w, other, FEATURES, turn=3, clip=0.5)
     np.testing.assert_allclose((first - one)[:JUDGE], (second - other)[:JUDGE], atol=1e-12)
     assert np.array_equal(first[JUDGE:], second[JUDGE:])
     assert np.linalg.norm((first - one)[:JUDGE]) <= 0.5 + 1e-9
-    assert not np.array_equal(LOSS.answered(w, one, FEATURES, turn=4, clip=0.5), first)
+    assert not np.array_equal(LOSS.add_answer(w, one, FEATURES, turn=4, clip=0.5), first)
 
 
 def test_the_answers_are_the_slopes_of_the_two_losses_by_differences() -> None:
@@ -53,7 +53,7 @@ def test_the_answers_are_the_slopes_of_the_two_losses_by_differences() -> None:
         judged, made = LOSS.module_at(at, FEATURES).answer(torch.Generator().manual_seed(0))
         return float(judged.detach()), float(made.detach())
 
-    found = LOSS.answered(w, np.zeros(w.size), FEATURES, turn=0, clip=1e9)
+    found = LOSS.add_answer(w, np.zeros(w.size), FEATURES, turn=0, clip=1e9)
     for part, which in ((slice(0, JUDGE), 0), (slice(JUDGE, None), 1)):
         step = np.zeros(w.size)
         step[part] = 1e-6 * way[part]
@@ -67,7 +67,7 @@ def test_without_noise_the_maker_comes_to_draw_where_the_records_are() -> None:
     w, mean, squares = (np.zeros(LOSS.size(FEATURES)) for _ in range(3))
     for turn in range(250):
         total, _ = LOSS.gradient(w, rows, targets, clip=1.0)
-        pull = LOSS.answered(w, total / len(rows), FEATURES, turn, clip=1.0)
+        pull = LOSS.add_answer(w, total / len(rows), FEATURES, turn, clip=1.0)
         mean, squares = 0.5 * mean + 0.5 * pull, 0.999 * squares + 0.001 * pull**2
         w -= 0.02 * mean / (np.sqrt(squares / (1 - 0.999 ** (turn + 1))) + 1e-8)
     drawn = LOSS.sampler(w, FEATURES)(np.repeat([0, 1], 200), 1)

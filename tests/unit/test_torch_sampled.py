@@ -8,18 +8,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 
-from fedveil.algorithms.dpsgd.steps import clients_of, dpsgd_of  # noqa: E402  after the skip
-from fedveil.algorithms.hidden.drawn import Drawn  # noqa: E402
-from fedveil.algorithms.hidden.shares import contribution  # noqa: E402
-from fedveil.algorithms.hidden.steps import Rule  # noqa: E402
+from fedveil.core.errors import BadValue  # noqa: E402
 from fedveil.data.records import Records  # noqa: E402
-from fedveil.errors import BadValue  # noqa: E402
-from fedveil.model.torch import TorchLoss  # noqa: E402
+from fedveil.engine.train import train  # noqa: E402
+from fedveil.models.torch.loss import TorchLoss  # noqa: E402
 from fedveil.noise.entropy import Entropy  # noqa: E402
-from fedveil.plan import Plan, read_plan, write_plan  # noqa: E402
-from fedveil.promises import grid_of, promise  # noqa: E402
-from fedveil.run.train import train  # noqa: E402
-from fedveil.study import study_of  # noqa: E402
+from fedveil.planning.plan import Plan, read_plan, write_plan  # noqa: E402
+from fedveil.planning.promises import grid_of, promise  # noqa: E402
+from fedveil.planning.study import study_of  # noqa: E402
+from fedveil.stages.train.dpsgd.steps import clients_of, dpsgd_of  # noqa: E402  after the skip
+from fedveil.stages.train.hidden.answering import contribution  # noqa: E402
+from fedveil.stages.train.hidden.drawn import Drawn  # noqa: E402
+from fedveil.stages.train.hidden.steps import Rule  # noqa: E402
 
 torch.set_num_threads(1)
 nn = torch.nn
@@ -101,7 +101,7 @@ def test_correlated_noise_takes_dealt_batches_alone() -> None:
     with pytest.raises(BadValue, match=r"algorithm\.sampling must be cyclic for a torch model with correlated noise"):
         planned(some_records(), correlated | {"sampling": "poisson"})
     plan = planned(some_records(), correlated | {"sampling": "cyclic"})
-    assert not dpsgd_of(plan).apart("torch")
+    assert not dpsgd_of(plan).apart(plan.model)
 
 
 @pytest.mark.parametrize("order", ["poisson", "independent"])
@@ -138,7 +138,7 @@ def test_a_rate_may_be_stated_in_place_of_a_batch() -> None:
     schedule = {"step_size": 0.5, "passes": 1, "rounds": 7}
     plan = planned(some_records(), {"kind": "hidden", "order": "poisson", "rate": 0.25}, schedule=schedule)
     assert (plan.run.rate, plan.run.batch, plan.run.rounds) == (0.25, 60, 7)
-    with pytest.raises(BadValue, match=r"schedule\.batch must be left out beside algorithm\.rate"):
+    with pytest.raises(BadValue, match=r"schedule\.batch must be left out with algorithm\.rate"):
         planned(some_records(), {"kind": "hidden", "order": "poisson", "rate": 0.25})
     both = {"step_size": 0.5, "batch": [100, 100], "passes": 1}
     with pytest.raises(BadValue, match=r"schedule\.batch must be one number"):

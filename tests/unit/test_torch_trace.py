@@ -7,10 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 
-from fedveil.errors import BadValue  # noqa: E402  after the skip
-from fedveil.model.torch import TorchLoss  # noqa: E402
-from fedveil.model.torch_records import Records  # noqa: E402
-from fedveil.model.torch_stack import Stack, layers_of  # noqa: E402
+from fedveil.core.errors import BadValue  # noqa: E402  after the skip
+from fedveil.models.torch.gradients import Records, Stack  # noqa: E402
+from fedveil.models.torch.loss import TorchLoss  # noqa: E402
+from fedveil.models.torch.modules import layers_of  # noqa: E402
 
 torch.set_num_threads(1)
 nn, functional = torch.nn, torch.nn.functional
@@ -87,8 +87,8 @@ def test_a_chain_in_other_words_is_a_stack_with_the_gradients_of_the_general_way
     rows, targets = torch.from_numpy(source.normal(size=(20, 36))), torch.from_numpy(source.integers(0, 2, 20) * 1.0)
     values, ones = engine._values(0.1 * source.normal(size=engine.start.size)), torch.ones(20, dtype=torch.float64)
     general = Records(engine.module, engine.criterion, engine.names)
-    expected, _ = general.clipped(values, rows, targets, 0.3, ones)
-    found, _ = engine.work.clipped(values, rows, targets, 0.3, ones)
+    expected, _ = general.clipped_sum(values, rows, targets, 0.3, ones)
+    found, _ = engine.work.clipped_sum(values, rows, targets, 0.3, ones)
     assert all(torch.allclose(one, other, rtol=1e-9, atol=1e-12) for one, other in zip(found, expected, strict=True))
 
 

@@ -5,9 +5,9 @@ import resource
 import numpy as np
 import pytest
 
-from fedveil.errors import BadValue
-from fedveil.model.torch import OWN, TorchLoss, vae_name
-from fedveil.values import Vector
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Vector
+from fedveil.models.torch.loss import OWN, TorchLoss, vae_name
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 
@@ -25,16 +25,15 @@ def at() -> Vector:
 
 
 def test_one_pass_gives_the_gradients_of_records_computed_one_by_one() -> None:
-    from fedveil.model.torch_engine import engine
-    from fedveil.model.torch_linears import Linears
-    from fedveil.model.torch_records import Records
+    from fedveil.models.torch.engine import engine
+    from fedveil.models.torch.gradients import Linears, Records
 
     made = engine(LOSS.module, OWN, CLASSES, "float64", FEATURES)
     assert isinstance(made.work, Linears)
     rows, targets = (torch.from_numpy(part) for part in records(20))
     values, ones = made._values(at()), torch.ones(20, dtype=torch.float64)
-    apart, _ = Records(made.module, None, made.names).clipped(values, rows, targets, 0.01, ones)
-    found, usable = made.work.clipped(values, rows, targets, 0.01, ones)
+    apart, _ = Records(made.module, None, made.names).clipped_sum(values, rows, targets, 0.01, ones)
+    found, usable = made.work.clipped_sum(values, rows, targets, 0.01, ones)
     assert bool(usable.all())
     for one, other in zip(found, apart, strict=True):
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-9, atol=1e-12)
@@ -103,11 +102,11 @@ def test_an_own_loss_needs_classes() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["torch_vae:vae_40000_2_8_40000", "torch_moments:moments_9999_9999", "torch_pair:pair_40000_2_8_40000"],
+    ["vae_40000_2_8_40000", "moments_9999_9999", "pair_40000_2_8_40000"],
 )
 def test_a_name_cannot_ask_for_a_module_that_fills_the_memory(name: str) -> None:
     """A bundle from others may name our modules, with sizes of its own."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(BadValue, match=r"model\.module must (have at most 1e\+08 parameters|name a function)"):
-        TorchLoss(module=f"fedveil.model.{name}", classes=2, criterion=OWN).size(40000)
+        TorchLoss(module=f"fedveil.models.torch.generators:{name}", classes=2, criterion=OWN).size(40000)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes

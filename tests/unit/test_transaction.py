@@ -4,20 +4,21 @@ import ast
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fedveil
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.jobs.estimators import Budget, PrivateLogisticRegression
 from fedveil.ledger import Cap, CapExceeded, Ledger
 from fedveil.ledger.composition import charged
 from fedveil.ledger.costs import cost_of, covered
 from fedveil.ledger.odometer import observers, runs_of
 from fedveil.ledger.transaction import Transaction, costs_of
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.promises import ADVERSARIES, promise
+from fedveil.planning.plan import HeldOutRecords, Plan, read_plan, write_plan
+from fedveil.planning.promises import ADVERSARIES, promise
 from unit.books import data
 from unit.plans import some_plan, some_records
 
@@ -48,8 +49,8 @@ def test_a_fit_with_noise_that_nobody_knows_is_covered() -> None:
     assert [row["covered"] for row in certificate.released] == [True]
 
 
-@pytest.mark.parametrize("change", [{"seeded": True}, {"baselines": True}])
-def test_an_unprotected_plan_costs_everything_and_covers_nothing(change: dict[str, bool]) -> None:
+@pytest.mark.parametrize("change", [{"seeded": True}, {"held_out": HeldOutRecords(baselines=True)}])
+def test_an_unprotected_plan_costs_everything_and_covers_nothing(change: dict[str, Any]) -> None:
     for adversary in ADVERSARIES:
         assert cost_of(plan(**change), adversary).epsilon == math.inf
         assert cost_of(plan(), adversary).epsilon == promise(plan(), adversary).epsilon

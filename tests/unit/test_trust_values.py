@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedveil.algorithms.noise_shares import share_deviation
-from fedveil.errors import BadValue
-from fedveil.study import study_of
-from fedveil.trust import CENTRAL, Trust
+from fedveil.core.errors import BadValue
+from fedveil.planning.study import study_of
+from fedveil.privacy.trust import CENTRAL, Trust
+from fedveil.stages.noise_shares import share_deviation
 
 TABLES: dict[str, Any] = {
     "model": {"kind": "logistic", "radius": 5.0},
@@ -28,7 +28,7 @@ class TestBirth:
             ({"dropouts": 1.5}, r"trust\.dropouts must be a whole number"),
             ({"colluders": True}, r"trust\.colluders must be a number"),
             ({"colluders": math.nan}, r"trust\.colluders must be a whole number"),
-            ({"key_holder": "clients"}, r"trust\.key_holder must be left out here"),
+            ({"key_holder": "clients"}, r"trust\.key_holder must be left out with a server other than homomorphic"),
             (
                 {"server": "homomorphic", "key_holder": "server"},
                 r"trust\.key_holder must be one of clients, third-party",

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from fedveil.core.errors import BadValue
 from fedveil.data.records import DataShape
-from fedveil.errors import BadValue
 from fedveil.federation.agreements.terms import plan_of
-from fedveil.plan import write_plan
-from fedveil.study import Study, study_of
-from fedveil.tune_request import read_tune
+from fedveil.planning.plan import write_plan
+from fedveil.planning.study import Study, study_of
+from fedveil.planning.tune_request import read_tune
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from unit.audit_plans import game_plan, tuned_game_plan
@@ -86,14 +86,14 @@ def test_a_mistake_is_one_sentence(tune: dict[str, Any], said: str) -> None:
 
 
 def test_noise_is_calibrated_and_cannot_be_stated() -> None:
-    with pytest.raises(BadValue, match=r"schedule\.noise_std must be left out of a tuned study"):
+    with pytest.raises(BadValue, match=r"schedule\.noise_std must be left out with \[tune\]"):
         study({"space": {"model.l2": [0.1]}}, schedule={"noise_std": 1.0})
-    with pytest.raises(BadValue, match=r"algorithm\.noise_multiplier must be left out of a tuned study"):
+    with pytest.raises(BadValue, match=r"algorithm\.noise_multiplier must be left out with \[tune\]"):
         study({"space": {"model.l2": [0.1]}}, algorithm={"kind": "dpsgd", "noise_multiplier": 1.0})
 
 
 def test_without_the_table_there_is_none() -> None:
-    assert read_tune(TABLES) is None
+    assert not read_tune(TABLES)
 
 
 def test_other_observers_and_missing_records_are_refused() -> None:

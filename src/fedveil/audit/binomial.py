@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedveil.values import Vector
+from fedveil.core.values import Vector
 
 
 def at_most(count: ArrayLike, trials: ArrayLike, share: ArrayLike) -> Vector:

@@ -11,9 +11,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from fedveil.audit.finding import Finding
-from fedveil.checks import require
-from fedveil.guarantee import Adversary, finite_or_none
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
+from fedveil.privacy.guarantee import Adversary, finite_or_none
 
 _LARGEST = 700.0
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedveil.values import Vector
+from fedveil.core.values import Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

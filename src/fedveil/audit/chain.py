@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 Noise = Literal["gaussian", "laplace"]
 

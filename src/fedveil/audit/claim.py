@@ -12,13 +12,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.guarantee import Adversary
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.ledger.costs import covered
-from fedveil.plan import Plan
-from fedveil.prepare.alone import AlonePlan
-from fedveil.promises import promise, promised_delta
-from fedveil.values import Vector
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import promise, promised_delta
+from fedveil.privacy.guarantee import Adversary
+from fedveil.stages.prepare.alone import AlonePlan
 
 POINTS = 48  # points on a plan's curve
 _SMALL = (1e-9, 1e-7, 1e-5, 1e-4, 1e-3, 3e-3)

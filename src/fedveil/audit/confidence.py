@@ -4,7 +4,7 @@ import math
 
 from scipy.special import betaincinv
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 
 
 def least_rate(hits: int, trials: int, alarm: float) -> float:

@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 from scipy.special import logsumexp, ndtri
 
 from fedveil.audit.claim import Claim
-from fedveil.values import Vector
+from fedveil.core.values import Vector
 
 Mask = NDArray[np.bool_]
 _THRESHOLDS = 40

@@ -14,9 +14,9 @@ from fedveil.audit.cells import CellLaw
 from fedveil.audit.chain import Instance
 from fedveil.audit.gaussian_law import GaussianLaws
 from fedveil.audit.laplace_law import LaplaceLaws
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.numerics import smallest_epsilon
-from fedveil.values import Vector
 
 FINE = 256  # cells per noise deviation in an answer; a search uses fewer
 COARSE = 24

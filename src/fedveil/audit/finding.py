@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from fedveil.checks import require
-from fedveil.guarantee import Adversary, finite_or_none
+from fedveil.core.checks import require
+from fedveil.privacy.guarantee import Adversary, finite_or_none
 
 Kind = Literal["lower-bound", "estimate"]
 Verdict = Literal["consistent", "broken", "not-judged"]

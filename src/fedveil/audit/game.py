@@ -15,9 +15,9 @@ from fedveil.audit.claim import Claim
 from fedveil.audit.confidence import least_epsilon
 from fedveil.audit.evidence import choose, log_fortune, runs_to_refute
 from fedveil.audit.finding import Finding
-from fedveil.checks import require
-from fedveil.guarantee import Adversary
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
+from fedveil.privacy.guarantee import Adversary
 
 FEWEST, MOST = 40, 10_000_000
 CHOOSING = 0.1  # share of the runs that only choose

@@ -11,7 +11,7 @@ from scipy.special import ndtr
 from fedveil.audit.cells import CellLaw, add
 from fedveil.audit.chain import Chain, Mixture, Step
 from fedveil.audit.quadrature import Panels, panels
-from fedveil.values import Vector
+from fedveil.core.values import Vector
 
 _ROUNDING = 2e-12  # relative error of a round: positive terms only, exponents below 1500, sums of a few thousand
 _TAIL = 2e-13  # relative error of a cell's mass, times deviations over its width: a difference of two tails

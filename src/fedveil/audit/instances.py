@@ -12,10 +12,10 @@ from itertools import product
 import numpy as np
 
 from fedveil.audit.chain import Chain, Instance, Line, Mixture, Step
-from fedveil.checks import require
-from fedveil.errors import CannotCertify
-from fedveil.mechanism import LastIterate
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.errors import CannotCertify
+from fedveil.core.values import Vector
+from fedveil.privacy.mechanism import LastIterate
 
 MOST_ROUNDS = 2000  # most rounds that are followed
 MOST_CHAINS = 4000  # most rounds of all chains of a mixture together

@@ -11,8 +11,8 @@ import numpy as np
 
 from fedveil.audit.cells import CellLaw, add
 from fedveil.audit.chain import Chain, Mixture
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 _ROUNDING = 1e-11  # relative error of a round: positive terms only
 _WIDEST = 600.0  # largest width of the interval and the images, in scales, so that exponentials are finite

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

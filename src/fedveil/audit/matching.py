@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from fedveil.audit.leakage import Reading, label_of, read_layer, read_outer
-from fedveil.checks import require
-from fedveil.errors import BadValue
-from fedveil.model.torch_library import need_torch, torch
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Vector
+from fedveil.models.torch.library import need_torch, torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from fedveil.audit.claim import Claim
 from fedveil.audit.finding import Finding
 from fedveil.audit.one_run import finding_of_scores
 from fedveil.audit.roc import roc
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 Coins = NDArray[np.bool_]
 OWN_VARIANCE = 64  # with this many shadow runs each record has its own variance; with fewer all share one [C22]

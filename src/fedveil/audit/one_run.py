@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from fedveil.audit.binomial import at_most, exactly
 from fedveil.audit.claim import Claim
 from fedveil.audit.finding import Finding, Verdict
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 Coins = NDArray[np.bool_]
 Guesses = NDArray[np.int64]

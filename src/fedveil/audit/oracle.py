@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedveil.account.compare import account_for
+from fedveil.accounting.compare import account_for
 from fedveil.audit.worst import Dimension, Worst, worst_case
-from fedveil.guarantee import Answer, finite_or_none
-from fedveil.mechanism import LastIterate
+from fedveil.privacy.guarantee import Answer, finite_or_none
+from fedveil.privacy.mechanism import LastIterate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 Greys = list[list[int]]
 _CEILING = 120.0  # decibels; beyond it, float64 rounding of an exact answer differs from machine to machine

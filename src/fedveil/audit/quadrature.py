@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedveil.audit.chain import Step
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 NODES = 28  # nodes of a panel
 MOST_POINTS = 4000  # most points of a state; a round costs their square

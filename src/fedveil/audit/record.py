@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from fedveil.audit.finding import Finding, finding_of
-from fedveil.checks import require
-from fedveil.errors import BadValue
-from fedveil.strict_json import read_object
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.strict_json import read_object
 
 FORMAT = 1
 FILE = "audit.json"

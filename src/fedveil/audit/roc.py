@@ -7,8 +7,8 @@ import numpy as np
 
 from fedveil.audit.claim import Claim
 from fedveil.audit.confidence import least_rate, most_rate
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 LEVELS = (0.01, 0.001)  # rates of false positives
 _SHOWN = 200  # most points of a curve in a file

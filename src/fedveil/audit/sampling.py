@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fedveil.audit.binomial import at_least, at_most, exactly
-from fedveil.checks import require
+from fedveil.core.checks import require
 
 Joined = NDArray[np.bool_]
 Order = Literal["poisson", "independent"]

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from fedveil.audit.chain import Instance
 from fedveil.audit.exact import COARSE, FINE, Released, released
 from fedveil.audit.instances import Design, Setting, Shape, instance_of, setting
-from fedveil.errors import BadValue, CannotCertify
-from fedveil.mechanism import LastIterate
+from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.numerics import check_delta
 
 _PLACES = 12  # places tried with the simplest design if the place is open

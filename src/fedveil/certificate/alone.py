@@ -13,12 +13,12 @@ from typing import Any
 from fedveil.certificate.assumptions import Assumption
 from fedveil.certificate.certify import Guarantee, check_charge, guarantee_row, read_bytes
 from fedveil.certificate.data_set import DataSet, data_set_of
-from fedveil.checks import require
-from fedveil.files import read_file
-from fedveil.guarantee import Adversary
+from fedveil.core.checks import require
+from fedveil.core.files import read_file
 from fedveil.ledger import Entry, parse_export, read_export
-from fedveil.prepare.alone import AlonePlan
-from fedveil.promises import ADVERSARIES
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.privacy.guarantee import Adversary
+from fedveil.stages.prepare.alone import AlonePlan
 
 Sees = dict[Adversary, str]
 

@@ -11,26 +11,26 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
-from fedveil.account.grid import on_grid
+from fedveil.accounting.grid import on_grid
 from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.certificate.data_set import DataSet, data_set_of
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, why
+from fedveil.core.files import read_file
+from fedveil.core.strict_json import read_object
 from fedveil.data.read_npz import model_arrays
-from fedveil.errors import BadValue, why
-from fedveil.evaluate.plan import EvaluationPlan
-from fedveil.files import read_file
-from fedveil.guarantee import Adversary, Answer, finite_or_none
 from fedveil.ledger import Cost, Entry, parse_export, read_export
 from fedveil.ledger.budget import total
 from fedveil.ledger.costs import Chargeable, cost_of, covered, rounds_of
-from fedveil.model.torch import OWN
-from fedveil.plan import Plan, read_plan
-from fedveil.prepare.profile.plan import ProfilePlan
-from fedveil.prepare.synthesis.plan import SynthesisPlan
-from fedveil.promises import ADVERSARIES, grid_of, held_out, promise
+from fedveil.planning.plan import Plan, read_plan
+from fedveil.planning.promises import ADVERSARIES, grid_of, promise
+from fedveil.privacy.guarantee import Adversary, Answer, finite_or_none
+from fedveil.privacy.target import Target
+from fedveil.stages.evaluate.plan import EvaluationPlan
+from fedveil.stages.measured.plan import MeasuredPlan
+from fedveil.stages.profile.plan import ProfilePlan
 from fedveil.stages.sums import FILE as PREPARATION
-from fedveil.strict_json import read_object
-from fedveil.target import Target
+from fedveil.stages.synthesise.plan import SynthesisPlan
 
 _DIGITS = 1e-7  # by which accounts of the same run may differ from version to version
 _PERSONAL = {
@@ -110,6 +110,7 @@ _OTHERS = {
     "a profile": ProfilePlan.describes,
     "a generator": SynthesisPlan.describes,
     "an evaluation of a model": EvaluationPlan.describes,
+    "noisy sums": MeasuredPlan.describes,
 }
 
 
@@ -125,7 +126,7 @@ def certify(folder: Path, version: str) -> Certificate:
     require(release.kind == "release", "The ledger", "end with a release", release.kind, hint)
     model, stated = _digest(folder / "model.npz"), release.payload.get("model")
     require(model == stated, "model.npz", f"be the model that was released, {stated}", model)
-    learned = None if plan.preparation is None else _learned_digest(folder)
+    learned = _learned_digest(folder) if plan.preparation else None
     guarantees = tuple(_guarantee(plan, adversary) for adversary in ADVERSARIES)
     return Certificate(
         plan=plan,
@@ -181,16 +182,14 @@ def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
     return plan, entries
 
 
-def certify_written(folder: Path, version: str, earlier: Sequence[str] = ()) -> tuple[Certificate, list[str]]:
+def certify_written(folder: Path, version: str) -> tuple[Certificate, list[str]]:
     """Return the certificate that the records support, and how the written one differs from it.
 
-    The comparison is byte by byte. A certificate made by one of the ``earlier`` versions is recomputed as that version
-    wrote it; stating any other version is a difference.
+    The comparison is byte by byte; stating another version is a difference.
     """
     _read(folder / "plan.toml")  # first, so that a folder without a run is reported as such
     stated = read_bytes(folder / "certificate.json")
-    made_by = _stated_version(stated)
-    found = certify(folder, made_by if made_by is not None and made_by in earlier else version)
+    found = certify(folder, version)
     return found, differences(found, stated)
 
 
@@ -239,14 +238,6 @@ def _told(epsilon: object) -> str:
     return "none" if epsilon is None else f"{epsilon:.6g}" if isinstance(epsilon, float | int) else str(epsilon)[:40]
 
 
-def _stated_version(stated: bytes) -> str | None:
-    try:
-        version = read_object(stated, "certificate.json").get("version")
-    except BadValue:
-        return None
-    return version if isinstance(version, str) else None
-
-
 def _guarantee(plan: Plan, adversary: Adversary) -> Guarantee:
     return Guarantee(adversary=adversary, answer=promise(plan, adversary), assumptions=assumptions(plan, adversary))
 
@@ -259,7 +250,7 @@ def client_epsilons(plan: Plan) -> tuple[tuple[int, float], ...]:
     """
     method: object = plan.method
     # Preparation, evaluation and selection cost all clients alike: one row for all.
-    if not _per_client(method) or plan.measured or held_out(plan) is not None or plan.selection is not None:
+    if not _per_client(method) or plan.measured or plan.evaluation or plan.selection:
         return ()
     target = plan.target
     grid, together = grid_of(plan, target.adversary), promise(plan, target.adversary).epsilon
@@ -302,42 +293,42 @@ def _released(plan: Plan, model: str, learned: str | None = None) -> tuple[dict[
     if learned is not None:
         what = "the learned preparation, which is part of the model"
         rows.append({"what": what, "file": PREPARATION, "sha256": learned, "covered": covered(plan)})
-    if plan.evaluation is not None:
+    if plan.evaluation:
         count = plan.evaluation.shape(plan.data).records
         what = f"a private evaluation: noisy counts of {count} {plan.evaluation.records} records by their scores"
         if not plan.data.classes:
             what = f"a private evaluation: noisy sums of the errors on {count} {plan.evaluation.records} records"
         rows.append({"what": what, "file": "metrics.json", "covered": covered(plan)})
-    if plan.selection is not None and plan.selection.score == "private":
+    if plan.selection.private:
         what = "the noisy score of the selected trial"
         rows.append({"what": what, "file": "metrics.json", "covered": covered(plan)})
-    elif plan.test_exact:
+    elif plan.held_out.exact:
         rows.append(
             {
-                "what": f"metrics on {plan.test_records} held-out records that were not declared public",
+                "what": f"metrics on {plan.held_out.records} held-out records that were not declared public",
                 "file": "metrics.json",
                 "covered": False,
                 "note": "computed without noise: no guarantee holds for the held-out records and their clients: "
                 "charged as infinite",
             }
         )
-    if plan.baselines:
+    if plan.held_out.baselines:
         rows.append(
             {
                 "what": "metrics of baselines trained without privacy",
                 "file": "metrics.json",
                 "covered": False,
                 "note": "computed from the training records without noise; "
-                + ("these were declared public" if plan.training_public else "no guarantee holds: charged as infinite"),
+                + ("these were declared public" if plan.origin.public else "no guarantee holds: charged as infinite"),
             }
         )
     return tuple(rows)
 
 
 def _what(plan: Plan) -> str:
-    if plan.selection is None:
-        own = plan.model.criterion == OWN
-        return "the final model, a generator, and rows drawn from it, as many as wanted" if own else "the final model"
+    if not plan.selection:
+        more = ", a generator, and rows drawn from it, as many as wanted" if plan.model.generates else ""
+        return f"the final model{more}"
     return "the final model of the best trial, and which of the candidates it was"
 
 
@@ -361,7 +352,7 @@ def _as_json(certificate: Certificate) -> dict[str, Any]:
         **({"clients": own} if own else {}),
         **({} if certificate.data_set is None else certificate.data_set.written()),
         "released": list(certificate.released),
-        **({} if plan.personal is None else {"personal": _PERSONAL}),
+        **({"personal": _PERSONAL} if plan.personal else {}),
     }
 
 

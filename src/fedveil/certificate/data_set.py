@@ -1,7 +1,7 @@
 """What all runs on a data set cost together, as it stood when one of them released: from that run's export alone.
 
 A release records the total of all charges in the ledger up to then, and how many there were; of the other runs it says
-nothing else. In a ledger without other charges the total is the run's own charge.
+nothing else.
 """
 
 import math
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedveil.checks import require
-from fedveil.errors import BadValue
-from fedveil.guarantee import Adversary, finite_or_none
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
 from fedveil.ledger import Cost, Export
+from fedveil.privacy.guarantee import Adversary, finite_or_none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +59,16 @@ def sentence(runs: int, epsilon: float | None, delta: float, adversary: str) -> 
     return f"All {runs:,} runs on this data set: {told} against {adversary}."
 
 
-def data_set_of(export: Export) -> DataSet | None:
-    """Return the total that an export states; None if it has none, being of a ledger that recorded none."""
+def data_set_of(export: Export) -> DataSet:
+    """Return the total that an export states; it is at least what the run itself was charged."""
     charge, release = export.entries[0], export.entries[-1]
     own = _costs(charge.payload.get("costs"))
-    stated = release.payload.get("total")
-    if stated is None:
-        alone = len(export.entries) + len(export.caps) == export.length
-        return DataSet(runs=1, costs=own) if alone else None
     try:
+        stated = release.payload["total"]
         runs, costs = stated["runs"], _costs(stated["costs"])
     except (KeyError, TypeError) as error:
         raise BadValue("The total of a data set must state its runs and costs, and it cannot be read.") from error
-    require(type(runs) is int and runs >= 2, "The total of a data set", "be of at least two runs", runs)
+    require(type(runs) is int and runs >= 1, "The total of a data set", "be of at least one run", runs)
     require(len(costs) == len(own), "The total of a data set", f"have {len(own)} costs", len(costs))
     for one, all_runs in zip(own, costs, strict=True):
         same = (one.adversary, one.unit, one.neighbours) == (all_runs.adversary, all_runs.unit, all_runs.neighbours)

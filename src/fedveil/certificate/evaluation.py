@@ -15,8 +15,8 @@ from fedveil.certificate.alone import (
     shape_row,
 )
 from fedveil.certificate.assumptions import Assumption
-from fedveil.evaluate.plan import FILE, EvaluationPlan
-from fedveil.evaluate.words import assumption_rows
+from fedveil.stages.evaluate.plan import FILE, EvaluationPlan
+from fedveil.stages.evaluate.words import assumption_rows
 
 SEES = sees("the evaluation")
 

@@ -15,9 +15,9 @@ from fedveil.certificate.alone import (
     shape_row,
 )
 from fedveil.certificate.assumptions import Assumption
-from fedveil.prepare.profile.found import FILE
-from fedveil.prepare.profile.plan import ProfilePlan
-from fedveil.prepare.words import assumption_rows
+from fedveil.stages.prepare.words import assumption_rows
+from fedveil.stages.profile.found import FILE
+from fedveil.stages.profile.plan import ProfilePlan
 
 SEES = sees("the profile")
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from fedveil.algorithms.share_words import ADDED, SUMS_ALONE, Row, words_of
 from fedveil.certificate.alone import (
     AloneCertificate,
     Sees,
@@ -15,10 +14,11 @@ from fedveil.certificate.alone import (
     shape_row,
 )
 from fedveil.certificate.assumptions import Assumption
-from fedveil.guarantee import Adversary
-from fedveil.prepare.synthesis.generator import FILE
-from fedveil.prepare.synthesis.plan import SynthesisPlan
-from fedveil.prepare.words import assumption_rows
+from fedveil.privacy.guarantee import Adversary
+from fedveil.stages.prepare.words import assumption_rows
+from fedveil.stages.synthesise.generator import FILE
+from fedveil.stages.synthesise.plan import SynthesisPlan
+from fedveil.stages.train.share_words import ADDED, SUMS_ALONE, Row, words_of
 
 SEES: Sees = {
     "final-model": "the generator, and as many rows drawn from it as it likes",

@@ -14,7 +14,7 @@ import typer
 
 from fedveil.cli import show
 from fedveil.cli.parsing import App, lazy_app, usage_of
-from fedveil.errors import AlreadyFinished, FedveilError, Interrupted, why
+from fedveil.core.errors import AlreadyFinished, FedveilError, Interrupted, why
 from fedveil.version import __version__
 
 _INTERRUPTED = 130  # exit code of typer for Ctrl-C
@@ -180,8 +180,8 @@ def _fail_usage(message: str, command: str) -> NoReturn:
 
 def _fail(code: int, sentence: str) -> NoReturn:
     """Say why in one sentence on standard error; with --json, as an object on standard output as well."""
-    told = " ".join(sentence.split())
-    if "--json" in sys.argv and not show.printed():
-        sys.stdout.write(json.dumps({"error": told, "code": code}) + "\n")
-    sys.stderr.write(f"fedveil: {told}\n")
+    line = " ".join(sentence.split())
+    if "--json" in sys.argv and not show.has_printed_json():
+        sys.stdout.write(json.dumps({"error": line, "code": code}) + "\n")
+    sys.stderr.write(f"fedveil: {line}\n")
     sys.exit(code)

@@ -7,17 +7,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedveil.account.calibrate import calibrate as least_noise
-from fedveil.account.compare import account_for
-from fedveil.account.convert import Approximate, Definition, GaussianPromise, Renyi, RepeatedApproximate, Truncated
-from fedveil.account.places import PlaceCurve, place_curve
-from fedveil.checks import require
+from fedveil.accounting.calibrate import calibrate as least_noise
+from fedveil.accounting.compare import account_for
+from fedveil.accounting.convert import Approximate, Definition, GaussianPromise, Renyi, RepeatedApproximate, Truncated
+from fedveil.accounting.places import PlaceCurve, place_curve
 from fedveil.cli.show import Json, digits, out, plain_table, rounded_up, show
-from fedveil.errors import BadValue, why
-from fedveil.files import read_file
-from fedveil.guarantee import Answer, finite_or_none
-from fedveil.mechanism import ApproximateDP, LastIterate, Mechanism, flatten
-from fedveil.mechanism_file import parse_mechanism
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, why
+from fedveil.core.files import read_file
+from fedveil.privacy.guarantee import Answer, finite_or_none
+from fedveil.privacy.mechanism import ApproximateDP, LastIterate, Mechanism, flatten
+from fedveil.privacy.mechanism_file import parse_mechanism
 
 File = Annotated[Path, typer.Argument(help="A mechanism file (TOML); see docs/mechanism-file.md.")]
 
@@ -61,9 +61,9 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """The least noise that meets the target; the file may leave its noise out."""
-    factor, found = least_noise(_read(mechanism, default_noise=1.0), epsilon=epsilon, delta=delta)
-    answer = account_for(found, delta=delta)
-    noise = _noise_of(found)
+    factor, calibrated = least_noise(_read(mechanism, default_noise=1.0), epsilon=epsilon, delta=delta)
+    answer = account_for(calibrated, delta=delta)
+    noise = _noise_of(calibrated)
     result = {"noise": noise, "factor": factor, **answer_json(answer)}
 
     def table() -> None:
@@ -174,13 +174,13 @@ def _read(path: Path, default_noise: float | None = None) -> Mechanism:
 
 
 def _noise_of(mechanism: Mechanism) -> list[float]:
-    found: list[float] = []
+    levels: list[float] = []
     for part, _ in flatten(mechanism):
         if isinstance(part, LastIterate):
-            found += part.noise_std if isinstance(part.noise_std, tuple) else [part.noise_std]
+            levels += part.noise_std if isinstance(part.noise_std, tuple) else [part.noise_std]
         elif not isinstance(part, ApproximateDP):
-            found.append(part.noise_multiplier)
-    return found
+            levels.append(part.noise_multiplier)
+    return levels
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The command that attacks: a finished run, or the accountants themselves."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +12,13 @@ from rich.table import Table
 from fedveil.audit.finding import Finding, Verdict
 from fedveil.audit.record import FILE, write_audit
 from fedveil.certificate.synthesis import holds_generator
-from fedveil.checks import require
 from fedveil.cli.show import Json, Module, out, rounded_up, show
-from fedveil.errors import BadValue, why
-from fedveil.files import read_file
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, why
+from fedveil.core.files import read_file
+from fedveil.core.strict_json import read_object
+from fedveil.engine.files import PRIVATE, PUBLIC, private_folder, write_atomically
 from fedveil.noise.entropy import Entropy
-from fedveil.run.files import PRIVATE, PUBLIC, private_folder, write_atomically
 
 Target = Annotated[Path, typer.Argument(help="The folder of a run or of a generator, or a mechanism file.")]
 
@@ -44,13 +44,13 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Attack it: what attackers achieve, beside what is certified."""
+    trained = target.is_dir() and not holds_generator(target)
+    require(trained or study is None, "--study", "be left out for a generator and for a mechanism file", str(study))
     if holds_generator(target):
-        require(study is None, "--study", "be left out for a generator", str(study))
         code = _audit_generator(target, runs, alarm, quiet, as_json)
     elif target.is_dir():
         code = _audit_run(target, study, (runs, shadows, alarm, canary_alarm), quiet, as_json)
     else:
-        require(study is None, "--study", "be left out for a mechanism file", str(study))
         code = _audit_mechanism(target, delta, as_json)
     if code:
         raise typer.Exit(code)
@@ -67,19 +67,19 @@ def _audit_run(
 
     wanted = Effort(runs=effort[0], shadows=effort[1], alarm=effort[2], canary_alarm=effort[3])
     with _telling(quiet or as_json) as tell:
-        found = audit_run(folder, wanted, Entropy.from_system(), study=study, watch=tell)
-    if found.private is not None:
+        audited = audit_run(folder, wanted, Entropy.from_system(), study=study, watch=tell)
+    if audited.private is not None:
         closed = private_folder(folder / "private")  # a copy of only the public files of a run has no private folder
-        write_atomically(closed / FILE, write_audit(found.private).encode(), mode=PRIVATE)
-    write_atomically(folder / FILE, write_audit(found.public).encode(), mode=PUBLIC)
+        write_atomically(closed / FILE, write_audit(audited.private).encode(), mode=PRIVATE)
+    write_atomically(folder / FILE, write_audit(audited.public).encode(), mode=PUBLIC)
     page = write_report(folder)
-    findings = (*found.public.findings, *(found.private.findings if found.private else ()))
+    findings = (*audited.public.findings, *(audited.private.findings if audited.private else ()))
     verdict = _verdict(findings)
     result = {
         "verdict": verdict,
-        **json.loads(write_audit(found.public)),
-        "private_findings": [row.as_json() for row in found.private.findings] if found.private else [],
-        "skipped": list(found.skipped),
+        **read_object(write_audit(audited.public), "audit.json"),
+        "private_findings": [row.as_json() for row in audited.private.findings] if audited.private else [],
+        "skipped": list(audited.skipped),
         "written": [str(folder / FILE), str(page)],
     }
 
@@ -88,15 +88,15 @@ def _audit_run(
             return
         if findings:
             _table(findings)
-        for row in found.skipped:
+        for row in audited.skipped:
             out().print(f"left out: {row}")
-        if found.private is not None and found.private.findings:
+        if audited.private is not None and audited.private.findings:
             out().print("Membership inference read records that are not public: its findings stay in private/.")
         out().print(_CONCLUSIONS[verdict])
         out().print(f"written: {folder / FILE} (open {page})")
 
     show(result, as_json, text)
-    return 1 if found.broken else 0
+    return 1 if audited.broken else 0
 
 
 def _audit_generator(folder: Path, runs: int, alarm: float, quiet: bool, as_json: bool) -> int:
@@ -104,19 +104,19 @@ def _audit_generator(folder: Path, runs: int, alarm: float, quiet: bool, as_json
     from fedveil.jobs.attack.generator import audit_generator  # imported here because fitting is slow to import
 
     with _telling(quiet or as_json) as tell:
-        found = audit_generator(folder, runs, Entropy.from_system(), alarm=alarm, watch=tell)
-    write_atomically(folder / FILE, write_audit(found).encode(), mode=PUBLIC)
-    verdict = _verdict(found.findings)
+        audited = audit_generator(folder, runs, Entropy.from_system(), alarm=alarm, watch=tell)
+    write_atomically(folder / FILE, write_audit(audited).encode(), mode=PUBLIC)
+    verdict = _verdict(audited.findings)
 
     def text() -> None:
         if not quiet:
-            _table(found.findings)
+            _table(audited.findings)
             out().print(_CONCLUSIONS[verdict])
             out().print(f"written: {folder / FILE}")
 
-    result = {"verdict": verdict, **json.loads(write_audit(found)), "written": [str(folder / FILE)]}
+    result = {"verdict": verdict, **read_object(write_audit(audited), "audit.json"), "written": [str(folder / FILE)]}
     show(result, as_json, text)
-    return 1 if found.broken else 0
+    return 1 if audited.broken else 0
 
 
 def _verdict(findings: tuple[Finding, ...]) -> Verdict:
@@ -127,8 +127,8 @@ def _verdict(findings: tuple[Finding, ...]) -> Verdict:
 
 def _audit_mechanism(path: Path, delta: float, as_json: bool) -> int:
     from fedveil.audit.oracle import as_record, check
-    from fedveil.mechanism import LastIterate
-    from fedveil.mechanism_file import parse_mechanism
+    from fedveil.privacy.mechanism import LastIterate
+    from fedveil.privacy.mechanism_file import parse_mechanism
 
     try:
         mechanism = parse_mechanism(read_file(path).decode("utf-8"))
@@ -138,8 +138,8 @@ def _audit_mechanism(path: Path, delta: float, as_json: bool) -> int:
         ) from error
     right = isinstance(mechanism, LastIterate)
     require(right, "mechanism.kind", "be last-iterate: the oracle follows hidden runs", type(mechanism).__name__)
-    found = check(mechanism, delta)  # type: ignore[arg-type]
-    record: dict[str, Any] = as_record(found)
+    verdict = check(mechanism, delta)  # type: ignore[arg-type]
+    record: dict[str, Any] = as_record(verdict)
 
     def text() -> None:
         for key, value in record.items():
@@ -169,7 +169,7 @@ def _table(findings: tuple[Finding, ...]) -> None:
         table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
     table.add_column("", no_wrap=True, min_width=len("not-judged"))
     for row in findings:
-        certified = "none" if row.certified is None else rounded_up(row.certified)
+        certified = rounded_up(row.certified)
         measured = f"{row.measured:.4f}" if row.kind == "lower-bound" else f"about {row.measured:.2f}"
         table.add_row(row.attack, row.adversary, certified, measured, row.verdict)
     out().print("epsilon, certified (no more than) and measured (no less than):")

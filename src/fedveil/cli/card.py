@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from fedveil.certificate.certify import certify_written
-from fedveil.checks import require
 from fedveil.cli.show import Json, out, show
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.core.files import read_file
 from fedveil.data.tables import nearest
-from fedveil.errors import BadValue, CannotCertify
-from fedveil.files import read_file
-from fedveil.version import EARLIER, __version__
+from fedveil.version import __version__
 
 
 def card(
@@ -27,13 +27,13 @@ def card(
 ) -> None:
     """Write the model card (HTML, Markdown) and the entry of a public registry of deployments (YAML)."""
     from fedveil.report.regulator.about import QUESTIONS, About, read_about  # drawing is slow to import
-    from fedveil.report.regulator.writing import FILES, write_card
+    from fedveil.report.regulator.document import FILES, write_card
     from fedveil.report.view import view_of
 
     known = form is None or form in FILES
     require(known, "--format", f"be one of {', '.join(FILES)}", form, nearest(form or "", FILES))
     stated = About() if about is None else read_about(_text(about))
-    _, changes = certify_written(folder, __version__, EARLIER)
+    _, changes = certify_written(folder, __version__)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
     into = folder if file is None else file
@@ -54,9 +54,8 @@ def card(
 def regulators_answers(folder: Path) -> dict[str, list[dict[str, str]]]:
     """Return the answers to a regulator's questions, and what is unprotected, as the report and the card have them."""
     from fedveil.report.regulator.about import About  # drawing is slow to import
-    from fedveil.report.regulator.attacker import gain
+    from fedveil.report.regulator.exposure import gain, unprotected
     from fedveil.report.regulator.questions import answers
-    from fedveil.report.regulator.unprotected import unprotected
     from fedveil.report.view import view_of
 
     view = view_of(folder)
@@ -67,13 +66,13 @@ def regulators_answers(folder: Path) -> dict[str, list[dict[str, str]]]:
     }
 
 
-def tell_answers(found: dict[str, list[dict[str, str]]]) -> None:
+def tell_answers(parts: dict[str, list[dict[str, str]]]) -> None:
     """Print the answers, and what is unprotected, one line each."""
     out().print("A regulator's questions (NIST Special Publication 800-226):")
-    for row in found["answers"]:
+    for row in parts["answers"]:
         out().print(f"  {row['question']}: {row['answer']}", soft_wrap=True)
     out().print("Unprotected:")
-    for row in found["unprotected"]:
+    for row in parts["unprotected"]:
         out().print(f"  {row['what']}: {row['why']}", soft_wrap=True)
 
 

@@ -8,8 +8,9 @@ import typer
 from rich.console import Console
 
 from fedveil.cli.show import Json, Module, out, plain_table, rounded_up, show
-from fedveil.errors import BadValue, why
-from fedveil.files import public_folder
+from fedveil.core.errors import BadValue, why
+from fedveil.core.files import public_folder
+from fedveil.engine.files import PUBLIC, write_atomically
 from fedveil.jobs.compare import Comparison, View
 from fedveil.jobs.compare import compare as carry_out
 from fedveil.report.compare_page import (
@@ -22,7 +23,6 @@ from fedveil.report.compare_page import (
     work_text,
 )
 from fedveil.report.words import bytes_text
-from fedveil.run.files import PUBLIC, write_atomically
 
 
 def compare(
@@ -45,8 +45,8 @@ def compare(
     with said.status("planning") as status:
         asked: View = view  # type: ignore[assignment]  # refused there if it is another word
         watch = (lambda _: None) if quiet else status.update
-        found = carry_out(study, algorithms=wanted, view=asked, runs=runs, watch=watch)
-    result, written = found.as_json(), [] if folder is None else _written(found, folder)
+        comparison = carry_out(study, algorithms=wanted, view=asked, runs=runs, watch=watch)
+    result, written = comparison.as_json(), [] if folder is None else _write_files(comparison, folder)
 
     def text() -> None:
         if not quiet:
@@ -55,13 +55,13 @@ def compare(
     show({**result, "written": written}, as_json, text)
 
 
-def _written(found: Comparison, folder: Path) -> list[str]:
+def _write_files(comparison: Comparison, folder: Path) -> list[str]:
     """Write the two files of a comparison and return their paths."""
     try:
         public_folder(folder)
     except OSError as error:
         raise BadValue(f"--out must name a folder that can be made: {why(error)}.") from error
-    contents = {"compare.json": found.text(), "compare.html": compare_page(found.as_json())}
+    contents = {"compare.json": comparison.text(), "compare.html": compare_page(comparison.as_json())}
     for name, content in contents.items():
         write_atomically(folder / name, content.encode(), mode=PUBLIC)
     return [str(folder / name) for name in contents]
@@ -99,7 +99,7 @@ def _tell(result: Mapping[str, Any], written: list[str]) -> None:
 
 
 def _row(entry: Mapping[str, Any], metric: str, trust: bool) -> dict[str, str]:
-    promised = "none" if entry["epsilon"] is None else rounded_up(entry["epsilon"])
+    promised = rounded_up(entry["epsilon"])
     return {
         "": entry["label"],
         metric: score_text(entry),

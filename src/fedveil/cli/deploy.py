@@ -9,13 +9,13 @@ import typer
 from fedveil.cli.parsing import App
 from fedveil.cli.progress import progress
 from fedveil.cli.show import Json, Module, out, show
-from fedveil.cli.studies import Quiet, StudyFile, show_result, told
-from fedveil.errors import BadValue
+from fedveil.cli.studies import Quiet, StudyFile, report_sites, show_result
+from fedveil.core.errors import BadValue
+from fedveil.core.files import PUBLIC, write_atomically
 from fedveil.federation.deploy.check import check_place
 from fedveil.federation.deploy.files import Wanted, rekey, write_deployment
-from fedveil.files import PUBLIC, write_atomically
 from fedveil.jobs.remote import run_local
-from fedveil.report.prose import prose_page
+from fedveil.report.markup import prose_page
 
 deploy = App(help="Many machines: write a deployment, check it, try it on this machine.")
 
@@ -51,15 +51,15 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Reachability, versions, TLS and authentication; says what is wrong."""
-    found = check_place(folder, superlink, datetime.now(UTC))
+    checks = check_place(folder, superlink, datetime.now(UTC))
 
     def text() -> None:
-        for row in found:
+        for row in checks:
             out().print(f"{'ok  ' if row.fine else 'WRONG'} {row.what}: {row.detail}")
 
-    rows = [{"what": row.what, "ok": row.fine, "detail": row.detail} for row in found]
-    show({"ok": all(row.fine for row in found), "checks": rows}, as_json, text)
-    wrong = [row for row in found if not row.fine]
+    rows = [{"what": row.what, "ok": row.fine, "detail": row.detail} for row in checks]
+    show({"ok": all(row.fine for row in checks), "checks": rows}, as_json, text)
+    wrong = [row for row in checks if not row.fine]
     if wrong:
         raise BadValue(f"{wrong[0].what}: {wrong[0].detail}")
 
@@ -86,7 +86,7 @@ def local(
 ) -> None:
     """Try a study on real processes of this machine: TLS, registered nodes, guards; nothing is left running."""
     with progress(quiet) as watch:
-        result = run_local(study, folder, sites, resume=resume, watch=watch, tell=told(quiet))
+        result = run_local(study, folder, sites, resume=resume, watch=watch, tell=report_sites(quiet))
     show_result(result, quiet, as_json)
 
 

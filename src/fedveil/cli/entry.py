@@ -6,14 +6,14 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.console import Console
 
-from fedveil.checks import require
+from fedveil.cli.progress import waiting
 from fedveil.cli.show import Json, out, plain_table, rounded_up, show, tell_total, total_json
-from fedveil.cli.waiting import waiting
+from fedveil.core.checks import require
 from fedveil.data.address import bare
-from fedveil.guarantee import Neighbours, Unit, finite_or_none
 from fedveil.jobs.draft.columns import Columns
 from fedveil.jobs.draft.study import Draft
 from fedveil.jobs.entry import PAGE, STUDY, ProfileResult, Wish, init_study, profile_data
+from fedveil.privacy.guarantee import Neighbours, Unit
 
 Data = Annotated[str, typer.Argument(help="A CSV or Parquet file, a folder of them, or a database's address.")]
 TargetColumn = Annotated[str | None, typer.Option("--target", help="The column to predict; guessed if left out.")]
@@ -107,7 +107,7 @@ def profile(
     unit: Annotated[str, typer.Option("--unit", help="What is protected: record or client.")] = "record",
     neighbours: Annotated[str, typer.Option("--neighbours", help="replace-one or zero-out.")] = "replace-one",
     run_epsilon: Annotated[float, typer.Option("--run-epsilon", help="Of the study that is drafted.")] = 1.0,
-    ledger: Annotated[Path | None, typer.Option("--ledger", help="The books, if not beside the data.")] = None,
+    ledger: Annotated[Path | None, typer.Option("--ledger", help="The ledger, if not beside the data.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the profile; new, or with --resume.")] = Path(
         "profile"
     ),
@@ -151,8 +151,8 @@ def _reading(
     """The keys of [data] that say how a source is read, as far as they are stated."""
     delimiter = None if delimiter is None else delimiter.replace("\\t", "\t")  # as a shell hands a tab on
     stated = {"query": query, "delimiter": delimiter, "decimal": decimal, "thousands": thousands}
-    found: dict[str, Any] = {key: value for key, value in stated.items() if value is not None}
-    return {**found, "header": False} if no_header else found
+    reading: dict[str, Any] = {key: value for key, value in stated.items() if value is not None}
+    return {**reading, "header": False} if no_header else reading
 
 
 def _pair(text: str) -> tuple[float, float]:
@@ -223,7 +223,7 @@ def _profile_json(result: ProfileResult) -> dict[str, Any]:
 
 
 def _tell_profile(data: str, result: ProfileResult) -> None:
-    found, target = result.profile, result.certificate.plan.target
+    profile, target = result.profile, result.certificate.plan.target
     _tell_columns(data, result.columns, result.draft)
     rows: list[dict[str, Any]] = [
         {
@@ -231,20 +231,18 @@ def _tell_profile(data: str, result: ProfileResult) -> None:
             "holds": f"{one.low:g} to {one.high:g}, about {one.centre:.3g}",
             "missing": _share(one.missing),
         }
-        for one in found.numbers
+        for one in profile.numbers
     ]
-    for one in found.texts:
+    for one in profile.texts:
         words = ", ".join(f"{word} {share:.0%}" for word, share in one.words[:4]) or "(all rare)"
         more = f", {len(one.words) - 4} more" if len(one.words) > 4 else ""
-        title = f"{one.name} (target)" if one.name == found.target else one.name
+        title = f"{one.name} (target)" if one.name == profile.target else one.name
         rows.append({"column": title, "holds": words + more, "missing": _share(one.missing)})
     plain_table(rows)
     final = next(one.answer for one in result.certificate.guarantees if one.adversary == target.adversary)
-    epsilon = finite_or_none(final.epsilon)
-    told = "none" if epsilon is None else rounded_up(epsilon)
     out().print(
-        f"charged: epsilon {told} at delta {target.delta:g} for one {target.unit} ({target.neighbours}); all numbers "
-        "above are noisy",
+        f"charged: epsilon {rounded_up(final.epsilon)} at delta {target.delta:g} for one {target.unit} "
+        f"({target.neighbours}); all numbers above are noisy",
         soft_wrap=True,
     )
     tell_total(result.certificate.data_set, target.adversary)

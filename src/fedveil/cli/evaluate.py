@@ -5,14 +5,14 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from fedveil.bundle.bundle import FILE as BUNDLE
-from fedveil.bundle.model import load_model
-from fedveil.checks import require
+from fedveil.cli.progress import waiting
 from fedveil.cli.quality import tell_evaluation, tell_quality
 from fedveil.cli.show import Json, Module, out, rounded_up, show, tell_total, total_json
-from fedveil.cli.waiting import waiting
-from fedveil.guarantee import Neighbours, Unit
+from fedveil.core.checks import require
 from fedveil.jobs.evaluation import Evaluated, evaluate_model, evaluate_publicly
+from fedveil.privacy.guarantee import Neighbours, Unit
+from fedveil.release.bundle import FILE as BUNDLE
+from fedveil.release.model import load_model
 
 Model = Annotated[Path, typer.Argument(metavar="DIR|MODEL", help=f"The folder a run left, or its {BUNDLE} alone.")]
 Folder = Annotated[Path, typer.Option("--out", help="Folder for a private evaluation; new, or with --resume.")]
@@ -38,7 +38,7 @@ def evaluate(
     query: Annotated[
         str | None, typer.Option("--query", help="The SELECT that gives the records of a database.")
     ] = None,
-    ledger: Annotated[Path | None, typer.Option("--ledger", help="The books, if not beside the data.")] = None,
+    ledger: Annotated[Path | None, typer.Option("--ledger", help="The ledger, if not beside the data.")] = None,
     folder: Folder = Path("evaluation"),
     resume: Annotated[bool, typer.Option("--resume", help="Finish an evaluation that was interrupted.")] = False,
     module: Module = None,
@@ -53,10 +53,10 @@ def evaluate(
     loaded = load_model(model)
     with waiting("reading the data", quiet=as_json) as stage:
         if epsilon is None:
-            found = evaluate_publicly(loaded, data, client_column=client, query=query)
+            evaluated = evaluate_publicly(loaded, data, client_column=client, query=query)
         else:
             stage("counting with noise how good the model is")
-            found = evaluate_model(
+            evaluated = evaluate_model(
                 loaded,
                 data,
                 epsilon=epsilon,
@@ -69,27 +69,31 @@ def evaluate(
                 ledger=ledger,
                 resume=resume,
             )
-    show(_plain(found), as_json, lambda: _tell(found))
+    show(_as_json(evaluated), as_json, lambda: _tell(evaluated))
 
 
-def _plain(found: Evaluated) -> dict[str, Any]:
-    if found.certificate is None:
-        return {"test": found.found}
-    told = {"folder": str(found.folder), "evaluation": found.found, "certificate": found.certificate.as_json()}
-    return told | total_json(found.certificate.data_set)
+def _as_json(evaluated: Evaluated) -> dict[str, Any]:
+    if evaluated.certificate is None:
+        return {"test": evaluated.metrics}
+    result = {
+        "folder": str(evaluated.folder),
+        "evaluation": evaluated.metrics,
+        "certificate": evaluated.certificate.as_json(),
+    }
+    return result | total_json(evaluated.certificate.data_set)
 
 
-def _tell(found: Evaluated) -> None:
-    if found.certificate is None:
-        tell_quality({"test": found.found})
+def _tell(evaluated: Evaluated) -> None:
+    if evaluated.certificate is None:
+        tell_quality({"test": evaluated.metrics})
         return
-    tell_evaluation({"evaluation": {**found.found, "on": "other"}})
-    target = found.certificate.plan.target
-    final = next(one.answer for one in found.certificate.guarantees if one.adversary == target.adversary)
-    told = f"charged: epsilon {rounded_up(final.epsilon)} at delta {target.delta:g} for one {target.unit}"
-    out().print(f"{told} ({target.neighbours}), in the ledger of these records", soft_wrap=True)
-    tell_total(found.certificate.data_set, target.adversary)
-    out().print(f"written: {found.folder}", soft_wrap=True)
+    tell_evaluation({"evaluation": {**evaluated.metrics, "on": "other"}})
+    target = evaluated.certificate.plan.target
+    final = next(one.answer for one in evaluated.certificate.guarantees if one.adversary == target.adversary)
+    charge = f"charged: epsilon {rounded_up(final.epsilon)} at delta {target.delta:g} for one {target.unit}"
+    out().print(f"{charge} ({target.neighbours}), in the ledger of these records", soft_wrap=True)
+    tell_total(evaluated.certificate.data_set, target.adversary)
+    out().print(f"written: {evaluated.folder}", soft_wrap=True)
 
 
 def register(app: typer.Typer) -> None:

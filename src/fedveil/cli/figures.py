@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedveil.cli.show import Json, Out, out, plain_table, show
-from fedveil.errors import NotAvailable
+from fedveil.core.errors import NotAvailable
 from fedveil.report.bounds import generalisation_table
 
 

@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 from fedveil.cli.plan_page import page
-from fedveil.cli.serving import say, until_signalled
+from fedveil.cli.serving import say, stop_requests
 from fedveil.cli.show import Json, show
+from fedveil.core.files import owners_folder
+from fedveil.engine.files import private_folder, sole_use
 from fedveil.federation.agreements.encrypted import KEY_FILE
 from fedveil.federation.deploy.files import read_site
 from fedveil.federation.site.key_holder import KeyHolder
 from fedveil.federation.site.record import World
 from fedveil.federation.site.socket import listening, serve
 from fedveil.federation.site.upkeep import clear_records
-from fedveil.files import owners_folder
-from fedveil.run.files import private_folder, sole_use
 
 
 def keyholder(
@@ -43,7 +43,7 @@ def keyholder(
         show=lambda plan: say(page(plan)),
         modules=frozenset(module or ()),
     )
-    stopped = until_signalled()
+    stopped = stop_requests()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
         clear_records(records, (KEY_FILE,))
         say(f"{identity.name}: listening for {aggregator.name}")

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedveil.checks import require
 from fedveil.cli.show import Json, digits, out, rounded_up, show
-from fedveil.guarantee import finite_or_none
+from fedveil.core.checks import require
 from fedveil.ledger import Cost, Ledger
 from fedveil.ledger.composition import Rule, charged
 from fedveil.ledger.odometer import Left, ObserverRow, RunRow, observers, runs_of
 from fedveil.ledger.place import find
+from fedveil.privacy.guarantee import finite_or_none
 
 _RULES: dict[Rule, tuple[str, str]] = {
     "curves": ("composition", "the certified curves of all runs, composed exactly"),
@@ -26,15 +26,15 @@ def ledger(
     place: Annotated[Path, typer.Argument(help="A ledger, the folder of a run or a site, or a data set.")],
     delta: Annotated[float | None, typer.Option("--delta", help="Where exact composition is evaluated.")] = None,
     accept_head: Annotated[
-        bool, typer.Option("--accept-head", help="Go on without a head that is missing beside the books.")
+        bool, typer.Option("--accept-head", help="Go on without a head that is missing beside the ledger.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """What was spent on a data set, by whom, and what is left under its caps, for every observer."""
     require(delta is None or 0 < delta < 1, "--delta", "lie strictly between 0 and 1", delta)
     path = find(place)
-    with Ledger.look(path, accept_head=accept_head) as books:
-        entries, caps = books.entries(), books.caps()
+    with Ledger.look(path, accept_head=accept_head) as ledger:
+        entries, caps = ledger.entries(), ledger.caps()
     runs, rows = runs_of(entries), observers(charged(entries), caps, delta)
     result = {
         "ledger": str(path),
@@ -51,8 +51,8 @@ def _text(path: Path, runs: list[RunRow], rows: list[ObserverRow]) -> None:
         return
     table = _columns("run", "when", "study", "ended", "final-model: epsilon (delta)")
     for run in runs:
-        found = next((cost for cost in run.costs if cost.adversary == "final-model"), run.costs[0])
-        table.add_row(run.run[:12], (run.at or "-")[:16], (run.study or "-")[:20], run.ended, _pair(found))
+        final = next((cost for cost in run.costs if cost.adversary == "final-model"), run.costs[0])
+        table.add_row(run.run[:12], (run.at or "-")[:16], (run.study or "-")[:20], run.ended, _pair(final))
     out().print(table)
     for kind in dict.fromkeys(row.question[1:] for row in rows):
         out().print(f"one {kind[0]}, {kind[1]}: epsilon (delta) of all runs together")

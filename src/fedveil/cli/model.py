@@ -5,17 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from fedveil.bundle.bundle import FILE as BUNDLE
-from fedveil.bundle.export import ENDINGS, FORMATS, TRUSTED, exported
-from fedveil.bundle.model import load_model
-from fedveil.bundle.personal import STAYS
-from fedveil.bundle.predicting import predict_file
-from fedveil.checks import require
 from fedveil.cli.show import Json, Module, out, show
+from fedveil.core.checks import require
 from fedveil.data.tables import nearest
+from fedveil.engine.files import PUBLIC, write_atomically
 from fedveil.jobs.personal import personalise
-from fedveil.model.personal_request import PersonalRequest
-from fedveil.run.files import PUBLIC, write_atomically
+from fedveil.models.personal_request import PersonalRequest
+from fedveil.release.bundle import FILE as BUNDLE
+from fedveil.release.export import ENDINGS, FORMATS, TRUSTED, export_model
+from fedveil.release.model import load_model
+from fedveil.release.personal import STAYS
+from fedveil.release.predicting import predict_file
 
 Model = Annotated[Path, typer.Argument(metavar="DIR|MODEL", help=f"The folder a run left, or its {BUNDLE} alone.")]
 
@@ -47,21 +47,21 @@ def predict(
     require(unknown in ("refuse", "zero"), "--unknown", "be refuse or zero", unknown)
     loaded = load_model(model)
     loaded = loaded.lenient(absent=absent, unknown=unknown)  # type: ignore[arg-type]  # checked above
-    found = predict_file(loaded, data, file, with_probabilities=probabilities, keep=keep or (), query=query)
+    written = predict_file(loaded, data, file, with_probabilities=probabilities, keep=keep or (), query=query)
 
     def text() -> None:
         out().print(repr(loaded), soft_wrap=True)
-        told = f"{found.rows:,} record{'s' * (found.rows != 1)}"
-        if found.counts is not None:
-            few = list(found.counts.items())[:12]
-            told += ": " + ", ".join(f"{word} {count:,}" for word, count in few)
-            told += ", ..." if len(found.counts) > len(few) else ""
-        out().print(told, soft_wrap=True)
-        if found.without:
-            out().print(f"{found.without:,} of them have a missing value that nothing stands for, and no prediction.")
-        out().print(f"written: {file} ({', '.join(found.columns)})", soft_wrap=True)
+        sentence = f"{written.rows:,} record{'s' * (written.rows != 1)}"
+        if written.counts is not None:
+            few = list(written.counts.items())[:12]
+            sentence += ": " + ", ".join(f"{word} {count:,}" for word, count in few)
+            sentence += ", ..." if len(written.counts) > len(few) else ""
+        out().print(sentence, soft_wrap=True)
+        if written.without:
+            out().print(f"{written.without:,} of them have a missing value that nothing stands for, and no prediction.")
+        out().print(f"written: {file} ({', '.join(written.columns)})", soft_wrap=True)
 
-    show(found.as_json(), as_json, text)
+    show(written.as_json(), as_json, text)
 
 
 def export(
@@ -78,7 +78,7 @@ def export(
     require(ending, "--out", f"end in {', '.join(ENDINGS)} for scikit-learn", str(file), hint)
     loaded = load_model(model)
     path = file or (model if model.is_dir() else model.parent) / f"model{FORMATS[to]}"
-    write_atomically(path, exported(loaded.bundle, to, ending=path.suffix), mode=PUBLIC)
+    write_atomically(path, export_model(loaded.bundle, to, ending=path.suffix), mode=PUBLIC)
     result: dict[str, Any] = {"written": str(path), "to": to, "plan": loaded.plan.hash}
     trusted = list(TRUSTED) if path.suffix == ".skops" else []
 
@@ -112,23 +112,26 @@ def personalise_model(
     given: Any = {"ways": None if way is None else tuple(way), "margin": margin}
     given = {key: value for key, value in given.items() if value is not None}
     asked = PersonalRequest(**given) if given else None  # as the study says, unless something is said here
-    found = personalise(model, client, data, folder, client_column=column, request=asked, resume=resume)
-    one = found.chosen
+    personalised = personalise(model, client, data, folder, client_column=column, request=asked, resume=resume)
+    one = personalised.chosen
 
     def text() -> None:
         if one.gain is None:
-            told = f"the shared model is kept: {one.records} records are too few to choose by"
+            sentence = f"the shared model is kept: {one.records} records are too few to choose by"
         elif not one.own:
-            told = f"the shared model is kept: the best gain, {one.gain:.3f}, is not above the margin, {one.margin:.3f}"
+            sentence = (
+                f"the shared model is kept: the best gain, {one.gain:.3f}, is not above the margin, {one.margin:.3f}"
+            )
         else:
             kind = one.kind if one.strength is None else f"{one.kind} ({one.strength:.3g})"
             moved = f", threshold {one.threshold:.3g}" if one.threshold else ""
-            told = f"{kind}{moved}: cross-validated gain {one.gain:.3f}, above the margin {one.margin:.3f}"
-        out().print(f"{one.client}, {one.records} records: {told}.", soft_wrap=True)
+            sentence = f"{kind}{moved}: cross-validated gain {one.gain:.3f}, above the margin {one.margin:.3f}"
+        out().print(f"{one.client}, {one.records} records: {sentence}.", soft_wrap=True)
         out().print(f"if it stays: {STAYS}. if it is shown: {one.shown}", soft_wrap=True)
-        out().print(f"written: {found.folder} (use it: fedveil predict {found.folder} NEW.csv --out predictions.csv)")
+        folder = personalised.folder
+        out().print(f"written: {folder} (use it: fedveil predict {folder} NEW.csv --out predictions.csv)")
 
-    show(found.as_json(), as_json, text)
+    show(personalised.as_json(), as_json, text)
 
 
 def register(app: typer.Typer) -> None:

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from fedveil.checks import require
-from fedveil.cli.serving import say, until_signalled
+from fedveil.cli.serving import say, stop_requests
 from fedveil.cli.show import Json, show
+from fedveil.core.checks import require
 from fedveil.federation.flower.network import Link
 from fedveil.federation.flower.node import run_node
 
@@ -26,7 +26,7 @@ def node(
     link = Link(name="link", host=host, port=int(port), authority=authority or key.parent / "authority.pem")
     for path in (key, link.authority):
         require(path.exists(), "The node", f"find {path.name}", str(path))
-    stopped = until_signalled()
+    stopped = stop_requests()
     run_node(link, key, socket.absolute(), patience, lambda: bool(stopped), say)
     show({"stopped": True}, as_json, lambda: None)
 

@@ -35,8 +35,8 @@ class App(typer.Typer):
     """An application of such groups and commands."""
 
     def __init__(self, **given: Any) -> None:
-        plain: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
-        super().__init__(**{"cls": Group, "no_args_is_help": True, "add_completion": False, **plain, **given})
+        options: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
+        super().__init__(**{"cls": Group, "no_args_is_help": True, "add_completion": False, **options, **given})
 
     def command(self, name: str | None = None, **given: Any) -> Callable[[Function], Function]:
         """Add a command."""

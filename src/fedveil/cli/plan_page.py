@@ -1,14 +1,16 @@
 """What the operator of a site or of a key reads before the first answer: what will run, what it promises and costs."""
 
 from fedveil.cli.show import rounded_up
-from fedveil.evaluate.words import fact_rows as evaluation_facts
 from fedveil.federation.agreements.carried import Carried
-from fedveil.guarantee import finite_or_none
 from fedveil.ledger.costs import cost_of
-from fedveil.plan import Plan
-from fedveil.prepare.synthesis.plan import SynthesisPlan
-from fedveil.prepare.words import fact_rows
-from fedveil.promises import ADVERSARIES
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.privacy.guarantee import finite_or_none
+from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
+from fedveil.stages.measured.plan import MeasuredPlan
+from fedveil.stages.prepare.words import fact_rows
+from fedveil.stages.synthesise.plan import SynthesisPlan
+from fedveil.stages.train.registry import facts_of
 
 _COUNTED = {
     "ranges": "ranges of columns",
@@ -25,45 +27,52 @@ def page(plan: Carried) -> str:
     apart = ", a third party holds the key" if trust.key_holder == "third-party" else ""
     server = f"  server {trust.server}, {trust.dropouts} dropouts, {trust.colluders} colluders{apart}"
     of, shape = f"plan {plan.hash}", f"  {data.records} records of {data.holders}"
-    lines = [of, *(_trained(plan, shape, server) if isinstance(plan, Plan) else _counted(plan, shape, server))]
+    lines = [
+        of,
+        *(_training_rows(plan, shape, server) if isinstance(plan, Plan) else _noisy_sum_rows(plan, shape, server)),
+    ]
     lines.append(f"  one {target.unit}, {target.neighbours}, delta {target.delta:g}:")
     for adversary in ADVERSARIES:
         epsilon = cost_of(plan, adversary).epsilon
-        value = "nothing is promised" if finite_or_none(epsilon) is None else f"epsilon {rounded_up(epsilon)}"
+        value = "no guarantee" if finite_or_none(epsilon) is None else f"epsilon {rounded_up(epsilon)}"
         lines.append(f"    {adversary}: {value}")
     lines += [f"  warning: {warning}" for warning in plan.warnings]
     lines.append("  accept it with: --accept " + plan.hash)
     return "\n".join(line for line in lines if line)
 
 
-def _trained(plan: Plan, shape: str, server: str) -> list[str]:
+def _training_rows(plan: Plan, shape: str, server: str) -> list[str]:
     """What a run of training does."""
-    facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(plan.setup))
+    facts = "; ".join(f"{name} {value}" for name, value in facts_of(plan.method, plan.setup))
     return [
         f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
         f"  its model is made here by {plan.model.module}" if plan.model.module else "",
         shape,
-        *_measured(plan),
+        *_other_stage_rows(plan),
         f"  {plan.method.kind}: {facts}",
         server if plan.method.served else "",
     ]
 
 
-def _counted(plan: SynthesisPlan, shape: str, server: str) -> list[str]:
-    """What is measured for a generator."""
+def _noisy_sum_rows(plan: SynthesisPlan | MeasuredPlan, shape: str, server: str) -> list[str]:
+    """What is measured for a generator, or by any other stage of noisy sums."""
+    noise = "on a count" if isinstance(plan, SynthesisPlan) else "on the sum"
     measured = "; ".join(
-        f"{_COUNTED[one.name]} (noise {one.noise * one.bound:.4g} on a count)" for one in plan.preparation.measurements
+        f"{_COUNTED.get(one.name, one.name)} (noise {one.noise * one.bound:.4g} {noise})"
+        for one in plan.preparation.measurements
     )
+    what = f"a generator of synthetic rows, of {plan.data.features} columns"
+    if isinstance(plan, MeasuredPlan):
+        what = f"the stage {plan.stage} with {plan.settings}"
     return [
-        f"  {plan.name}: a generator of synthetic rows, of {plan.data.features} columns",
+        f"  {plan.name}: {what}",
         shape,
         f"  measured: {measured}",
         server,
     ]
 
 
-def _measured(plan: Plan) -> list[str]:
+def _other_stage_rows(plan: Plan) -> list[str]:
     """What the plan measures of the site's columns before training, and of its records after it, if it does."""
-    rows = [] if plan.preparation is None else [fact_rows(plan.preparation, plan.target)]
-    rows += [] if plan.evaluation is None else [evaluation_facts(plan.evaluation, plan.target)]
+    rows = [fact_rows(plan.preparation, plan.target), evaluation_facts(plan.evaluation, plan.target)]
     return [f"  {'; '.join(f'{name} {value}' for name, value in facts)}" for facts in rows]

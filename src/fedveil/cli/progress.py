@@ -1,8 +1,8 @@
-"""How far a run is, on standard error: first what is being done, then a bar with rate, time left and charge."""
+"""How far a job is, on standard error: first what is being done, then a bar with rate, time left and charge."""
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -10,10 +10,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
 from fedveil.cli.show import rounded_up
-from fedveil.run.system import Progress as Step
+from fedveil.engine.system import Progress as Step
 
 
-class Shown:
+class ProgressLine:
     """Called with the progress after every round; ``stage`` tells what is done before the first one and after the last.
 
     A stage is a spinner in a terminal and nothing elsewhere, so that logs stay clean. Both disappear when they are
@@ -68,10 +68,26 @@ class Shown:
 
 
 @contextmanager
-def progress(quiet: bool, counted: str = "round") -> Iterator[Shown]:
+def progress(quiet: bool, counted: str = "round") -> Iterator[ProgressLine]:
     """Show how far a run is, until the block ends; ``counted``: what its parts are called."""
-    shown = Shown(quiet, counted)
+    shown = ProgressLine(quiet, counted)
     try:
         yield shown
     finally:
         shown.close()
+
+
+Stage = Callable[[str], None]
+
+
+@contextmanager
+def waiting(what: str, *, quiet: bool = False) -> Iterator[Stage]:
+    """Show ``what`` beside a spinner until the block ends; the value given changes the words.
+
+    Nothing is shown where standard error is no terminal, so that logs stay clean.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Console(stderr=True).status(what) as status:
+        yield lambda words: status.update(words)

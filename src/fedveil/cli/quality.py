@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedveil.cli.show import out, plain_table
-from fedveil.evaluate.words import told
-from fedveil.model.evaluation import no_better
+from fedveil.models.metrics import no_better
+from fedveil.stages.evaluate.words import told
 
 _SHOWN = {
     "accuracy": "accuracy",
@@ -35,9 +35,9 @@ def tell_quality(metrics: Mapping[str, Any]) -> None:
     plain_table([{"": name} | {title: _cell(row, key) for key, title in shown.items()} for name, row in rows.items()])
     recall, precision = test.get("recall") or {}, test.get("precision") or {}
     if 0 < len(recall) <= _MOST:
-        told = [f"{name} {_percent(recall[name])} / {_percent(precision.get(name))}" for name in recall]
+        classes = [f"{name} {_percent(recall[name])} / {_percent(precision.get(name))}" for name in recall]
         at = "the likeliest class" if test.get("threshold") is None else f"threshold {test['threshold']:g}"
-        out().print(f"recall / precision ({at}): {', '.join(told)}", soft_wrap=True)
+        out().print(f"recall / precision ({at}): {', '.join(classes)}", soft_wrap=True)
     useless = no_better(dict(test))
     if useless is not None:
         out().print(f"WARNING: {useless}", soft_wrap=True)
@@ -45,25 +45,32 @@ def tell_quality(metrics: Mapping[str, Any]) -> None:
 
 def tell_evaluation(metrics: Mapping[str, Any]) -> None:
     """What noisy counts say, each number with an interval that holds the noise too; nothing where there are none."""
-    found = metrics.get("evaluation")
-    if not found:
+    evaluation = metrics.get("evaluation")
+    if not evaluation:
         return
-    counted = "clients, each as one" if found["unit"] == "client" else f"{found['on']} records"
-    out().print(f"privately, on {found['units']:,} {counted} (95% intervals hold the noise and the choice of records):")
-    ends = found["intervals"]
+    counted = "clients, each as one" if evaluation["unit"] == "client" else f"{evaluation['on']} records"
+    out().print(
+        f"privately, on {evaluation['units']:,} {counted} (95% intervals hold the noise and the choice of records):"
+    )
+    ends = evaluation["intervals"]
     rows = []
     for key, title in _SHOWN.items():
-        if found.get(key) is not None and ends.get(key) is not None:
+        if evaluation.get(key) is not None and ends.get(key) is not None:
             rows.append(
-                {"": title, "estimate": f"{found[key]:.3g}", "from": f"{ends[key][0]:.3g}", "to": f"{ends[key][1]:.3g}"}
+                {
+                    "": title,
+                    "estimate": f"{evaluation[key]:.3g}",
+                    "from": f"{ends[key][0]:.3g}",
+                    "to": f"{ends[key][1]:.3g}",
+                }
             )
     for key in ("recall", "precision"):
-        for name, value in list((found.get(key) or {}).items())[:_MOST]:
+        for name, value in list((evaluation.get(key) or {}).items())[:_MOST]:
             low, high = ends[key][name]
             shown = "-" if value is None else f"{value:.3g}"
             rows.append({"": f"{key} of {name}", "estimate": shown, "from": f"{low:.3g}", "to": f"{high:.3g}"})
     plain_table(rows)
-    unclear = told(found)
+    unclear = told(evaluation)
     if unclear is not None:
         out().print(f"WARNING: {unclear}", soft_wrap=True)
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from fedveil.checks import require
-from fedveil.cli.serving import say, until_signalled
+from fedveil.cli.serving import say, stop_requests
 from fedveil.cli.show import Json, show
+from fedveil.core.checks import require
 from fedveil.federation.flower.internals import untried_warning
 from fedveil.federation.flower.network import Link, check_installed
 from fedveil.federation.site.socket import listening
@@ -31,7 +31,7 @@ def relay(
         say(warning)
     from fedveil.federation.flower.relay import Relay  # Flower is imported only here
 
-    stopped = until_signalled()
+    stopped = stop_requests()
     server = Relay(link=link, secret=secret.read_bytes(), tell=say)
     with listening(socket, group) as door:
         say("relay: listening for the aggregator")

@@ -4,7 +4,7 @@ import signal
 import sys
 
 
-def until_signalled() -> list[int]:
+def stop_requests() -> list[int]:
     """Return a list that gets an entry when this process is asked to stop."""
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from fedveil.certificate.certify import Guarantee
     from fedveil.certificate.data_set import DataSet
-    from fedveil.guarantee import Adversary
+    from fedveil.privacy.guarantee import Adversary
 
 
 def _allow(context: typer.Context, names: list[str] | None) -> list[str]:
     """Allow the named code until the command ends."""
-    from fedveil.importing import allowing  # the list of commands is shown without it
+    from fedveil.core.importing import allowing  # the list of commands is shown without it
 
     context.with_resource(allowing(*(names or ())))
     return names or []
@@ -44,7 +44,7 @@ def begin() -> None:
     _printed.clear()
 
 
-def printed() -> bool:
+def has_printed_json() -> bool:
     """Return whether the command has printed a result as JSON."""
     return bool(_printed)
 
@@ -62,10 +62,10 @@ def plain_table(rows: list[dict[str, Any]], count: int = 6) -> None:
     out().print(table)
 
 
-def rounded_up(epsilon: float) -> str:
-    """Return four decimals, never below the value."""
-    if not math.isfinite(epsilon):
-        return "inf"
+def rounded_up(epsilon: float | None) -> str:
+    """Return four decimals, never below the value; an infinite epsilon, or None, is no guarantee."""
+    if epsilon is None or not math.isfinite(epsilon):
+        return "no guarantee"
     return str(Decimal(repr(float(epsilon))).quantize(Decimal("0.0001"), rounding=ROUND_CEILING))
 
 
@@ -92,15 +92,15 @@ def show(result: dict[str, Any], as_json: bool, otherwise: Callable[[], None]) -
         otherwise()
 
 
-def tell_total(found: "DataSet | None", adversary: "Adversary") -> None:
+def tell_total(total: "DataSet | None", adversary: "Adversary") -> None:
     """Print what all runs on the data set cost together, where the ledger recorded it."""
-    if found is not None:
-        out().print(found.sentence(adversary), soft_wrap=True)
+    if total is not None:
+        out().print(total.sentence(adversary), soft_wrap=True)
 
 
-def total_json(found: "DataSet | None") -> dict[str, Any]:
-    """Return the same as plain values, also of a run that is the only one."""
-    return {} if found is None else {"data_set": found.as_json()}
+def total_json(total: "DataSet | None") -> dict[str, Any]:
+    """Return the same as JSON values, also of a run that is the only one."""
+    return {} if total is None else {"data_set": total.as_json()}
 
 
 def promised_rows(guarantees: "Sequence[Guarantee]", sees: "Mapping[Adversary, str]") -> list[dict[str, Any]]:

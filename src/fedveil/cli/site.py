@@ -7,24 +7,23 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from fedveil.certificate.certify import certify
-from fedveil.certificate.synthesis import certify_synthesis, holds_generator
-from fedveil.checks import require
+from fedveil.certificate.kinds import certify_any
 from fedveil.cli.plan_page import page
-from fedveil.cli.serving import say, until_signalled
+from fedveil.cli.serving import say, stop_requests
 from fedveil.cli.show import Json, show
+from fedveil.core.checks import require
+from fedveil.core.files import owners_folder
+from fedveil.engine.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.federation.deploy.files import read_holder, read_peers, read_site
 from fedveil.federation.site.data import SiteData, read_site_data
 from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.record import World
 from fedveil.federation.site.socket import listening, serve
 from fedveil.federation.site.upkeep import clear_records
-from fedveil.files import owners_folder
-from fedveil.guarantee import Neighbours, Unit
 from fedveil.ledger import Ledger
-from fedveil.prepare.notes import notes_for_rows
-from fedveil.promises import ADVERSARIES
-from fedveil.run.files import PUBLIC, private_folder, sole_use, write_atomically
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.privacy.guarantee import Neighbours, Unit
+from fedveil.stages.prepare.notes import notes_for_rows
 from fedveil.version import __version__
 
 
@@ -72,12 +71,12 @@ def site(
         terms=terms,
         world=World(os.urandom, lambda: datetime.now(UTC)),
         show=lambda plan: say(page(plan)),
-        finished=_certified,
+        finished=_write_certificate,
         note=lambda text: say(f"for you alone: {text}"),
     )
     for text in [*own.notes, *(notes_for_rows(own.records, own.rule) if own.cells is None else [])]:
         guard.note(text)
-    stopped = until_signalled()
+    stopped = stop_requests()
     with sole_use(private_folder(records / "private")), listening(socket or key.parent / "guard.sock", group) as door:
         clear_records(records)
         _check_data(records / "ledger.sqlite", own)
@@ -86,17 +85,16 @@ def site(
     show({"site": identity.name, "stopped": True}, as_json, lambda: None)
 
 
-def _certified(folder: Path) -> None:
+def _write_certificate(folder: Path) -> None:
     """Write the certificate from the site's own record."""
-    found = certify_synthesis if holds_generator(folder) else certify
-    write_atomically(folder / "certificate.json", found(folder, __version__).text().encode(), mode=PUBLIC)
+    write_atomically(folder / "certificate.json", certify_any(folder, __version__).text().encode(), mode=PUBLIC)
     say(f"the run has ended; its record: {folder}")
 
 
-def _check_data(books: Path, own: SiteData) -> None:
-    """Refuse data that do not belong to the books here, before anybody asks for anything."""
-    if books.exists():
-        Ledger.open(books, own.fingerprint, older=own.records_fingerprint).close()
+def _check_data(ledger: Path, own: SiteData) -> None:
+    """Refuse data that do not belong to the ledger here, before anybody asks for anything."""
+    if ledger.exists():
+        Ledger.open(ledger, own.fingerprint).close()
 
 
 def _one_of(option: str, given: str, words: Any) -> Any:

@@ -1,6 +1,5 @@
 """Commands about studies: plan one, run it, certify what it left, and draw its report again."""
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -11,14 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedveil.bundle.bundle import FILE as BUNDLE
-from fedveil.certificate.alone import AloneCertificate
 from fedveil.certificate.certify import SEES, Certificate, certify_written, differences, read_bytes
 from fedveil.certificate.data_set import DataSet
-from fedveil.certificate.evaluation import certify_evaluation, holds_evaluation
-from fedveil.certificate.profile import certify_profile, holds_profile
-from fedveil.certificate.synthesis import certify_synthesis, holds_generator
-from fedveil.checks import require
+from fedveil.certificate.kinds import certify_alone, kind_of
 from fedveil.cli.card import regulators_answers, tell_answers
 from fedveil.cli.progress import progress
 from fedveil.cli.quality import tell_evaluation, tell_quality
@@ -34,22 +28,26 @@ from fedveil.cli.show import (
     tell_total,
     total_json,
 )
-from fedveil.design import Planned
-from fedveil.errors import CannotCertify
-from fedveil.evaluate.words import fact_rows as evaluation_facts
-from fedveil.guarantee import Adversary, Answer, finite_or_none
+from fedveil.core.checks import require
+from fedveil.core.errors import CannotCertify
+from fedveil.core.strict_json import read_object
+from fedveil.engine.system import System
 from fedveil.jobs.local import Result, plan_study, run_study
-from fedveil.model.evaluation import no_better
-from fedveil.plan import Plan, read_plan
-from fedveil.prepare.words import fact_rows as preparation_facts
-from fedveil.promises import ADVERSARIES, every_model_seen, promise
-from fedveil.run.system import System
-from fedveil.signature import FILE as SIGNATURE
-from fedveil.signature import Signature, check_signature
-from fedveil.signing_keys import read_signer
+from fedveil.models.metrics import no_better
+from fedveil.planning.design import Planned
+from fedveil.planning.plan import Plan, read_plan
+from fedveil.planning.promises import ADVERSARIES, every_model_seen, promise
+from fedveil.planning.study import Study, parse_study
+from fedveil.privacy.guarantee import Adversary, Answer, finite_or_none
+from fedveil.release.bundle import FILE as BUNDLE
+from fedveil.signing.keys import read_signer
+from fedveil.signing.signature import FILE as SIGNATURE
+from fedveil.signing.signature import Signature, check_signature
+from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
+from fedveil.stages.prepare.words import fact_rows as preparation_facts
 from fedveil.stages.sums import FILE as PREPARATION
-from fedveil.study import Study, parse_study
-from fedveil.version import EARLIER, __version__
+from fedveil.stages.train.registry import facts_of
+from fedveil.version import __version__
 
 StudyFile = Annotated[Path, typer.Argument(help="A study file (TOML); see docs/study-file.md.")]
 Folder = Annotated[Path, typer.Argument(help="The folder a run left.")]
@@ -101,8 +99,8 @@ def plan(study: StudyFile, module: Module = None, as_json: Json = False) -> None
         out().print(planned.draft.reason)
         _guarantee_table(planned.plan, [(who, promise(planned.plan, who)) for who in ADVERSARIES])
         if (alone := result["every_model_seen"]) is not None:
-            found = ", ".join(f"{name} {value:.4g}" for name, value in alone.items() if value is not None)
-            out().print(f"at this noise, every model seen: {found or 'nothing can be promised'}")
+            shares = ", ".join(f"{name} {value:.4g}" for name, value in alone.items() if value is not None)
+            out().print(f"at this noise, every model seen: {shares or 'nothing can be promised'}")
         if planned.draft.designed is not None:
             out().print(
                 "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
@@ -130,7 +128,7 @@ def run(
         else:
             from fedveil.jobs.remote import run_on  # only here: messages and keys take a while to load
 
-            result = run_on(study, folder, on, resume=resume, watch=watch, tell=told(quiet), sign=sign)
+            result = run_on(study, folder, on, resume=resume, watch=watch, tell=report_sites(quiet), sign=sign)
     show_result(result, quiet, as_json)
 
 
@@ -153,61 +151,61 @@ def certify_run(
     as_json: Json = False,
 ) -> None:
     """Recompute the certificate from the run's records alone, and say whether it matches."""
-    if holds_profile(folder) or holds_evaluation(folder) or holds_generator(folder):
+    if (what := kind_of(folder)) is not None:
         require(signer is None, "--signer", "be left out: only runs are signed", str(signer))
         require(not answers, "--answers", "be left out: they are about a run", answers)
-        _certify_alone(folder, as_json)
+        _certify_alone(folder, what, as_json)
         return
     wanted = None if signer is None else read_signer(signer)
-    found, changes = certify_written(folder, __version__, EARLIER)
-    signature = None if changes else check_signature(folder, found.text().encode(), wanted)
+    certificate, changes = certify_written(folder, __version__)
+    signature = None if changes else check_signature(folder, certificate.text().encode(), wanted)
     signed = None if signature is None else {"signer": signature.signer.fingerprint, "checked": wanted is not None}
     more = regulators_answers(folder) if answers and not changes else None
 
     def text() -> None:
-        _certificate_table(found)
+        _certificate_table(certificate)
         if changes:
             out().print(f"It does NOT match: {'; '.join(changes)}.")
             return
         out().print("The certificate matches the records.")
-        for sentence in found.charged_more:
+        for sentence in certificate.charged_more:
             out().print(sentence)
-        if found.version != __version__:
-            out().print(f"It was made by version {found.version} and recomputed by {__version__}.")
+        if certificate.version != __version__:
+            out().print(f"It was made by version {certificate.version} and recomputed by {__version__}.")
         if signature is not None:
             out().print(_signed(signature, checked=wanted is not None), highlight=False)
         if more is not None:
             tell_answers(more)
 
-    told = {"matches": not changes, "differences": changes, "charged_more": list(found.charged_more)}
-    total = total_json(found.data_set)
-    result = {**told, **json.loads(found.text()), **total, "signature": signed, **(more or {})}
+    comparison = {"matches": not changes, "differences": changes, "charged_more": list(certificate.charged_more)}
+    total = total_json(certificate.data_set)
+    result = {
+        **comparison,
+        **read_object(certificate.text(), "certificate.json"),
+        **total,
+        "signature": signed,
+        **(more or {}),
+    }
     show(result, as_json, text)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
 
 
-def _certify_alone(folder: Path, as_json: bool) -> None:
-    """The same for what trains nothing: a profile, a generator, or the evaluation of a model on other records."""
-    found: AloneCertificate
-    if holds_profile(folder):
-        what, found = "a profile", certify_profile(folder, __version__)
-    elif holds_generator(folder):
-        what, found = "a generator", certify_synthesis(folder, __version__)
-    else:
-        what, found = "an evaluation", certify_evaluation(folder, __version__)
-    changes = differences(found, read_bytes(folder / "certificate.json"))
+def _certify_alone(folder: Path, what: str, as_json: bool) -> None:
+    """The same for a job that trains nothing."""
+    certificate = certify_alone(folder, what, __version__)
+    changes = differences(certificate, read_bytes(folder / "certificate.json"))
 
     def text() -> None:
-        target = found.plan.target
+        target = certificate.plan.target
         out().print(f"certificate of {what}: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
-        plain_table(promised_rows(found.guarantees, found.sees))
-        tell_total(found.data_set, target.adversary)
-        told = "The certificate matches the records."
-        out().print(f"It does NOT match: {'; '.join(changes)}." if changes else told)
+        plain_table(promised_rows(certificate.guarantees, certificate.sees))
+        tell_total(certificate.data_set, target.adversary)
+        comparison = "The certificate matches the records."
+        out().print(f"It does NOT match: {'; '.join(changes)}." if changes else comparison)
 
-    told = {"matches": not changes, "differences": changes}
-    show({**told, **found.as_json(), **total_json(found.data_set)}, as_json, text)
+    comparison = {"matches": not changes, "differences": changes}
+    show({**comparison, **certificate.as_json(), **total_json(certificate.data_set)}, as_json, text)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the records: {'; '.join(changes)}.")
 
@@ -225,9 +223,9 @@ def report(folder: Folder, as_json: Json = False) -> None:
     """The HTML page again."""
     from fedveil.report.page import write_report  # imported here because drawing is slow to import
 
-    found, changes = certify_written(folder, __version__, EARLIER)
+    certificate, changes = certify_written(folder, __version__)
     if not changes:
-        check_signature(folder, found.text().encode())
+        check_signature(folder, certificate.text().encode())
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
     path = write_report(folder)
@@ -238,9 +236,9 @@ def _fresh(folder: Path) -> Path:
     """Prepare the folder of the demo, which may be repeated: remove only what an earlier demo left."""
     path = folder / "plan.toml"
     if path.exists():
-        found = read_plan(path.read_text(encoding="utf-8"))
-        hint = "A run's books must not be lost: name another folder."
-        mine = found.name == DEMO_NAME and found.data.clients == 4 and found.training_public
+        plan = read_plan(path.read_text(encoding="utf-8"))
+        hint = "A run's ledger must not be lost: name another folder."
+        mine = plan.name == DEMO_NAME and plan.data.clients == 4 and plan.origin.public
         require(mine, "--out", "name a new folder, or one that a demo left", str(folder), hint)
         records = ("plan.toml", "model.npz", "ledger.jsonl", "certificate.json", SIGNATURE, "metrics.json")
         for name in (*records, PREPARATION, BUNDLE, "report.html"):
@@ -257,19 +255,19 @@ def telling(quiet: bool, stage: Callable[[str], None]) -> System:
     console = Console(stderr=True)
     if quiet:
         return System(tell=stage)
-    told: list[str] = []
+    lines: list[str] = []
 
     def note(text: str) -> None:
-        told.append(text)
-        if len(told) <= _MOST_NOTES:
+        lines.append(text)
+        if len(lines) <= _MOST_NOTES:
             console.print(f"for the data holder alone: {text}", highlight=False, markup=False)
-        elif len(told) == _MOST_NOTES + 1:
+        elif len(lines) == _MOST_NOTES + 1:
             console.print("for the data holder alone: and more of that kind", highlight=False)
 
     return System(tell=stage, note=note)
 
 
-def told(quiet: bool) -> Callable[[str, str], None]:
+def report_sites(quiet: bool) -> Callable[[str, str], None]:
     """Return a function that reports on standard error which site was asked, has answered or has failed."""
     console = Console(stderr=True)
 
@@ -285,7 +283,7 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
     certificate, useless = result.certificate, no_better(result.metrics.get("test") or {})
     signer = None if result.signature is None else result.signature.signer.fingerprint
     summary = {
-        **json.loads(certificate.text()),
+        **read_object(certificate.text(), "certificate.json"),
         **total_json(certificate.data_set),
         "warnings": [*certificate.plan.warnings, *([] if useless is None else [useless])],
         "metrics": result.metrics,
@@ -299,7 +297,7 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
         plan = certificate.plan
         _plan_text(plan)
         _certificate_table(certificate)
-        if plan.selection is not None:
+        if plan.selection:
             out().print(f"tuning: candidate {plan.selection.chosen + 1} of {len(plan.candidates)} was the best.")
         tell_quality(result.metrics)
         tell_evaluation(result.metrics)
@@ -313,22 +311,22 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
 
 def _plan_text(plan: Plan) -> None:
     data, target = plan.data, plan.target
-    facts = "; ".join(f"{name} {value}" for name, value in plan.method.facts(plan.setup))
+    facts = "; ".join(f"{name} {value}" for name, value in facts_of(plan.method, plan.setup))
     out().print(
         f"{plan.name}: {plan.model.kind}, {plan.dimension} parameters; {data.records} records of "
         f"{data.holders}; {plan.method.kind}: {facts}."
     )
-    if plan.preparation is not None:
+    if plan.preparation:
         cost = "; ".join(f"{name}: {value}" for name, value in preparation_facts(plan.preparation, target))
         out().print(f"preparation: {cost}.")
-    if plan.evaluation is not None:
+    if plan.evaluation:
         out().print(f"{'; '.join(f'{name}: {value}' for name, value in evaluation_facts(plan.evaluation, target))}.")
 
 
 def _certificate_table(certificate: Certificate) -> None:
-    found = certificate.data_set
-    _guarantee_table(certificate.plan, [(g.adversary, g.answer) for g in certificate.guarantees], found)
-    tell_total(found, certificate.plan.target.adversary)
+    data_set = certificate.data_set
+    _guarantee_table(certificate.plan, [(g.adversary, g.answer) for g in certificate.guarantees], data_set)
+    tell_total(data_set, certificate.plan.target.adversary)
 
 
 def _guarantee_table(plan: Plan, rows: Sequence[tuple[Adversary, Answer]], all_runs: DataSet | None = None) -> None:
@@ -346,7 +344,7 @@ def _guarantee_table(plan: Plan, rows: Sequence[tuple[Adversary, Answer]], all_r
     table.add_column("by", no_wrap=True)
     table.add_column("sees")
     for adversary, answer in rows:
-        epsilon = "none" if plan.voided else rounded_up(answer.epsilon)
+        epsilon = rounded_up(None if plan.voided else answer.epsilon)
         total = [rounded_up(all_runs.cost(adversary).epsilon)] if others and all_runs is not None else []
         table.add_row(adversary, epsilon, *total, answer.certified_by or "-", SEES[adversary])
     out().print(f"certificate: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
@@ -373,8 +371,8 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "algorithm": plan.method.kind,
         "reason": planned.draft.reason,
         "method": plan.method.table(),
-        **({} if plan.preparation is None else {"preparation": plan.preparation.table()}),
-        **({} if plan.evaluation is None else {"evaluation": plan.evaluation.table()}),
+        **({"preparation": plan.preparation.table()} if plan.preparation else {}),
+        **({"evaluation": plan.evaluation.table()} if plan.evaluation else {}),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
         "every_model_seen": _every_model_seen(plan),
@@ -383,10 +381,10 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
 
 def _every_model_seen(plan: Plan) -> dict[str, float | None] | None:
     """Return epsilon at a hidden run's noise if every model were seen, by how the records are sampled."""
-    found = every_model_seen(plan)
-    if found is None:
+    costs = every_model_seen(plan)
+    if costs is None:
         return None
-    return {"as dealt": found.known, "Poisson draws": found.poisson, "independent draws": found.independent}
+    return {"as dealt": costs.known, "Poisson draws": costs.poisson, "independent draws": costs.independent}
 
 
 def register(app: typer.Typer) -> None:

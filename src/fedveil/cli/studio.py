@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedveil.cli.show import out
-from fedveil.errors import NotAvailable
+from fedveil.core.errors import NotAvailable
 
 
 def studio(

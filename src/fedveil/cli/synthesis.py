@@ -5,18 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from fedveil.bundle.generating import DeepGenerator
 from fedveil.certificate.certify import SEES as TRAINED
 from fedveil.certificate.synthesis import ROWS, SEES
-from fedveil.checks import require
-from fedveil.cli.progress import progress
+from fedveil.cli.progress import progress, waiting
 from fedveil.cli.show import Json, Module, out, plain_table, promised_rows, show, tell_total, total_json
-from fedveil.cli.studies import Quiet, told
-from fedveil.cli.waiting import waiting
-from fedveil.guarantee import finite_or_none
+from fedveil.cli.studies import Quiet, report_sites
+from fedveil.core.checks import require
+from fedveil.engine.system import System
 from fedveil.jobs.remote_synthesis import How, synthesise_local, synthesise_on
 from fedveil.jobs.synthesis import PAGE, SynthesisResult, sample, synthesise
-from fedveil.run.system import System
+from fedveil.privacy.guarantee import finite_or_none
+from fedveil.release.generating import DeepGenerator
 
 Rows = Annotated[int, typer.Option("--rows", help="How many synthetic rows to draw.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of the rows, to draw the same again.")]
@@ -43,7 +42,7 @@ def synthesise_study(
             result = synthesise(study, folder, rows=rows, seed=seed, resume=resume, system=System(tell=stage))
     else:
         with progress(quiet or as_json, "sum") as watch:
-            how = How(seed, resume, watch, told(quiet or as_json), System(tell=watch.stage))
+            how = How(seed, resume, watch, report_sites(quiet or as_json), System(tell=watch.stage))
             if on is not None:
                 result = synthesise_on(study, folder, on, rows=rows, how=how)
             else:
@@ -64,19 +63,19 @@ def sample_rows(
     """Draw more rows from a generator, free: no record is looked at."""
     with waiting("drawing rows", quiet=as_json):
         path = sample(folder, rows=rows, out=file, seed=seed)
-    told = {"written": str(path), "rows": rows, "charged": 0}
-    show(told, as_json, lambda: out().print(f"written: {path} ({rows:,} rows; nothing was charged)", soft_wrap=True))
+    result = {"written": str(path), "rows": rows, "charged": 0}
+    show(result, as_json, lambda: out().print(f"written: {path} ({rows:,} rows; nothing was charged)", soft_wrap=True))
 
 
 def _as_json(result: SynthesisResult) -> dict[str, Any]:
-    found, epsilons = result.generator, result.certificate.guarantees
+    generator, epsilons = result.generator, result.certificate.guarantees
     promised = {one.adversary: finite_or_none(one.answer.epsilon) for one in epsilons}
-    if isinstance(found, DeepGenerator):
-        more: dict[str, Any] = {"columns": list(found.header), "parameters": found.bundle.plan.model.parameters}
+    if isinstance(generator, DeepGenerator):
+        more: dict[str, Any] = {"columns": list(generator.header), "parameters": generator.bundle.plan.model.parameters}
     else:
-        pairs = [[found.names[a], found.names[b]] for a, b in found.pairs]
-        more = {"columns": list(found.order), "pairs": pairs, "limited": found.limited}
-        more |= {"wordless": list(found.wordless), "fractions": list(found.fractions)}
+        pairs = [[generator.names[a], generator.names[b]] for a, b in generator.pairs]
+        more = {"columns": list(generator.order), "pairs": pairs, "limited": generator.limited}
+        more |= {"wordless": list(generator.wordless), "fractions": list(generator.fractions)}
     return {
         "written": str(result.folder),
         "rows": result.rows,
@@ -88,28 +87,36 @@ def _as_json(result: SynthesisResult) -> dict[str, Any]:
 
 
 def _tell(result: SynthesisResult) -> None:
-    found = result.generator
+    generator = result.generator
     target = result.certificate.plan.target
     out().print(f"certificate of a generator: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
-    sees = TRAINED if isinstance(found, DeepGenerator) else SEES
+    sees = TRAINED if isinstance(generator, DeepGenerator) else SEES
     plain_table(promised_rows(result.certificate.guarantees, sees))
     tell_total(result.certificate.data_set, target.adversary)
-    if isinstance(found, DeepGenerator):
-        plan = found.bundle.plan
+    if isinstance(generator, DeepGenerator):
+        plan = generator.bundle.plan
         rounds = "one round" if plan.method.total == 1 else f"{plan.method.total} rounds"
         out().print(f"trained: {plan.model.parameters or 0:,} parameters by {plan.method.kind}, {rounds}")
     else:
-        out().print(f"measured: {len(found.names)} columns, and {len(found.pairs)} of their pairs precisely")
-        if found.limited:
-            told = f"The model has {found.model.tree.cells:,} cells; some pairs were left out to keep it in memory "
-            out().print(f"{told}(generator.model_cells).", soft_wrap=True)
-        for name in found.wordless:
-            told = f"The column {name!r} shows none of its words: no word is frequent enough for the noise. Leave it"
-            told = f"{told} out (data.ignore), or state its words (data.categories) or its dates (generator.dates)."
-            out().print(told, soft_wrap=True)
-        if found.fractions:
-            told = f"These numbers are drawn with fractions: {', '.join(found.fractions)}. Name those that are whole"
-            out().print(f"{told} numbers alone under generator.whole.", soft_wrap=True)
+        out().print(f"measured: {len(generator.names)} columns, and {len(generator.pairs)} of their pairs precisely")
+        if generator.limited:
+            sentence = (
+                f"The model has {generator.model.tree.cells:,} cells; some pairs were left out to keep it in memory "
+            )
+            out().print(f"{sentence}(generator.model_cells).", soft_wrap=True)
+        for name in generator.wordless:
+            sentence = (
+                f"The column {name!r} shows none of its words: no word is frequent enough for the noise. Leave it"
+            )
+            sentence = (
+                f"{sentence} out (data.ignore), or state its words (data.categories) or its dates (generator.dates)."
+            )
+            out().print(sentence, soft_wrap=True)
+        if generator.fractions:
+            sentence = (
+                f"These numbers are drawn with fractions: {', '.join(generator.fractions)}. Name those that are whole"
+            )
+            out().print(f"{sentence} numbers alone under generator.whole.", soft_wrap=True)
     out().print(f"written: {result.folder / ROWS} ({result.rows:,} rows)", soft_wrap=True)
     out().print(f"page: {result.folder / PAGE}", soft_wrap=True)
     out().print(f"next: fedveil sample {result.folder} --rows N (free)", soft_wrap=True)

@@ -8,8 +8,8 @@ import typer
 from fedveil.cli.progress import progress
 from fedveil.cli.show import Json, Module
 from fedveil.cli.studies import Quiet, Sign, StudyFile, show_result
+from fedveil.engine.system import System
 from fedveil.jobs.local import tune_study
-from fedveil.run.system import System
 
 
 def tune(

@@ -5,18 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.importing import give
 from fedveil.data.features import features_of
-from fedveil.data.fingerprint import rows_of, rows_read
-from fedveil.data.labels import class_indices, scaled
+from fedveil.data.load import targets_of
 from fedveil.data.missing import settle_missing
 from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
 from fedveil.data.rows import total_bound
 from fedveil.data.spec import Source, Span
 from fedveil.data.split import natural_owners
-from fedveil.data.table import Array, Table, from_block
-from fedveil.importing import give
+from fedveil.data.table import Array, block_of, table_of
 
 
 def records_from_arrays(
@@ -59,14 +58,12 @@ def records_from_arrays(
     require(target.dtype.kind in "biufU", "y", "hold numbers or texts", str(target.dtype))
     numeric = target_scale is None or target.dtype.kind in "biuf"
     require(numeric, "y", "hold numbers when target_scale is given", str(target.dtype))
-    table = from_block(source, "X", block, target, _names(X, block.shape[1]), "row")
-    # hashed now, because the caller may change the arrays later; names do not enter, so an array of the same numbers
-    # has the same books
-    numbered = {str(place): column for place, column in enumerate(block.T)}
-    raw = rows_read([rows_of(numbered | {"label": target}).digests()])
-    table, _ = settle_missing(table, source)
-    features, entries = features_of(table, source)
-    targets, count = _targets(source, table)
+    # names do not enter the fingerprint, so an array of the same numbers has the same ledger
+    numbered = tuple(str(place) for place in range(block.shape[1]))
+    table = table_of(source, [block_of(block, target, _names(X, block.shape[1]), "X", "row", held=numbered)])
+    filled = settle_missing(table, source)
+    features, entries = features_of(table, filled, source)
+    targets, count = targets_of(table, source, filled.dropped)
     owner, names = _owners(clients, len(table))
     return Records(
         features=features,
@@ -76,18 +73,9 @@ def records_from_arrays(
         bound=total_bound(source.feature_bound, source.intercept),
         classes=count,
         names=names,
-        raw=raw,
+        raw=table.raw,
         preparation=RowRule.of(source, table.choice, len(entries)),
     )
-
-
-def _targets(source: Source, table: Table) -> tuple[Array, int]:
-    """Return what is to be predicted, as the model takes it, and the number of classes (0 for a number)."""
-    if source.target_scale is not None:
-        return scaled(table.target, source.target_scale), 0
-    known = source.classes if source.classes is not None else 0
-    found = class_indices(table.target, known, "label", table.place)
-    return found, known if isinstance(known, int) else len(known)
 
 
 def _names(X: Any, count: int) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ from hashlib import shake_256
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector, whole
 from fedveil.data.records import Records
-from fedveil.guarantee import Neighbours, Unit
-from fedveil.values import Vector, whole
+from fedveil.privacy.guarantee import Neighbours, Unit
 
 Coins = NDArray[np.bool_]
 FEWEST, MOST = 20, 10_000  # fewer prove nothing, however good the guesses; with more, the model is mostly canaries

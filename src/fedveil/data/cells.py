@@ -1,21 +1,63 @@
-"""Single cells: read a text as a number, and spell equal labels alike."""
+"""What cells hold: how numbers are written, one spelling for equal labels, and columns of texts as words and codes."""
 
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
-from fedveil.limits import TEXT, check_cells
+from fedveil.core.checks import require
+from fedveil.core.limits import TEXT
 
 WHOLE = re.compile("[+-]?[0-9]+")
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")  # as it is usually written
+NOT_FINITE = re.compile(r"[+-]?(?:nan(?:\(\w*\))?|(inf(?:inity)?))", re.IGNORECASE)
+MARK = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")  # a number as canonical() spells it
+MISSING = ("", "?", "NA", "nan", "NaN")  # what marks a missing value, unless a study says otherwise
 # Ways to write a number, tried in this order: 1,234 is a thousand before it is a decimal, since groups are of three.
 WRITINGS = ((".", None), (".", ","), (",", None), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
 Numbers = NDArray[np.float64]
 Place = Callable[[int], str]  # describes the place of a row in messages: "heart.csv, line 7"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Texts:
+    """A column of texts: every different one once, and each row's place among them; the empty text is missing."""
+
+    words: Sequence[str]
+    codes: NDArray[np.signedinteger[Any]]
+
+    @classmethod
+    def of(cls, cells: Iterable[object]) -> "Texts":
+        """Return the column of these cells."""
+        place: dict[str, int] = {}
+        codes = [place.setdefault(str(cell).strip(), len(place)) for cell in cells]
+        return cls(list(place), np.array(codes, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return int(self.codes.size)
+
+    def rows(self, chosen: Any) -> "Texts":
+        """Return some of the rows."""
+        return Texts(self.words, self.codes[chosen])
+
+    def respelt(self, spell: Callable[[str], str]) -> "Texts":
+        """Return the same rows with other words; words that become equal are one."""
+        place: dict[str, int] = {}
+        codes = np.array([place.setdefault(spell(word), len(place)) for word in self.words], dtype=np.int64)
+        return Texts(list(place), codes[self.codes])
+
+    def among(self, words: Collection[str]) -> NDArray[np.bool_]:
+        """Return which rows hold one of these words."""
+        return self.where(lambda word: word in words)
+
+    def where(self, holds: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """Return which rows hold a word of which this holds."""
+        return np.asarray(np.array([holds(word) for word in self.words], dtype=np.bool_)[self.codes])
 
 
 def canonical(value: object) -> str:
@@ -27,30 +69,77 @@ def canonical(value: object) -> str:
     word = str(value).strip()
     if len(word) < 400 and WHOLE.fullmatch(word):
         return str(int(word))  # not as a float, so that long identifiers stay distinct
-    try:
-        number = float(word)
-    except ValueError:
-        return word
-    if not math.isfinite(number) or "_" in word:
+    number = float(word) if NUMBER.fullmatch(word) else math.nan
+    if not math.isfinite(number):
         return word
     return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
 
 
-def usual_writing(texts: Sequence[str], decimal: str, thousands: str | None) -> Sequence[str]:
-    """Return numbers that are written with these signs as they are usually written; other texts stay as they are.
+def number_of(text: str) -> float | None:
+    """Return the number that a text is, which may be infinite or NaN; None for any other text.
 
-    >>> usual_writing(["1.234,5", "7", "A,B"], ",", ".")
+    >>> number_of("+1.5e2"), number_of("-inf"), number_of("1_000"), number_of("A")
+    (150.0, -inf, None, None)
+    """
+    if NUMBER.fullmatch(text):
+        return float(text)
+    found = NOT_FINITE.fullmatch(text)
+    if found is None:
+        return None
+    return math.nan if found[1] is None else math.copysign(math.inf, -1 if text[0] == "-" else 1)
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a finite number, written as usual."""
+    return NUMBER.fullmatch(text) is not None and math.isfinite(float(text))
+
+
+def numbers_of(texts: Texts, missing: Collection[str], column: str, place: Place) -> Numbers:
+    """Return a column of texts as numbers, with NaN for each of ``missing`` and for an empty text.
+
+    Any other text is refused, with its place.
+    """
+    gone = {"", *missing}
+    read = [math.nan if word in gone else number_of(word) for word in texts.words]
+    wrong = np.array(
+        [one is None or (one != one and word not in gone) for one, word in zip(read, texts.words, strict=True)],
+        dtype=np.bool_,
+    )[texts.codes]
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        word = texts.words[int(texts.codes[row])]
+        hint = written_otherwise(word) or (
+            "List it under data.missing, or declare the column under data.categories, or leave it out (data.ignore)."
+        )
+        require(False, f"{place(row)}, column {column!r}", "be a number", word, hint)
+    return np.asarray(np.array([math.nan if one is None else one for one in read], dtype=np.float64)[texts.codes])
+
+
+def refuse_infinite(values: Numbers, column: str, place: Place) -> None:
+    """Refuse the first infinite number, by its place."""
+    infinite = np.flatnonzero(np.isinf(values))
+    if infinite.size:
+        row = int(infinite[0])
+        require(False, f"{place(row)}, column {column!r}", "be a finite number", float(values[row]))
+
+
+@lru_cache(maxsize=16)
+def number_marks(missing: tuple[str, ...]) -> list[float]:
+    """Return the numbers among the marks of a missing value, such as -9: then -9.0 is one, in a file or an array."""
+    words = (canonical(word) for word in missing)
+    return [float(word) for word in words if MARK.fullmatch(word)]
+
+
+def usual_writing(text: str, decimal: str, thousands: str | None) -> str:
+    """Return a number that is written with these signs as it is usually written; any other text stays as it is.
+
+    >>> [usual_writing(text, ",", ".") for text in ("1.234,5", "7", "A,B")]
     ['1234.5', '7', 'A,B']
     """
-    if decimal == "." and thousands is None:
-        return texts
-    pattern = _pattern(decimal, thousands)
-
-    def usual(text: str) -> str:
-        joined = text if thousands is None else text.replace(thousands, "")
-        return joined.replace(decimal, ".")
-
-    return [usual(text) if pattern.fullmatch(text) else text for text in texts]
+    if _pattern(decimal, thousands).fullmatch(text) is None:
+        return text
+    joined = text if thousands is None else text.replace(thousands, "")
+    return joined.replace(decimal, ".")
 
 
 @cache
@@ -74,31 +163,6 @@ def is_written(text: str, signs: tuple[str, str | None]) -> bool:
     return _pattern(*signs).fullmatch(text) is not None
 
 
-def numbers_of(texts: Sequence[str], missing: Collection[str], column: str, place: Place) -> Numbers:
-    """Return the texts of a column as numbers, with NaN for each of ``missing``.
-
-    Any other text is refused, with its place.
-    """
-    try:
-        values = [math.nan if text in missing else float(text) for text in texts]
-    except ValueError:
-        values = [_number_or_nan(text) for text in texts]  # NaN marks the wrong cell, which is found below
-    found = np.array(values, dtype=np.float64)
-    suspects = np.flatnonzero(~np.isfinite(found))
-    underscores = any("_" in text for text in texts)  # Python reads 1_000 as a number, other programs do not
-    for row in range(len(texts)) if underscores else suspects.tolist():
-        text = texts[row]
-        if text in missing:
-            continue
-        name = f"{place(row)}, column {column!r}"
-        hint = written_otherwise(text) or (
-            "List it under data.missing, or declare the column under data.categories, or leave it out (data.ignore)."
-        )
-        require("_" not in text and not math.isnan(_number_or_nan(text)), name, "be a number", text, hint)
-        require(math.isfinite(_number_or_nan(text)), name, "be a finite number", text)
-    return found
-
-
 def written_otherwise(text: str) -> str:
     """Return a hint for a number that is written with other signs; empty for any other text."""
     found = writing_of([text])
@@ -111,15 +175,14 @@ def written_otherwise(text: str) -> str:
     return f'Are thousands set apart? State {decimal}data.thousands = "{found[1]}".'
 
 
-def texts_of(texts: Sequence[str], column: str, file: str) -> NDArray[np.str_]:
-    """Return the texts of a column as an array, in which every text takes as much memory as the longest."""
-    longest = max(map(len, texts), default=0)
-    name = f"The column {column!r} of {file}"
+def check_texts(words: Iterable[str], column: str, file: str) -> None:
+    """Refuse texts that are too long for a label, a category or a client's name, and the character of code 0."""
+    words = list(words)
+    longest = max(map(len, words), default=0)
     hint = "Leave a column of long texts out (data.ignore)."
-    require(longest <= TEXT, name, f"hold texts of at most {TEXT} characters", longest, hint)
-    check_cells(file, len(texts), longest)
-    refuse_nul(texts, column, file)
-    return np.array(texts, dtype=np.str_)
+    where = f"The column {column!r} of {file}"
+    require(longest <= TEXT, where, f"hold texts of at most {TEXT} characters", longest, hint)
+    refuse_nul(words, column, file)
 
 
 def refuse_nul(texts: Iterable[str], column: str, file: str) -> None:
@@ -128,10 +191,3 @@ def refuse_nul(texts: Iterable[str], column: str, file: str) -> None:
     hint = "Take the NUL characters out of the data."
     name = f"The column {column!r} of {file}"
     require(found is None, name, "hold texts without the character of code 0", found, hint)
-
-
-def _number_or_nan(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

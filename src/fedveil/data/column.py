@@ -3,22 +3,20 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
-from fedveil.data.cells import canonical, numbers_of
-from fedveil.data.missing import NUMBER
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Matrix, Vector
+from fedveil.data.cells import Texts, canonical, number_marks, numbers_of
 from fedveil.data.spec import Fill, Span
 from fedveil.data.spec_rules import RULES
 from fedveil.data.tables import label, nearest, number, sequence, span
-from fedveil.values import Indices, Matrix, Vector
 
 Array = NDArray[Any]
-Cells = Array | Sequence[str]  # one column as it was read: numbers, or texts
+Cells = Array | Sequence[str] | Texts  # one column as it was read: numbers, or texts
 Mask = NDArray[np.bool_]
 Place = Callable[[int], str]  # where a row stands, for messages
 ZERO = "zero"  # none of the categories
@@ -145,12 +143,12 @@ class Column:
 
     def codes(self, cells: Cells, missing: Sequence[str], place: Place, dropped: Mask) -> Indices:
         """Return the place of each row's category, -1 for none of them; refused where that is the rule."""
-        words, inverse = np.unique(_plain(cells), return_inverse=True)
-        spelt = [canonical(word) for word in words.tolist()]
+        texts = as_texts(cells)
+        spelt = [canonical(word) for word in texts.words]
         index = {word: position for position, word in enumerate(self.categories)}
-        marks = {canonical(word) for word in missing} | {"nan"}
+        marks = {canonical(word) for word in missing} | {"nan", ""}
         kinds = np.array([index.get(word, -2 if word in marks else -1) for word in spelt], dtype=np.int64)
-        codes = np.asarray(kinds[inverse.reshape(-1)])
+        codes = np.asarray(kinds[texts.codes])
         gone = codes == -2
         if gone.any():
             fill = self._stand_in(gone, place, dropped)
@@ -158,14 +156,14 @@ class Column:
         strange = codes == -1
         if strange.any() and self.unknown == "refuse":
             row = int(np.flatnonzero(strange)[0])
-            got = spelt[int(inverse.reshape(-1)[row])]
+            got = spelt[int(texts.codes[row])]
             rule = f"be one of the model's categories: {', '.join(self.categories[:12])}"
             rule += ", ..." if len(self.categories) > 12 else ""
             hint = nearest(got, self.categories) if len(self.categories) > 12 else ""
             require(False, f"{place(row)}, column {self.name!r}", rule, got, hint)
         if self.unknown in index:
             codes[strange] = index[self.unknown]
-        return np.maximum(codes, -1)
+        return np.asarray(np.maximum(codes, -1))
 
     def absent(self, rows: int) -> Cells | None:
         """What the column holds where the data have no such column; None where nothing may stand for it."""
@@ -192,26 +190,22 @@ class Column:
             require(False, f"{place(row)}, column {self.name!r}", "be finite", float(values[row]))
 
 
-@lru_cache(maxsize=16)
-def number_marks(missing: tuple[str, ...]) -> list[float]:
-    """Numbers among the marks of a missing value, such as -9: then -9.0 is one, too."""
-    words = (canonical(word) for word in missing)
-    return [float(word) for word in words if NUMBER.fullmatch(word)]
-
-
-def _plain(cells: Cells) -> Array:
-    """Return an array that can be sorted: truth values as 0 and 1, and whatever else is no number as text."""
+def as_texts(cells: Cells) -> Texts:
+    """Return a column as texts: truth values as 0 and 1, and whatever else is no number as text."""
+    if isinstance(cells, Texts):
+        return cells
     found = np.asarray(cells)
-    if found.dtype.kind == "b":
-        return found.astype(np.int8)
-    return np.array(["nan" if cell is None else str(cell) for cell in cells]) if found.dtype.kind == "O" else found
+    if found.dtype.kind == "O":
+        return Texts.of("nan" if cell is None else cell for cell in cells)
+    words, codes = np.unique(found.astype(np.int8) if found.dtype.kind == "b" else found, return_inverse=True)
+    return Texts([str(word) for word in words], codes.reshape(-1))
 
 
 def _numeric(cells: Cells, missing: Sequence[str], name: str, place: Place) -> Vector:
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf":
         return cells.astype(np.float64, copy=False)
-    texts = ["" if cell is None else str(cell).strip() for cell in cells]
-    return numbers_of(texts, frozenset(missing) | {"", "nan"}, name, place)
+    texts = cells if isinstance(cells, Texts) else Texts.of("" if cell is None else cell for cell in cells)
+    return numbers_of(texts, frozenset(missing) | {"nan"}, name, place)
 
 
 def _check_fill(column: Column, name: str) -> None:

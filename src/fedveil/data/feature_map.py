@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.importing import named
+from fedveil.core.limits import check_cells
+from fedveil.core.values import Matrix, Vector
 from fedveil.data.rows import cut_rows
-from fedveil.errors import BadValue
-from fedveil.importing import named
-from fedveil.limits import check_cells
-from fedveil.values import Matrix, Vector
 
 _KEY = "data.feature_map"
 
@@ -22,14 +22,6 @@ def check_name(text: Any) -> None:
     """Refuse what cannot name a function."""
     shown = isinstance(text, str) and len(text) <= 300 and text.isprintable() and ":" in text
     require(shown, _KEY, 'name a function of rows, "package.file:function"', text)
-
-
-def check_map(name: str | None, canaries: int | None) -> None:
-    """Refuse a plan's map that cannot be one, or canaries beside it."""
-    if name is not None:
-        check_name(name)
-        hint = "A canary is a feature of its own, which no map makes."
-        require(canaries is None, "audit.canaries", "be left out with a feature map", canaries, hint)
 
 
 def check_stated(name: str | None, learned: str) -> None:

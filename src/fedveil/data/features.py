@@ -7,14 +7,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Matrix, Vector
+from fedveil.data.cells import Texts
 from fedveil.data.feature_map import map_names, mapped_rows
+from fedveil.data.missing import Filled, Mask
 from fedveil.data.rows import cut_rows
 from fedveil.data.spec import Source
 from fedveil.data.table import Table
-from fedveil.values import Matrix, Vector
 
 CHUNK = 2**17  # numbers processed at a time: fits in the cache, and avoids a second copy of everything
 
@@ -65,10 +66,10 @@ def layout_of(table: Table, source: Source) -> Layout:
     )
 
 
-def features_of(table: Table, source: Source) -> tuple[Matrix, tuple[str, ...]]:
-    """Return bounded rows and the names of their entries; the table must have no missing values."""
+def features_of(table: Table, filled: Filled, source: Source) -> tuple[Matrix, tuple[str, ...]]:
+    """Return bounded rows and the names of their entries; the row of a record that is dropped is zero."""
     layout = layout_of(table, source)
-    codes = {column: _codes(table, source, column) for column in table.choice.texts}
+    codes = {column: _codes(table, filled, source, column) for column in table.choice.texts}
     rows = np.zeros((len(table), len(layout.names)))
     width = len(layout.names) - (1 if source.intercept else 0)
     plain = layout.slots == tuple(range(width))
@@ -76,7 +77,7 @@ def features_of(table: Table, source: Source) -> tuple[Matrix, tuple[str, ...]]:
     step = max(1, CHUNK // max(width, 1))
     for start in range(0, len(table), step):
         part = slice(start, min(start + step, len(table)))
-        scaled = table.numbers[part].astype(np.float64)
+        scaled = filled.numbers[part].copy()
         for place, unit in layout.bent:
             scaled[:, place] = np.arcsinh(np.clip(scaled[:, place] / unit, -1e300, 1e300))
         scaled -= layout.middle
@@ -90,26 +91,29 @@ def features_of(table: Table, source: Source) -> tuple[Matrix, tuple[str, ...]]:
         if source.feature_map is None:
             cut_rows(rows[part, :width], source.feature_bound, source.intercept)
     if source.feature_map is not None:
-        rows = mapped_rows(source.feature_map, rows[:, :width], source.feature_bound, source.intercept)
+        kept = mapped_rows(source.feature_map, rows[~filled.dropped, :width], source.feature_bound, source.intercept)
+        rows = np.zeros((len(table), kept.shape[1]))
+        rows[~filled.dropped] = kept
         return rows, (*map_names(rows.shape[1] - (source.intercept > 0)), *(["intercept"] if source.intercept else []))
     if source.intercept:
         rows[:, -1] = source.intercept
+    rows[filled.dropped] = 0.0
     return rows, layout.names
 
 
-def _codes(table: Table, source: Source, column: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _codes(table: Table, filled: Filled, source: Source, column: str) -> Indices:
     """Return the index of each row's category; refuse an undeclared one, with its place."""
     allowed = {word: index for index, word in enumerate(source.categories[column])}
-    words, inverse = np.unique(table.texts[column], return_inverse=True)
-    index = np.array([allowed.get(str(word), -1) for word in words], dtype=np.int64)[inverse]
-    refuse_undeclared(table, column, allowed, index < 0)
-    return index
+    texts = filled.texts[column]
+    index = np.array([allowed.get(word, -1) for word in texts.words], dtype=np.int64)[texts.codes]
+    refuse_undeclared(table, column, allowed, (index < 0) & ~filled.dropped, texts)
+    return np.asarray(np.maximum(index, 0))
 
 
-def refuse_undeclared(table: Table, column: str, allowed: Collection[str], unknown: "NDArray[np.bool_]") -> None:
+def refuse_undeclared(table: Table, column: str, allowed: Collection[str], unknown: Mask, texts: Texts) -> None:
     """Refuse the first of the rows whose category is not declared, by its place."""
     if unknown.any():
         row = int(np.flatnonzero(unknown)[0])
         rule = f"be one of data.categories.{column}: {', '.join(allowed)}"
         hint = "Declare it there, or under data.missing."
-        require(False, f"{table.place(row)}, column {column!r}", rule, str(table.texts[column][row]), hint)
+        require(False, f"{table.place(row)}, column {column!r}", rule, texts.words[int(texts.codes[row])], hint)

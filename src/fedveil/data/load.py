@@ -1,14 +1,16 @@
 """From a study's data tables to records: read, fill or drop missing values, cut, hold out, split."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Matrix, Vector
+from fedveil.data.cells import Texts
 from fedveil.data.features import features_of
-from fedveil.data.fingerprint import RawRows, rows_of
+from fedveil.data.fingerprint import Part, RawRows, rows_of
 from fedveil.data.labels import above, class_indices, scaled
 from fedveil.data.missing import Mask, settle_missing, without_client
 from fedveil.data.records import Records
@@ -17,8 +19,7 @@ from fedveil.data.rows import total_bound
 from fedveil.data.sources import client_names, read
 from fedveil.data.spec import HeldOut, Source, Split
 from fedveil.data.split import held_out_clients, held_out_rows, natural_owners, owners
-from fedveil.data.table import Array, Table
-from fedveil.values import Matrix, Vector
+from fedveil.data.table import LABEL, Table
 
 Generators = Callable[[int], np.random.Generator]  # makes a generator from a seed of the study
 _TARGET = "\0target"  # no column of a source has this name
@@ -74,7 +75,7 @@ class Prepared:
 
     features: Matrix
     targets: Vector
-    client: Array | None
+    client: Texts | None
     owned: Mask
     classes: int
     bound: float
@@ -85,7 +86,7 @@ class Prepared:
     cells: RawRows | None = None  # what the study reads of the rows that are not blank
     notes: tuple[str, ...] = ()
 
-    def records(self, rows: Mask, owner: Array, names: tuple[str, ...], clients: int) -> Records:
+    def records(self, rows: Mask, owner: Indices, names: tuple[str, ...], clients: int) -> Records:
         """Return the records of some rows."""
         everything = bool(rows.all())
         return Records(
@@ -172,24 +173,28 @@ def _arrays(records: Records) -> RawRows:
     return rows_of({**columns, _TARGET: known.targets})
 
 
-def cells_of(table: Table, targets: Vector) -> RawRows:
-    """Return what a study reads of these rows: the cells of every feature, and what is to be predicted."""
-    columns: dict[str, Array] = {name: table.numbers[:, place] for place, name in enumerate(table.choice.numbers)}
-    return rows_of({**columns, **table.texts, _TARGET: targets})
+def cells_of(numbers: Mapping[str, Vector], texts: Mapping[str, Texts], targets: Vector, dropped: Mask) -> RawRows:
+    """Return what a study reads of the rows that are not dropped: every feature, and what is to be predicted."""
+
+    def parts() -> Iterator[Part]:
+        kept = slice(None) if not dropped.any() else ~dropped
+        columns = {**numbers, _TARGET: targets}
+        yield {name: column[kept] for name, column in columns.items()} | {
+            name: column.rows(kept) for name, column in texts.items()
+        }
+
+    return RawRows(parts)
 
 
 def prepare(source: Source, split: Split, base: Path) -> Prepared:
     """Read a source and apply its public rule to every row separately."""
-    whole, source = read(source, base)
-    raw = whole.raw  # before anything is filled in or dropped
-    client = client_of(whole, source, split, base)
-    table, dropped = settle_missing(whole, source)
-    features, names = features_of(table, source)
-    targets, classes = targets_of(table, source)
-    cells = cells_of(table, targets)
-    if dropped.any():
-        features, targets = _with_blanks(features, targets, dropped)
-    nobody = without_client(whole, source) if split.kind == "column" else np.zeros_like(dropped)
+    table, source = read(source, base)
+    client = client_of(table, source, split, base)
+    filled = settle_missing(table, source)
+    features, names = features_of(table, filled, source)
+    targets, classes = targets_of(table, source, filled.dropped)
+    nobody = without_client(table, source) if split.kind == "column" else np.zeros_like(filled.dropped)
+    numbers = dict(zip(table.choice.numbers, filled.numbers.T, strict=True))
     return Prepared(
         features=features,
         targets=targets,
@@ -197,12 +202,12 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         owned=~nobody,
         classes=classes,
         bound=total_bound(source.feature_bound, source.intercept),
-        dropped_rows=int(dropped.sum()),
+        dropped_rows=int(filled.dropped.sum()),
         feature_names=names,
-        preparation=RowRule.of(source, whole.choice, len(names)),
-        raw=raw,
-        cells=cells,
-        notes=target_notes(table, source, dropped),
+        preparation=RowRule.of(source, table.choice, len(names)),
+        raw=table.raw,
+        cells=cells_of(numbers, filled.texts, targets, filled.dropped),
+        notes=target_notes(table, source, filled.dropped),
     )
 
 
@@ -210,20 +215,14 @@ def target_notes(table: Table, source: Source, dropped: Mask) -> tuple[str, ...]
     """Say to the data holder how many rows were dropped, and how many targets of the others the stated range cuts."""
     gone = int(dropped.sum())
     notes = [f"{gone:,} rows lack a value and were dropped; they count as records without content."] if gone else []
-    if source.target_scale is not None:
+    if source.target_scale is not None and table.predicted:
         low, high = source.target_scale
-        outside = (table.target < low) | (table.target > high)
+        target = table.numbers(None, source.missing)[~dropped]
+        outside = (target < low) | (target > high)
         if outside.any():
             told = f"{float(np.mean(outside)):.1%} of the targets lie outside data.target_scale, [{low:g}, {high:g}]"
             notes.append(f"{told}, and were cut to it: state a wider range if these targets matter.")
     return tuple(notes)
-
-
-def _with_blanks(features: Matrix, targets: Vector, dropped: Mask) -> tuple[Matrix, Vector]:
-    """Put blank records in the places of the dropped rows."""
-    rows, wanted = np.zeros((dropped.size, features.shape[1])), np.full(dropped.size, np.nan)
-    rows[~dropped], wanted[~dropped] = features, targets
-    return rows, wanted
 
 
 def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators, whole_clients: bool) -> Mask:
@@ -231,14 +230,14 @@ def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators
     if whole.client is None or not whole_clients:
         return held_out_rows(whole.targets.size, fraction, generator(seed))
     chosen = np.zeros(whole.targets.size, dtype=np.bool_)
-    chosen[whole.owned] = held_out_clients(whole.client[whole.owned], fraction, seed)
+    chosen[whole.owned] = held_out_clients(whole.client.rows(whole.owned), fraction, seed)
     return chosen
 
 
 def _trained(whole: Prepared, rows: Mask, split: Split, generator: Generators) -> Records:
     """Return the training records with their owners."""
     if whole.client is not None:
-        owner, names = natural_owners(whole.client[rows])
+        owner, names = natural_owners(whole.client.rows(rows))
         return whole.records(rows, owner, names, len(names))
     owner, count = owners(split, whole.targets[rows], generator(split.seed))
     named = split.kind != "record" and count <= MOST_NAMES
@@ -253,27 +252,35 @@ def _check_apart(train: Records, test: Records) -> None:
     require(not both, "[data.held_out]", rule, f"{len(both)} clients that train", hint)
 
 
-def targets_of(table: Table, source: Source) -> tuple[Vector, int]:
-    """The targets of all rows, which must not be missing any more, and the number of classes (0: a number)."""
-    if source.target_scale is not None:
-        return scaled(table.target, source.target_scale), 0
-    if source.label_above is not None:
-        return above(table.target, source.label_above), 2
+def targets_of(table: Table, source: Source, dropped: Mask) -> tuple[Vector, int]:
+    """The targets of all rows, NaN for those that are dropped, and the number of classes (0: a number)."""
+    found = np.full(len(table), np.nan)
+    if not table.predicted:
+        found[~dropped] = 0.0
+        return found, 0
+    if source.target_scale is not None or source.label_above is not None:
+        values = table.numbers(None, source.missing)[~dropped]
+        scale = source.target_scale
+        found[~dropped] = above(values, source.label_above or 0.0) if scale is None else scaled(values, scale)
+        return found, 0 if scale is not None else 2
     classes = source.classes if source.classes is not None else 0
-    name = f"column {table.choice.target!r}" if table.choice.target is not None else "label"
     count = classes if isinstance(classes, int) else len(classes)
-    return class_indices(table.target, classes, name, table.place), count
+    name = f"column {table.choice.target!r}" if table.choice.target is not None else LABEL
+    rows = np.flatnonzero(~dropped)
+    place = table.place if rows.size == len(table) else lambda row: table.place(int(rows[row]))
+    found[~dropped] = class_indices(table.texts(None).rows(~dropped), classes, name, place)
+    return found, count
 
 
-def client_of(table: Table, source: Source, split: Split, base: Path) -> Array | None:
+def client_of(table: Table, source: Source, split: Split, base: Path) -> Texts | None:
     """What the data says about owners, when the split asks it."""
     if split.kind == "file":
         folder = source.shipped is None and not source.database and (base / source.source).is_dir()
         require(folder, "data.source", 'be a folder when clients.kind is "file"', source.source)
-        return np.array(client_names(table))[table.file_of]
+        return Texts(client_names(table), table.file_of)
     if split.kind == "column":
-        require(table.client is not None, "data.client_column", 'be given when clients.kind is "column"', None)
-        return table.client
+        require(table.choice.client, "data.client_column", 'be given when clients.kind is "column"', None)
+        return table.texts(table.choice.client)
     return None
 
 
@@ -282,6 +289,6 @@ def _measured(prepared: Prepared, rows: Mask) -> Records:
     usable = bool(np.any(rows & ~np.isnan(prepared.targets)))
     require(usable, "[data.held_out]", "have at least one row without a missing value", "none")
     if prepared.client is not None:
-        owner, names = natural_owners(prepared.client[rows])
+        owner, names = natural_owners(prepared.client.rows(rows))
         return prepared.records(rows, owner, names, len(names))
     return prepared.records(rows, np.zeros(int(rows.sum()), dtype=np.int64), ("held-out",), 1)

@@ -1,117 +1,107 @@
 """Handle missing values by the study's rule: refuse, drop the row, or fill in a stated value."""
 
-import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
-from fedveil.data.cells import canonical
+from fedveil.core.checks import require
+from fedveil.core.values import Matrix, Vector
+from fedveil.data.cells import Texts, canonical, number_marks
 from fedveil.data.labels import unlisted
 from fedveil.data.spec import OTHER, Fill, Source
-from fedveil.data.table import Array, Table
+from fedveil.data.table import LABEL, Table
 
-NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")  # numbers as canonical() spells them
 Mask = NDArray[np.bool_]
 
 
-def settle_missing(table: Table, source: Source) -> tuple[Table, Mask]:
-    """Return the rows without missing values, and which of the given rows were dropped."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Filled:
+    """The features of all rows without missing values; a row that is dropped holds anything.
+
+    ``numbers``: a column for each numeric feature; ``texts``: the categories, in their one spelling.
+    """
+
+    numbers: Matrix
+    texts: Mapping[str, Texts]
+    dropped: Mask
+
+
+def settle_missing(table: Table, source: Source) -> Filled:
+    """Fill in what is missing, and say which rows are dropped."""
     dropped = np.zeros(len(table), dtype=np.bool_)
-    numbers = _settle_numbers(table, source, dropped)
+    numbers = np.empty((len(table.choice.numbers), len(table)))
+    for place, name in enumerate(table.choice.numbers):
+        numbers[place] = _settle_numbers(table, source, name, dropped)
     texts = {name: _settle_text(table, source, name, dropped) for name in table.choice.texts}
     settle_labels(table, source, dropped)
-    count = int(dropped.sum())
-    name = " and ".join(table.files[:3])
+    count, name = int(dropped.sum()), " and ".join(table.names[:3])
     require(count < len(table), name, "have at least one row without a missing value", f"{count} rows, all dropped")
-    filled = Table(
-        choice=table.choice,
-        numbers=numbers,
-        texts=texts,
-        target=table.target,
-        client=table.client,
-        files=table.files,
-        file_of=table.file_of,
-        lines=table.lines,
-        line=table.line,
-    )
-    return (filled.rows(~dropped) if count else filled), dropped
+    return Filled(numbers=numbers.T, texts=texts, dropped=dropped)
 
 
 def without_client(table: Table, source: Source) -> Mask:
     """Return which rows name no client; this depends only on the client column, which is public."""
-    if table.client is None:
+    if table.choice.client is None:
         return np.zeros(len(table), dtype=np.bool_)
-    return _absent(table.client, source, ())
+    return table.texts(table.choice.client).among({"", *source.missing})
 
 
-def _settle_numbers(table: Table, source: Source, dropped: Mask) -> Array:
-    """Fill in numbers or mark their rows as dropped; infinities are refused."""
-    numbers, marks = table.numbers, number_marks(source)
-    if numbers.dtype.kind in "biu" and not marks:
-        return numbers
-    strange = ~np.isfinite(numbers)
-    if marks:
-        strange |= np.isin(numbers, marks)
-    if not strange.any():
-        return numbers
-    numbers = numbers.astype(np.float64)
-    for index in np.flatnonzero(strange.any(axis=0)):
-        column = table.choice.numbers[index]
-        refuse_infinite(table, numbers[:, index], column)
-        gone = strange[:, index]
-        value = rule_for(table, source.fill.get(column, source.default_fill), gone, column, dropped)
-        numbers[gone, index] = 0.0 if value is None else value
-    return numbers
+def numbers_with_gaps(table: Table, source: Source, name: str | None) -> Vector:
+    """Return a column of numbers (without a name: the target), NaN where one is missing."""
+    found = table.numbers(name, source.missing)
+    marks = number_marks(source.missing)
+    return np.where(np.isin(found, marks), np.nan, found) if marks else found
 
 
-def number_marks(source: Source) -> list[float]:
-    """Numbers that stand for a missing value, such as -9: then -9.0 does too, in a file or an array."""
-    words = (canonical(word) for word in source.missing)
-    return [float(word) for word in words if NUMBER.fullmatch(word)]
+def _settle_numbers(table: Table, source: Source, name: str, dropped: Mask) -> Vector:
+    found = numbers_with_gaps(table, source, name)
+    gone = np.isnan(found)
+    if not gone.any():
+        return found
+    value = rule_for(table, source.fill.get(name, source.default_fill), gone, name, dropped)
+    return np.where(gone, 0.0 if value is None else float(value), found)
 
 
-def _settle_text(table: Table, source: Source, column: str, dropped: Mask) -> Array:
+def _settle_text(table: Table, source: Source, column: str, dropped: Mask) -> Texts:
     """Return categories in canonical spelling; a declared category is never missing, even if it is written "?"."""
-    words, inverse = np.unique(table.texts[column], return_inverse=True)
     allowed = source.categories[column]
-    spelt = [canonical(word) for word in words]
-    marks = {canonical(word) for word in source.missing} | {"nan"}
-    absent = [word not in allowed and word in marks for word in spelt]
-    gone = np.array(absent, dtype=np.bool_)[inverse]
-    if OTHER in allowed:
-        spelt = [word if word in allowed or away else OTHER for word, away in zip(spelt, absent, strict=True)]
-    width = max(len(word) for word in (*spelt, *allowed)) or 1
-    found = np.array(spelt, dtype=f"U{width}")[inverse]
+    marks = {canonical(word) for word in source.missing} | {"nan", ""}
+    spelt = table.texts(column).respelt(canonical)
+    gone = spelt.where(lambda word: word in marks and word not in allowed)
+    stand_in = ""
     if gone.any():
         given = source.fill.get(column, source.default_fill)
         fitting = given in ("refuse", "drop-row") or canonical(given) in allowed
         value = rule_for(table, given if fitting else "refuse", gone, column, dropped)
-        found[gone] = allowed[0] if value is None else canonical(value)
-    return found
+        stand_in = allowed[0] if value is None else canonical(value)
+
+    def settled(word: str) -> str:
+        if word in allowed:
+            return word
+        return stand_in if word in marks else OTHER if OTHER in allowed else word
+
+    return spelt.respelt(settled)
 
 
 def settle_labels(table: Table, source: Source, dropped: Mask) -> None:
     """A missing target or client is never invented: the row is refused or dropped."""
-    for values, name in ((table.target, table.choice.target or "label"), (table.client, table.choice.client)):
-        if values is None or name is None:
+    choice = table.choice
+    for column, name in ((None, choice.target or LABEL), (choice.client, choice.client)):
+        if name is None or (column is None and not table.predicted):
             continue
-        if values.dtype.kind == "f":
-            refuse_infinite(table, values, name)
-        declared = source.classes if values is table.target and isinstance(source.classes, tuple) else ()
-        gone = _absent(values, source, declared)
+        declared = source.classes if column is None and isinstance(source.classes, tuple) else ()
+        if column is None and not choice.target_is_text:
+            gone = np.isnan(numbers_with_gaps(table, source, None))
+        else:
+            marks = {"", *map(canonical, source.missing)}.difference(declared)
+            gone = table.texts(column).respelt(canonical).among(marks)
         given = source.fill.get(name, source.default_fill)
         if gone.any():
             rule_for(table, given if given == "drop-row" else "refuse", gone, name, dropped)
     if source.unlisted == "drop-row" and source.classes is not None:
-        dropped |= unlisted(table.target, source.classes)
-
-
-def _absent(values: Array, source: Source, declared: tuple[str, ...]) -> Mask:
-    """Return where a label is missing; a declared label never is."""
-    if values.dtype.kind == "U":
-        return np.isin(values, [word for word in source.missing if word not in declared])
-    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.size, dtype=np.bool_)
+        dropped |= unlisted(table.texts(None), source.classes)
 
 
 def rule_for(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) -> Fill | None:
@@ -124,11 +114,3 @@ def rule_for(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) 
         dropped |= gone
         return None
     return given
-
-
-def refuse_infinite(table: Table, values: Array, column: str) -> None:
-    """Refuse the first infinite number by its place."""
-    infinite = np.flatnonzero(np.isinf(values))
-    if infinite.size:
-        row = int(infinite[0])
-        require(False, f"{table.place(row)}, column {column!r}", "be finite", float(values[row]))

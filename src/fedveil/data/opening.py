@@ -2,16 +2,18 @@
 
 import gzip
 import io
+import resource
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from fedveil.checks import require
-from fedveil.errors import BadValue, why
-from fedveil.files import open_file
-from fedveil.limits import LINE, check_inflated
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, why
+from fedveil.core.files import open_file
+from fedveil.core.limits import LINE, MEMORY, check_inflated
+from fedveil.data.arrow import arrow
 
 _PIECE = 2**20  # bytes at a time
 
@@ -62,6 +64,18 @@ def bytes_of(path: Path) -> Iterator[IO[bytes]]:
                 yield plain
 
 
+@contextmanager
+def native(path: Path) -> Iterator[Any]:
+    """Open a file as Arrow reads it, unpacked if its name ends in .gz; what it unpacks to was checked before.
+
+    Arrow reads ahead in a thread of its own, which must not need Python when Python has ended.
+    """
+    with failing_clearly(path.name):
+        open_file(path).close()  # refuses what is no ordinary file
+        with arrow.OSFile(str(path)) as stream:
+            yield arrow.CompressedInputStream(stream, "gzip") if path.suffix == ".gz" else stream
+
+
 def _check_inflated(path: Path) -> None:
     """Refuse a decompression bomb before a line of it is read: unpacking takes a hundredth of the time."""
     packed, found = path.stat().st_size, 0
@@ -86,3 +100,23 @@ def text_of(path: Path) -> Iterator[IO[str]]:
     """Open a file's text; a byte-order mark is skipped."""
     with bytes_of(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
         yield text
+
+
+@contextmanager
+def memory_limit() -> Iterator[None]:
+    """Let a library take so much more memory and no more: functions of texts make gigabytes of a few letters.
+
+    A database counts its tables against a limit of its own, and not the texts that it is just making.
+    """
+    pages = Path("/proc/self/statm")
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if not pages.exists():  # an operating system that does not say
+        yield
+        return
+    here = int(pages.read_text(encoding="ascii").split()[0]) * resource.getpagesize() + MEMORY
+    known = [limit for limit in (here, soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -5,28 +5,29 @@ from pathlib import Path
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.limits import check_cells, check_columns, check_unpacked
 from fedveil.data.opening import bytes_of
-from fedveil.data.spec import Source
-from fedveil.data.table import Array, Table, from_block
-from fedveil.limits import check_cells, check_columns, check_unpacked
+from fedveil.data.table import Array, Opened, block_of
 
 KINDS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
-def read_idx(source: Source, path: Path, labels: Path) -> Table:
-    """Return images as flat rows, with columns named by their position from 0."""
-    images, marks = idx_array(path), idx_array(labels)
+def open_idx(path: Path, labels: Path | None) -> Opened:
+    """Return images as flat rows, with columns named by their position from 0; without labels they are zeros."""
+    images = _array(path)
+    marks = np.zeros(len(images), dtype=np.uint8) if labels is None else _array(labels)
     require(images.ndim >= 2, path.name, "hold an array of rows or images", f"{images.ndim} dimensions")
-    require(marks.ndim == 1, labels.name, "hold one label for each row", f"{marks.ndim} dimensions")
+    own = path if labels is None else labels
+    require(marks.ndim == 1, own.name, "hold one label for each row", f"{marks.ndim} dimensions")
     width = math.prod(images.shape[1:])
     same = images.shape[0] == marks.size
-    require(same, f"{path.name} and {labels.name}", "have the same number of records", (images.shape[0], marks.size))
+    require(same, f"{path.name} and {own.name}", "have the same number of records", (images.shape[0], marks.size))
     flat = images.reshape(images.shape[0], width)
-    return from_block(source, path.name, flat, marks, tuple(str(j) for j in range(width)), "record")
+    return block_of(flat, marks, tuple(str(j) for j in range(width)), path.name, "record")
 
 
-def idx_array(path: Path) -> Array:
+def _array(path: Path) -> Array:
     """Return the array in a file: two zero bytes, a type, the number of dimensions, their sizes, the values."""
     with bytes_of(path) as stream:
         head = stream.read(4)

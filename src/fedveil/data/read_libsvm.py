@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.data.cells import numbers_of
+from fedveil.core.checks import require
+from fedveil.core.limits import check_cells
+from fedveil.data.cells import Texts, numbers_of
 from fedveil.data.opening import lines_of, text_of
 from fedveil.data.spec import Source
-from fedveil.data.table import Table, from_block
-from fedveil.limits import check_cells
+from fedveil.data.table import Opened, block_of
 
 
-def read_libsvm(source: Source, path: Path) -> Table:
+def open_libsvm(source: Source, path: Path) -> Opened:
     """Return the rows of one file, dense; columns are named 1 to ``features``."""
     count = source.features
     hint = "The largest index that occurs would be learned from the data."
@@ -40,8 +40,9 @@ def read_libsvm(source: Source, path: Path) -> Table:
     block[rows, columns] = values
     used = 1 + max(columns, default=-1)  # data.features may state more, but that is not part of the file
     missing = frozenset(source.missing)
-    target = numbers_of(labels, missing, "label", lambda row: f"{path.name}, record {row + 1}")
-    return from_block(source, path.name, block, target, tuple(str(j) for j in range(1, width + 1)), "record", used=used)
+    target = numbers_of(Texts.of(labels), missing, "label", lambda row: f"{path.name}, record {row + 1}")
+    names = tuple(str(j) for j in range(1, width + 1))
+    return block_of(block, target, names, path.name, "record", held=names[:used])
 
 
 def _pairs(words: list[str], width: int, where: str) -> tuple[list[int], list[float]]:

@@ -14,20 +14,24 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as format_of
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.limits import check_cells, check_columns, check_unpacked
 from fedveil.data.opening import bytes_of, damage_told
-from fedveil.data.read_columns import from_columns
-from fedveil.data.spec import Source
-from fedveil.data.table import Array, Table
-from fedveil.limits import check_cells, check_columns, check_unpacked
+from fedveil.data.table import Array, Opened, frame_of
+from fedveil.data.typed import column_of
 
 
-def read_npz(source: Source, path: Path) -> Table:
+def open_npz(path: Path) -> Opened:
     """Return the rows of an archive; refuse objects, because unpickling them runs code."""
-    return from_columns(source, path.name, npz_columns(path))
+    columns = {}
+    for name, values in _columns(path).items():
+        plain = values.dtype.kind in "biufU"
+        require(plain, f"The column {name!r} of {path.name}", "hold numbers or texts", str(values.dtype))
+        columns[name] = column_of(values)
+    return frame_of(columns, path.name)
 
 
-def npz_columns(path: Path) -> dict[str, Array]:
+def _columns(path: Path) -> dict[str, Array]:
     """Return the columns of an archive by name."""
     columns: dict[str, Array] = {}
     for name, values in _arrays(path).items():

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fedveil.core.errors import BadValue
 from fedveil.data.spec import Source, Span
-from fedveil.data.table import Table, from_block
-from fedveil.errors import BadValue
+from fedveil.data.table import Opened, block_of
 
 # fmt: off
 CANCER: tuple[Span, ...] = (
@@ -36,7 +36,7 @@ CLASSES = {"breast_cancer": 2, "wine": 3, "digits": 10}
 PROGRESSION: Span = (25.0, 346.0)  # range of the target of diabetes, as described
 
 
-def read_shipped(source: Source, name: str) -> tuple[Table, Source]:
+def open_shipped(source: Source, name: str) -> tuple[Opened, Source]:
     """Return the rows, and the source completed by published facts where the study left them open."""
     try:
         datasets: Any = importlib.import_module("sklearn.datasets")
@@ -46,7 +46,7 @@ def read_shipped(source: Source, name: str) -> tuple[Table, Source]:
     names = tuple(str(column) for column in bunch.feature_names)
     source = _completed(source, name, names)
     block, target = np.asarray(bunch.data, dtype=np.float64), np.asarray(bunch.target, dtype=np.float64)
-    return from_block(source, f"sklearn:{name}", block, target, names, "row"), source
+    return block_of(block, target, names, f"sklearn:{name}", "row"), source
 
 
 def _completed(source: Source, name: str, names: tuple[str, ...]) -> Source:

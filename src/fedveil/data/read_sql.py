@@ -5,8 +5,6 @@ says; a query sees the database that the study names, and no other file. A passw
 """
 
 import importlib
-import math
-import resource
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -14,21 +12,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, NotAvailable
+from fedveil.core.limits import check_cells, check_columns
 from fedveil.data.address import DUCKDB, HIDDEN, driven, file_of
-from fedveil.data.cells import canonical, texts_of
-from fedveil.data.opening import bytes_of, damage_told
-from fedveil.data.read_columns import from_columns
-from fedveil.data.read_parquet import check_texts, open_parquet, pyarrow_dataset
+from fedveil.data.arrow import arrow, dataset
+from fedveil.data.cells import canonical
+from fedveil.data.opening import memory_limit
+from fedveil.data.read_parquet import check_texts, parquet_file
 from fedveil.data.spec import Source
-from fedveil.data.table import Array, Table
-from fedveil.errors import BadValue, NotAvailable
-from fedveil.limits import check_cells, check_columns
+from fedveil.data.table import Batch, Opened, frame_of
+from fedveil.data.typed import Column, is_nested, stacked, typed
 
-_ROWS: Final = 1024  # rows fetched at a time
-_MEMORY: Final = 2**32  # bytes that a query may take
+_ROWS: Final = 4096  # rows fetched at a time
 _LONGEST: Final = 2**18  # bytes of a row of SQLite
 _STEP, _STEPS = 10**6, 10**5  # steps of SQLite's machine between two looks at how many there were, and how many looks
 _MINUTES: Final = 60  # that PostgreSQL may take for one answer
@@ -43,42 +39,24 @@ _CLOSED: Final = {  # of DuckDB: what it could reach beyond the rows that it is 
     "memory_limit": "3GB",
 }
 _ALL: Final = "SELECT * FROM data"  # of a folder of Parquet files, which is called data
-Rows = list[tuple[Any, ...]]
+Fetch = Callable[[], Sequence[Column] | None]
 
 
-def read_sql(source: Source, base: Path) -> Table:
+def open_sql(source: Source, base: Path) -> Opened:
     """Return all rows of the query."""
-    parts: list[dict[str, Array]] = []  # arrays, since the values of a driver take ten times their memory
+    parts: dict[str, list[Column]] = {}
     count = 0
-    for names, rows in sql_rows(source, base):
-        count += len(rows)
-        check_cells(source.source, count, len(names))
-        parts.append(columns_of(names, rows, source.source))
+    for batch in sql_batches(source, base):
+        count += len(next(iter(batch.values())))
+        check_cells(source.source, count, len(batch))
+        for name, column in batch.items():
+            parts.setdefault(name, []).append(column)
     require(count > 0, "data.query", "give at least one row", "none")
-    columns = {name: _joined([part.pop(name) for part in parts], source.source) for name in list(parts[0])}
-    return from_columns(source, source.source, columns)
+    return frame_of({name: stacked(parts.pop(name)) for name in list(parts)}, source.source)
 
 
-def _joined(parts: list[Array], source: str) -> Array:
-    """Return the parts of a column as one; where some of them hold texts, the numbers of the others are texts too."""
-    texts = [part for part in parts if part.dtype.kind == "U"]
-    if texts:
-        check_cells(source, sum(map(len, parts)), max(part.dtype.itemsize // 4 for part in texts))
-        parts = [part if part.dtype.kind == "U" else _spelt(part) for part in parts]
-    return np.concatenate(parts)
-
-
-def _spelt(numbers: Array) -> Array:
-    return np.array(["" if math.isnan(one) else canonical(one) for one in numbers.tolist()], dtype=np.str_)
-
-
-def columns_of(names: Sequence[str], rows: Rows, source: str) -> dict[str, Array]:
-    """Return the columns of some rows: numbers where all values are, else texts; nothing is a missing value."""
-    return {name: _column([row[place] for row in rows], name, source) for place, name in enumerate(names)}
-
-
-def sql_rows(source: Source, base: Path) -> Iterator[tuple[tuple[str, ...], Rows]]:
-    """Return the rows of a query some at a time, each time with the names of their columns."""
+def sql_batches(source: Source, base: Path) -> Iterator[Batch]:
+    """Yield the typed columns of some rows of a query at a time."""
     if file_of(source.source) is None:
         opened = _postgres(source)
     else:
@@ -87,33 +65,32 @@ def sql_rows(source: Source, base: Path) -> Iterator[tuple[tuple[str, ...], Rows
         check_columns(source.source, len(names))
         twice = next((name for name in names if names.count(name) > 1), None)
         require(twice is None, "The columns of data.query", "have different names", twice)
-        while rows := _fetched(fetch):
-            yield names, rows
+        while (columns := _fetched(fetch)) is not None:
+            yield {name: typed(column, name, source.source) for name, column in zip(names, columns, strict=True)}
 
 
-def _fetched(fetch: Callable[[], Rows]) -> Rows:
-    with _bounded():
+def _fetched(fetch: Fetch) -> Sequence[Column] | None:
+    with memory_limit():
         return fetch()
 
 
-@contextmanager
-def _bounded() -> Iterator[None]:
-    """Let a query take so much more memory and no more: functions of texts make gigabytes of a few letters.
+def _columns(rows: list[tuple[Any, ...]]) -> Sequence[Column] | None:
+    """Return the columns of some rows as a driver has them: numbers where all values are, else texts."""
+    return [_column(values) for values in zip(*rows, strict=True)] if rows else None
 
-    A database counts its tables against a limit of its own, and not the texts that it is just making.
-    """
-    pages = Path("/proc/self/statm")
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if not pages.exists():  # an operating system that does not say
-        yield
-        return
-    here = int(pages.read_text(encoding="ascii").split()[0]) * resource.getpagesize() + _MEMORY
-    known = [limit for limit in (here, soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
+
+def _column(values: Sequence[Any]) -> Column:
+    if all(value is None or isinstance(value, int | float | Decimal) for value in values):
+        whole = all(value is None or (isinstance(value, int) and abs(value) < 2**63) for value in values)
+        number = int if whole else float
+        return arrow.array([None if value is None else number(value) for value in values])
     try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        found = arrow.array(values)
+    except (arrow.ArrowException, OverflowError):  # values of several kinds, or of one that Arrow does not know
+        found = None
+    if found is None or is_nested(found.type):
+        return arrow.array([_text(value) for value in values], type=arrow.string())
+    return found
 
 
 @contextmanager
@@ -129,10 +106,10 @@ def _postgres(source: Source) -> Iterator[Any]:
     try:
         opened = engine.connect().execution_options(stream_results=True, max_row_buffer=_ROWS, **options)
         with opened as connection:
-            with _bounded():
+            with memory_limit():
                 result = connection.execute(library.text(query))
             with closing(result):
-                yield tuple(map(str, result.keys())), lambda: [tuple(row) for row in result.fetchmany(_ROWS)]
+                yield tuple(map(str, result.keys())), lambda: _columns([tuple(row) for row in result.fetchmany(_ROWS)])
     finally:
         engine.dispose()
 
@@ -159,7 +136,7 @@ def _sqlite(source: Source, base: Path) -> Iterator[Any]:
         with closing(connection.execute(query)) as result:
             require(result.description is not None, "data.query", "be one SELECT", query[:60])
             names = tuple(str(column[0]) for column in result.description)
-            yield names, lambda: result.fetchmany(_ROWS)
+            yield names, lambda: _columns(result.fetchmany(_ROWS))
     finally:
         connection.close()
 
@@ -180,25 +157,25 @@ def _duckdb(source: Source, base: Path) -> Iterator[Any]:
     require(said == [library.StatementType.SELECT], "data.query", "be one SELECT", query[:60])
     path = base / str(file_of(source.source))
     require(path.exists(), "data.source", "name a Parquet file or a folder of them", str(path))
-    rows = parquet_rows(path, source.source)
+    rows = _parquet_rows(path, source.source)
     connection = library.connect(":memory:", config=_CLOSED)
     try:
         connection.register("data", rows)
         connection.execute("SET lock_configuration = true")
-        with _bounded():
+        with memory_limit():
             result = connection.execute(query)
         names = tuple(str(column[0]) for column in result.description)
-        yield names, lambda: result.fetchmany(_ROWS)
+        yield names, lambda: _columns(result.fetchmany(_ROWS))
     finally:
         connection.close()
 
 
-def parquet_rows(path: Path, name: str) -> Any:
+def _parquet_rows(path: Path, name: str) -> Any:
     """Return the files of a folder, and of folders below it, as one table of Arrow that is read where it is needed.
 
     Folders that are named ``year=2024`` give a column. Every file is within the limits, and none lies elsewhere.
     """
-    dataset, base = pyarrow_dataset(), path if path.is_dir() else path.parent
+    base = path if path.is_dir() else path.parent
     hint = "Folders below it are looked into."
     files = sorted(one for one in path.rglob("*.parquet") if one.is_file()) if path.is_dir() else [path]
     require(files, "data.source", "hold Parquet files", str(path), hint)
@@ -209,8 +186,7 @@ def parquet_rows(path: Path, name: str) -> Any:
     texts: tuple[str, ...] = ()
     count = 0
     for one in files:
-        with bytes_of(one) as stream, damage_told(one.name, "a Parquet file"):
-            opened = open_parquet(stream, one)
+        with parquet_file(one) as opened:
             check_texts(opened, one.name)
             count += opened.rows
             check_cells(name, count, len(opened.names))
@@ -222,9 +198,9 @@ def parquet_rows(path: Path, name: str) -> Any:
     by_folder = {"partitioning": "hive", "partition_base_dir": str(base)}
     found = dataset.dataset([str(one) for one in files], format=form, **by_folder)
     kept = {column for column, _ in schemas[0]}
-    whole = set(opened.file.schema_arrow.names)
+    whole = set(schema.names)
     flat = [field for field in found.schema if field.name in kept or field.name not in whole]
-    return found.replace_schema(_library("pyarrow").schema(flat))
+    return found.replace_schema(arrow.schema(flat))
 
 
 def one_select(source: Source) -> str:
@@ -259,15 +235,8 @@ def _library(name: str) -> Any:
         raise NotAvailable("Databases need SQLAlchemy, psycopg and DuckDB: install the extra fedveil[sql].") from error
 
 
-def _column(values: list[Any], name: str, source: str) -> Array:
-    numeric = all(value is None or isinstance(value, bool | int | float | Decimal) for value in values)
-    if numeric:
-        return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
-    return texts_of([_text(value) for value in values], name, source)
-
-
-def _text(value: Any) -> str:
+def _text(value: Any) -> str | None:
     """Return a cell of a column of texts; a number is spelt as a label is, whichever rows are fetched with it."""
     if value is None:
-        return ""
+        return None
     return canonical(value) if isinstance(value, int | float | Decimal) else str(value)

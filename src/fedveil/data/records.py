@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Matrix, Vector, number, whole
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.row_rule import RowRule
 from fedveil.data.rows import row_norms
-from fedveil.values import Indices, Matrix, Vector, number, whole
 
 _MOST = 2**53  # so that counts are exact as floats
 

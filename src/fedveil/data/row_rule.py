@@ -12,7 +12,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.tables import filled, table
+from fedveil.core.values import Matrix, Vector
 from fedveil.data.cells import canonical
 from fedveil.data.column import Cells, Column, Mask, Place
 from fedveil.data.feature_map import check_name, map_names, mapped_rows
@@ -20,8 +22,6 @@ from fedveil.data.rows import cut_rows, total_bound
 from fedveil.data.spec import MISSING, OTHER, Source, Span
 from fedveil.data.table import Choice
 from fedveil.data.tables import known_keys, number, sequence, span, stated, whole
-from fedveil.tables import filled, table
-from fedveil.values import Matrix, Vector
 
 Absent = Literal["refuse", "fill"]
 # of a Source: how its files are read

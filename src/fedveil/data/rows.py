@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from fedveil.values import Matrix, Vector
+from fedveil.core.values import Matrix, Vector
 
 
 def row_norms(rows: Matrix) -> Vector:

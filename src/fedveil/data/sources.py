@@ -1,67 +1,79 @@
-"""Read a source into a table; the format follows from the suffix, and a folder holds one file per client."""
+"""Read a source, whole or some rows at a time; the format follows from the suffix, a folder holds one file a client."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.data.cells import Place, Texts, check_texts
+from fedveil.data.fingerprint import Cells
+from fedveil.data.frames import columns_of_frame
 from fedveil.data.opening import failing_clearly
-from fedveil.data.read_columns import from_columns
-from fedveil.data.read_csv import read_csv
-from fedveil.data.read_idx import read_idx
-from fedveil.data.read_libsvm import read_libsvm
-from fedveil.data.read_npz import read_npz
-from fedveil.data.read_parquet import read_parquet
-from fedveil.data.read_sklearn import read_shipped
-from fedveil.data.read_sql import read_sql
+from fedveil.data.read_csv import open_csv
+from fedveil.data.read_idx import open_idx
+from fedveil.data.read_libsvm import open_libsvm
+from fedveil.data.read_npz import open_npz
+from fedveil.data.read_parquet import open_feather, open_parquet
+from fedveil.data.read_sklearn import open_shipped
+from fedveil.data.read_sql import open_sql, sql_batches
 from fedveil.data.spec import Source
-from fedveil.data.table import Table, joined
+from fedveil.data.table import Batch, Opened, Table, frame_of, table_of
+from fedveil.data.typed import cells_of
 from fedveil.data.watched import read_watched
-from fedveil.errors import BadValue
 
+ROWS: Final = 8192  # records at a time, where a model is in use
 SUFFIXES = {
     ".csv": "csv",
     ".tsv": "csv",
     ".data": "csv",
     ".txt": "csv",
     ".parquet": "parquet",
+    ".feather": "feather",
+    ".arrow": "feather",
     ".npz": "npz",
     ".libsvm": "libsvm",
     ".svm": "libsvm",
     ".idx": "idx",
 }
-READERS: dict[str, Callable[[Source, Path], Table]] = {
-    "csv": read_csv,
-    "parquet": read_parquet,
-    "npz": read_npz,
-    "libsvm": read_libsvm,
-}
 
 
-def read(source: Source, base: Path) -> tuple[Table, Source]:
+def read(source: Source, base: Path, texts: Collection[str] = ()) -> tuple[Table, Source]:
     """Return the rows of a source, and the source completed by published facts where there are any.
 
-    Relative paths start from ``base``.
+    Relative paths start from ``base``. ``texts``: columns whose texts are taken as they are written, even if they look
+    like numbers; all that the study states to be labels, categories or clients are.
     """
     if source.event is not None:
-        return read_watched(source, lambda inner: read(inner, base))
+        return read_watched(source, lambda inner: read(inner, base, texts))
     if source.shipped is not None:
-        return read_shipped(source, source.shipped)
+        opened, source = open_shipped(source, source.shipped)
+        return table_of(source, [opened]), source
+    return table_of(source, open_source(source, base), texts), source
+
+
+def open_source(source: Source, base: Path, *, labelled: bool = True) -> list[Opened]:
+    """Return the files of a source in order; ``labelled``: they must come with what is to be predicted."""
+    if source.shipped is not None:
+        return [open_shipped(source, source.shipped)[0]]
     if source.frame is not None:
-        return from_columns(source, source.source, source.frame), source
+        return [frame_of(columns_of_frame(source.frame), source.source)]
     if source.database:
-        return read_sql(source, base), source
+        return [open_sql(source, base)]
     path = base / source.source
     with failing_clearly(source.source):
         if path.is_dir():
-            return _folder(source, path), source
+            return [_file(source, file, path, labelled) for file in files_of(source, path)]
         require(source.format != "folder", "data.source", 'be a folder when data.format is "folder"', source.source)
-        return _file(source, path, base), source
+        return [_file(source, path, base, labelled)]
 
 
 def client_names(table: Table) -> tuple[str, ...]:
     """Return file names as client names, without suffixes unless that would make two names equal."""
-    short = tuple(_stem(file) for file in table.files)
-    return short if len(set(short)) == len(short) else table.files
+    short = tuple(_stem(file) for file in table.names)
+    return short if len(set(short)) == len(short) else table.names
 
 
 def _stem(file: str) -> str:
@@ -69,13 +81,24 @@ def _stem(file: str) -> str:
     return plain[: -len(Path(plain).suffix)] if Path(plain).suffix in SUFFIXES else plain
 
 
-def _file(source: Source, path: Path, base: Path) -> Table:
+def _file(source: Source, path: Path, base: Path, labelled: bool) -> Opened:
     form = format_of(source, path)
     if form != "idx":
         require(source.labels is None, "data.labels", "go with a file of images (format idx) only", source.labels)
-        return READERS[form](source, path)
-    require(source.labels is not None, "data.labels", f"name the file with the labels of {path.name}", None)
-    return read_idx(source, path, base / str(source.labels))
+    match form:
+        case "csv":
+            return open_csv(source, path)
+        case "parquet":
+            return open_parquet(path)
+        case "feather":
+            return open_feather(path)
+        case "npz":
+            return open_npz(path)
+        case "libsvm":
+            return open_libsvm(source, path)
+    given = source.labels is not None or not labelled
+    require(given, "data.labels", f"name the file with the labels of {path.name}", None)
+    return open_idx(path, None if source.labels is None else base / source.labels)
 
 
 def format_of(source: Source, path: Path) -> str:
@@ -90,13 +113,10 @@ def _by_suffix(path: Path) -> str:
     found = SUFFIXES.get(Path(name).suffix)
     if found is None:
         raise BadValue(
-            f"data.format must be given for {path.name}, whose name does not tell it: csv, parquet, npz, libsvm or idx."
+            f"data.format must be given for {path.name}, whose name does not tell it: csv, parquet, feather, npz, "
+            "libsvm or idx."
         )
     return found
-
-
-def _folder(source: Source, path: Path) -> Table:
-    return joined([_file(source, file, path) for file in files_of(source, path)])
 
 
 def files_of(source: Source, path: Path) -> list[Path]:
@@ -106,3 +126,61 @@ def files_of(source: Source, path: Path) -> list[Path]:
     files = sorted(file for file in path.glob(source.files) if file.is_file() and not file.name.startswith("."))
     require(files, f"The folder {source.source}", f"hold files that match data.files, {source.files!r}", "none")
     return files
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Some records as named columns, and where each stands; columns that nobody asked for are left out.
+
+    ``names``: all columns that there are, also those.
+    """
+
+    cells: Mapping[str, Cells]
+    place: Place
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(next(iter(self.cells.values()))) if self.cells else 0
+
+
+def chunks(source: Source, base: Path, wanted: Mapping[str, bool]) -> Generator[Chunk]:
+    """Return the records of a source for a model in use, with or without what is to be predicted.
+
+    ``wanted``: the columns to read, and whether each holds numbers. No table but an archive's has to fit in memory.
+    """
+    if source.database:
+        done = 0
+        for batch in sql_batches(source, base):
+            yield from _parts(batch, done, source.source, "row", tuple(batch))
+            done += len(next(iter(batch.values())))
+        return
+    for one in open_source(source, base, labelled=False):
+        here = [name for name in one.names if name in wanted]
+        if not here:
+            yield Chunk({}, lambda row: f"row {row + 1}", one.names)
+            continue
+        done = 0
+        for batch in one.batches(here, [name for name in here if not wanted[name]]):
+            yield from _parts(batch, done, one.file, one.line, one.names, one.locate)
+            done += len(next(iter(batch.values())))
+
+
+def _parts(
+    batch: Batch,
+    done: int,
+    file: str,
+    line: str,
+    names: tuple[str, ...],
+    locate: Callable[[int], int] = lambda row: row + 1,
+) -> Iterator[Chunk]:
+    """Yield a batch, which comes after so many rows, in chunks."""
+    for start in range(0, len(next(iter(batch.values()))), ROWS):
+        cells = {name: cells_of(column.slice(start, ROWS)) for name, column in batch.items()}
+        for name, column in cells.items():
+            if isinstance(column, Texts):
+                check_texts(column.words, name, file)
+        yield Chunk(cells, partial(_place, file, line, locate, done + start), names)
+
+
+def _place(file: str, line: str, locate: Callable[[int], int], first: int, row: int) -> str:
+    return f"{file}, {line} {locate(first + row)}"

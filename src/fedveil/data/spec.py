@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.data.address import is_database, without_secret
+from fedveil.data.cells import MISSING as MISSING
 from fedveil.data.cells import canonical
 from fedveil.data.feature_map import check_stated
 from fedveil.data.spec_rules import RULES, check_writing, interval_classes
@@ -25,14 +26,13 @@ from fedveil.data.tables import (
     whole,
 )
 
-Format = Literal["csv", "parquet", "npz", "libsvm", "idx", "folder"]
+Format = Literal["csv", "parquet", "feather", "npz", "libsvm", "idx", "folder"]
 Kind = Literal["column", "file", "equal", "uneven", "dirichlet", "record"]
 Places = Literal["row numbers", "client column", "file names", "labels"]  # what decides who holds which record
 Span = tuple[float, float]
 Fill = float | str
 Learned = Literal["nothing", "unstated", "all"]
 SHIPPED = ("breast_cancer", "digits", "wine", "diabetes")  # with scikit-learn
-MISSING = ("", "?", "NA", "nan", "NaN")
 OTHER = "(other)"  # a category of this name stands for every word that data.categories does not list
 APART = ("learned", "secret", "frame", "unlabelled")  # fields that no study states as keys
 # keys that studies of the first version did not have
@@ -210,8 +210,9 @@ def _check_source(source: Source) -> None:
     for key in ("header", "public"):
         require(isinstance(getattr(source, key), bool), f"data.{key}", "be true or false", getattr(source, key))
     require(source.header is False or not source.names, "data.names", "go with header = false", source.names)
-    single = source.delimiter is None or len(source.delimiter) == 1
-    require(single, "data.delimiter", "be one character", source.delimiter)
+    sign = source.delimiter
+    single = sign is None or (len(sign) == 1 and sign.isascii() and sign not in '"\r\n')
+    require(single, "data.delimiter", "be one character of ASCII, and no quote or line break", sign)
     for key in ("names", "columns", "ignore"):
         given = getattr(source, key)
         require(len(set(given)) == len(given), f"data.{key}", "name each column once", given)

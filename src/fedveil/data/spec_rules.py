@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 
 if TYPE_CHECKING:
     from fedveil.data.spec import Source

@@ -2,19 +2,19 @@
 
 Others see who holds what, and how much. So a split may depend on row numbers and on what the study declares public (the
 client column, the names of files), and on nothing else. The one exception is ``dirichlet``, which looks at labels; a
-run that uses it is not private unless its records are public (fedveil.plan).
+run that uses it is not private unless its records are public (fedveil.planning.plan).
 """
 
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
-from fedveil.data.cells import canonical
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Vector
+from fedveil.data.cells import Texts
 from fedveil.data.spec import Split
-from fedveil.data.table import Array
-from fedveil.values import Indices, Vector
 
 Generator = np.random.Generator
 
@@ -40,11 +40,19 @@ def owners(split: Split, targets: Vector, generator: Generator) -> tuple[Indices
             return generator.permutation(dealt), count
 
 
-def natural_owners(labels: Array) -> tuple[Indices, tuple[str, ...]]:
-    """Return the clients that the data name, in the order of their names."""
-    values, owner = np.unique(labels, return_inverse=True)
-    spell = canonical if values.dtype.kind == "f" else str
-    return owner.astype(np.int64).reshape(-1), tuple(spell(value) for value in values.tolist())
+def natural_owners(labels: Texts | NDArray[Any]) -> tuple[Indices, tuple[str, ...]]:
+    """Return the owner of each row and the clients that the data name, in the order of their names.
+
+    Clients that a program names by whole numbers are in the order of these.
+    """
+    if isinstance(labels, np.ndarray):
+        values, owner = np.unique(labels, return_inverse=True)
+        return owner.astype(np.int64).reshape(-1), tuple(str(value) for value in values.tolist())
+    held = np.unique(labels.codes)
+    names = sorted((labels.words[code], code) for code in held.tolist())
+    place = np.zeros(len(labels.words), dtype=np.int64)
+    place[[code for _, code in names]] = np.arange(len(names))
+    return place[labels.codes], tuple(name for name, _ in names)
 
 
 def uneven_sizes(rows: int, count: int, alpha: float) -> Indices:
@@ -101,7 +109,7 @@ def held_out_rows(rows: int, fraction: float, generator: Generator) -> NDArray[n
     return chosen
 
 
-def held_out_clients(labels: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
+def held_out_clients(labels: Texts, fraction: float, seed: int) -> NDArray[np.bool_]:
     """Return the rows of whole clients to keep from training, each chosen by its own name.
 
     A client is held out if a hash of the seed and its name falls below the fraction. So the choice of one client

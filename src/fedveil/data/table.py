@@ -1,19 +1,65 @@
-"""The content of a file before any rule: numbers (NaN if missing), texts, a target, and the place of each row."""
+"""A source before any rule: its columns as Arrow has them, typed once, and the place of each row for messages."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
-from fedveil.data.fingerprint import RawRows, rows_of, rows_together
+from fedveil.core.checks import require
+from fedveil.core.limits import check_cells
+from fedveil.core.values import Indices, Vector
+from fedveil.data.arrow import arrow
+from fedveil.data.cells import Texts, check_texts, numbers_of, refuse_infinite
+from fedveil.data.fingerprint import Part, RawRows, rows_together
 from fedveil.data.spec import Source
 from fedveil.data.tables import nearest
-from fedveil.limits import check_cells
+from fedveil.data.typed import Column, cells_of, column_of, is_numbers, stacked, texts_of, typed, vector_of
 
 Array = NDArray[Any]
+Batch = Mapping[str, Column]  # typed columns of some rows
+LABEL = "label"  # what is to be predicted, where a format keeps it apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Opened:
+    """A file, an answer or a frame that can be read again and again, some rows at a time.
+
+    ``batches``: the typed columns of some names; the second names are those of columns whose texts are taken as they
+    are written, even if they look like numbers. ``line``: what the number of a row counts, "line" of a text file;
+    ``locate``: that number. ``declared``: the source itself says which columns hold numbers, and not their cells;
+    ``whole``: those that its schema declares integers. ``label``: what is to be predicted, where the format keeps it
+    apart. ``held``: the names of the columns in the source itself, where the study gives them others.
+    """
+
+    file: str
+    names: tuple[str, ...]
+    batches: Callable[[Sequence[str], Collection[str]], Iterator[Batch]]
+    line: str = "row"
+    locate: Callable[[int], int] = lambda row: row + 1
+    declared: bool = True
+    whole: tuple[str, ...] = ()
+    label: Column | None = None
+    held: tuple[str, ...] | None = None
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The columns that the source itself holds, each with its name there."""
+        return dict(zip(self.names, self.names if self.held is None else self.held, strict=False))
+
+    def rows(self) -> RawRows:
+        """Return all rows with all columns, read when they are asked for."""
+
+        def parts() -> Iterator[Part]:
+            titles = self.titles
+            label = {} if self.label is None else {LABEL: cells_of(self.label)}
+            for batch in self.batches(tuple(titles), ()):
+                yield {titles[name]: cells_of(column) for name, column in batch.items()} | label
+
+        return RawRows(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,52 +80,88 @@ class Choice:
         numeric = set(self.numbers)
         return tuple(name for name in self.features if name not in numeric)
 
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The columns that are read, in the order of the file."""
+        named = {*self.features, self.target, self.client}
+        return tuple(name for name in self.names if name in named)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Table:
-    """Rows of one or more files. ``numbers`` has a column for each numeric feature; NaN is a missing number."""
+    """Rows of one or more files: a table of Arrow with the columns that the study reads.
+
+    ``target``: what is to be predicted, where it is no column of the table. ``raw``: everything that the source holds,
+    including what the study leaves out.
+    """
 
     choice: Choice
-    numbers: Array
-    texts: Mapping[str, Array]
-    target: Array
-    client: Array | None
-    files: tuple[str, ...]
-    file_of: NDArray[np.int32]
-    lines: NDArray[np.int64]
-    line: str = "row"  # what a line number counts: "line" of a text file, "row" of an array
-    raw: RawRows | None = None  # everything that the source holds, including what a study leaves out
+    cells: Any  # a pyarrow.Table
+    files: tuple[Opened, ...]
+    sizes: tuple[int, ...]
+    raw: RawRows
+    target: Column | None = None
 
     def __post_init__(self) -> None:
-        require(len(self) >= 1, " and ".join(self.files[:3]), "hold at least one row", "none")
-        for given in (self.target, self.client, self.file_of, *self.texts.values()):
-            right = given is None or given.shape == (len(self),)
-            require(right, self.files[0], f"have {len(self)} values in every column", given is not None and given.shape)
+        require(len(self) >= 1, " and ".join(self.names[:3]), "hold at least one row", "none")
 
     def __len__(self) -> int:
-        return int(self.lines.size)
+        return sum(self.sizes)
+
+    @property
+    def predicted(self) -> bool:
+        """Whether there is something to predict; only a generator can do without."""
+        return self.target is not None or self.choice.target is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the files."""
+        return tuple(one.file for one in self.files)
+
+    @property
+    def file_of(self) -> Indices:
+        """Which file each row is of."""
+        return np.repeat(np.arange(len(self.files), dtype=np.int64), self.sizes)
 
     def place(self, row: int) -> str:
         """Return the place of a row, for messages."""
-        return f"{self.files[self.file_of[row]]}, {self.line} {self.lines[row]}"
+        ends = list(accumulate(self.sizes))
+        index = bisect_right(ends, row)
+        opened = self.files[index]
+        return f"{opened.file}, {opened.line} {opened.locate(row - (ends[index - 1] if index else 0))}"
 
-    def rows(self, kept: NDArray[np.bool_]) -> "Table":
-        """Return only some of the rows."""
-        return replace(
-            self,
-            numbers=self.numbers[kept],
-            texts={name: column[kept] for name, column in self.texts.items()},
-            target=self.target[kept],
-            client=None if self.client is None else self.client[kept],
-            file_of=self.file_of[kept],
-            lines=self.lines[kept],
-        )
+    def column(self, name: str | None) -> Column:
+        """Return a typed column; without a name the target, wherever it is kept."""
+        if name is None and self.target is not None:
+            return self.target
+        return self.cells.column(self.choice.target if name is None else name)
+
+    def is_numbers(self, name: str | None) -> bool:
+        """Return whether a column holds numbers alone."""
+        return is_numbers(self.column(name))
+
+    def numbers(self, name: str | None, missing: Collection[str]) -> Vector:
+        """Return a column as numbers, NaN where one is missing; a text and an infinity are refused by their place."""
+        column, called = self.column(name), name or self.choice.target or LABEL
+        numeric = is_numbers(column)
+        found = vector_of(column) if numeric else numbers_of(texts_of(column), missing, called, self.place)
+        refuse_infinite(found, called, self.place)
+        return found
+
+    def texts(self, name: str | None) -> Texts:
+        """Return a column as texts, empty where one is missing; numbers are spelt as labels are."""
+        found = texts_of(self.column(name))
+        check_texts(found.words, name or self.choice.target or LABEL, self.names[0])
+        return found
 
 
-def choose(source: Source, names: tuple[str, ...], file: str, *, own_target: bool = False) -> Choice:
+def choose(
+    source: Source, names: tuple[str, ...], file: str, *, own_target: bool = False, whole: tuple[str, ...] = ()
+) -> Choice:
     """Sort a file's columns by their role; every name that the study states must exist.
 
-    ``own_target``: the format keeps the labels apart from the columns.
+    ``own_target``: the format keeps the labels apart from the columns. ``whole``: the columns that the file's schema
+    declares integers.
     """
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     require(twice is None, f"The columns of {file}", "have different names", twice)
@@ -107,7 +189,15 @@ def choose(source: Source, names: tuple[str, ...], file: str, *, own_target: boo
     texts = set(source.categories) if source.learned == "nothing" else set(features) - _surely_numbers(source)
     numbers = tuple(name for name in features if name not in texts)
     is_text = source.classes is not None
-    return Choice(features=features, numbers=numbers, target=target, target_is_text=is_text, client=client, names=names)
+    return Choice(
+        features=features,
+        numbers=numbers,
+        target=target,
+        target_is_text=is_text,
+        client=client,
+        names=names,
+        whole=whole,
+    )
 
 
 def _surely_numbers(source: Source) -> set[str]:
@@ -144,59 +234,68 @@ def _present(source: Source, names: tuple[str, ...], file: str) -> None:
             require(column in known, f"data.{key}", f"name columns of {file}", column, hint)
 
 
-def whole_file(file: str, rows: int, line: str = "row", first: int = 1) -> dict[str, Any]:
-    """Return the places of all rows of one file, in order."""
-    lines = np.arange(first, first + rows, dtype=np.int64)
-    return {"files": (file,), "file_of": np.zeros(rows, dtype=np.int32), "lines": lines, "line": line}
-
-
-def from_block(
-    source: Source,
-    file: str,
-    block: Array,
-    target: Array,
-    names: tuple[str, ...],
-    line: str,
-    *,
-    used: int | None = None,
-) -> Table:
-    """Return a table from an array of numbers with separate labels; ``used``: number of columns in the file itself."""
-    choice = choose(source, names, file, own_target=True)
-    require(block.shape[0] == target.shape[0], file, f"have as many labels as rows, {len(block)}", len(target))
-    place = {name: index for index, name in enumerate(names)}
-    numbers = block if choice.numbers == names else block[:, [place[name] for name in choice.numbers]]
-    texts = {name: block[:, place[name]].copy() for name in choice.texts}
-    client = None if choice.client is None else block[:, place[choice.client]].copy()
-    where = whole_file(file, len(block), line)
-    # a column is named by its number or its own name
-    held = dict(zip(names[:used], block.T, strict=False)) | {"label": target}
-    raw = rows_of(held)
-    return Table(choice=choice, numbers=numbers, texts=texts, target=target, client=client, raw=raw, **where)
-
-
-def joined(tables: list[Table]) -> Table:
-    """Return several files as one table; they must have the same columns."""
-    first = tables[0]
-    check_cells(first.files[0], sum(len(table) for table in tables), len(first.choice.numbers))
-    for other in tables[1:]:
-        same = other.choice == first.choice
-        names = f"{other.files[0]} and {first.files[0]}"
-        require(same, names, "have the same columns in the same order", other.choice.features[:20])
-    raw = [table.raw for table in tables if table.raw is not None]
-    shift = np.concatenate([np.full(len(table), index, dtype=np.int32) for index, table in enumerate(tables)])
-    return replace(
-        first,
-        numbers=np.concatenate([table.numbers for table in tables]),
-        texts={name: np.concatenate([table.texts[name] for table in tables]) for name in first.texts},
-        target=np.concatenate([table.target for table in tables]),
-        client=None if first.client is None else np.concatenate([_client(table) for table in tables]),
-        files=tuple(table.files[0] for table in tables),
-        file_of=shift,
-        lines=np.concatenate([table.lines for table in tables]),
-        raw=rows_together(raw) if len(raw) == len(tables) else None,
+def table_of(source: Source, opened: Sequence[Opened], texts: Collection[str] = ()) -> Table:
+    """Return what a study reads of these files, which must have the same columns; ``texts``: taken as written."""
+    first = opened[0]
+    choice = choose(source, first.names, first.file, own_target=first.label is not None, whole=first.whole)
+    written = {*source.categories, *texts, choice.client, *([choice.target] if choice.target_is_text else [])}
+    parts: dict[str, list[Column]] = {name: [] for name in choice.read}
+    sizes: list[int] = []
+    for one in opened:
+        mine = choice if one is first else choose(source, one.names, one.file, own_target=one.label is not None)
+        same = mine == choice
+        require(same, f"{one.file} and {first.file}", "have the same columns in the same order", mine.features[:20])
+        count = 0
+        for batch in one.batches(mine.read, [name for name in mine.read if name in written]):
+            count += len(next(iter(batch.values())))
+            check_cells(one.file, sum(sizes) + count, len(batch))
+            for name, column in batch.items():
+                parts[name].append(column)
+        require(count >= 1, one.file, "hold at least one row", "none")
+        sizes.append(count)
+    labels = [one.label for one in opened if one.label is not None]
+    cells = arrow.table({name: _in_one_piece(stacked(parts.pop(name))) for name in choice.read})
+    return Table(
+        choice=choice,
+        cells=cells,
+        files=tuple(opened),
+        sizes=tuple(sizes),
+        target=stacked(labels) if labels else None,
+        raw=_all_rows(opened, cells),
     )
 
 
-def _client(table: Table) -> Array:
-    require(table.client is not None, table.files[0], "have the client column", None)
-    return np.asarray(table.client)
+def _in_one_piece(column: Column) -> Column:
+    """Return a column that numpy can look at without a copy."""
+    found = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
+    return found if isinstance(found, arrow.ChunkedArray) else arrow.chunked_array([found])
+
+
+def _all_rows(opened: Sequence[Opened], cells: Any) -> RawRows:
+    """Return all rows of a source: those in memory if they hold every column, and else read again when needed."""
+    read = set(cells.column_names)
+    if any(set(one.titles) != read or one.label is not None or one.titles != opened[0].titles for one in opened):
+        return rows_together([one.rows() for one in opened])
+    titles = opened[0].titles
+    return RawRows(lambda: ({held: cells_of(cells.column(name)) for name, held in titles.items()},))
+
+
+def frame_of(columns: Mapping[str, Column], file: str, line: str = "row", **more: Any) -> Opened:
+    """Return columns that are in memory as something that can be read; they must have the same length."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    same = len(set(lengths.values())) <= 1
+    require(same, f"The columns of {file}", "have the same length", dict(list(lengths.items())[:10]))
+
+    def batches(names: Sequence[str], _: Collection[str]) -> Iterator[Batch]:
+        yield {name: typed(columns[name], name, file) for name in names}
+
+    return Opened(file=file, names=tuple(columns), batches=batches, line=line, **more)
+
+
+def block_of(
+    block: Array, target: Array, names: Sequence[str], file: str, line: str, held: tuple[str, ...] | None = None
+) -> Opened:
+    """Return an array of numbers with separate labels, copied, since it may change."""
+    require(block.shape[0] == target.shape[0], file, f"have as many labels as rows, {len(block)}", len(target))
+    columns = {name: column_of(block[:, place].copy()) for place, name in enumerate(names)}
+    return frame_of(columns, file, line, label=typed(column_of(target.copy()), LABEL, file), held=held)

@@ -10,12 +10,17 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedveil.checks import require
-from fedveil.data.cells import canonical
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
+from fedveil.data.cells import Texts, canonical
+from fedveil.data.missing import numbers_with_gaps
 from fedveil.data.spec import Source
-from fedveil.data.table import Array, Table
+from fedveil.data.table import Table
+from fedveil.data.typed import coded
 
+Mask = NDArray[np.bool_]
 _EVENT: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -43,45 +48,40 @@ def read_watched(source: Source, read: Callable[[Source], tuple[Table, Source]])
     table, _ = read(inner)
     kept = tuple(name for name in table.choice.features if name != event)
     require(kept, "The columns of the data", "leave at least one feature", table.choice.features)
-    texts = {name: cells for name, cells in table.texts.items() if name != event}
-    target = _labels(table, table.texts[event], source)
     choice = replace(table.choice, features=kept, target_is_text=True)
-    return replace(table, choice=choice, texts=texts, target=target), source
+    return replace(table, choice=choice, target=coded(_labels(table, table.texts(event), source))), source
 
 
-def _labels(table: Table, events: Array, source: Source) -> Array:
-    """The label of each person; a missing mark where time or event is missing."""
-    times = np.asarray(table.target, dtype=np.float64)
-    gone = np.isnan(times) | np.isin(events, list(source.missing))
+def _labels(table: Table, events: Texts, source: Source) -> Texts:
+    """The label of each person; the empty one where time or event is missing."""
+    times = numbers_with_gaps(table, source, None)
+    gone = np.isnan(times) | events.among({"", *source.missing})
     wrong = np.flatnonzero(~gone & ~((times >= 0) & np.isfinite(times)))
     if wrong.size:
         row = int(wrong[0])
         name = f"{table.place(row)}, column {source.target!r}"
         require(False, name, "be a time: finite and not negative", float(times[row]))
-    happened = np.zeros(times.size, dtype=np.bool_)
-    for row in np.flatnonzero(~gone).tolist():
-        word = canonical(events[row]).lower()
+    happened = events.where(lambda word: _EVENT.get(canonical(word).lower(), False))
+    strange = np.flatnonzero(~gone & events.where(lambda word: canonical(word).lower() not in _EVENT))
+    if strange.size:
+        row = int(strange[0])
         rule = "say whether the event was seen: 1 or 0, true or false, yes or no"
-        require(word in _EVENT, f"{table.place(row)}, column {source.event!r}", rule, str(events[row]))
-        happened[row] = _EVENT[word]
+        got = events.words[int(events.codes[row])]
+        require(False, f"{table.place(row)}, column {source.event!r}", rule, got)
     found = labelled(np.where(gone, 0.0, times), happened, source.intervals)
-    if gone.any():
-        row = int(np.flatnonzero(gone)[0])
-        hint = "State data.missing with the mark of a missing value, or leave such rows out of the data."
-        require(source.missing, table.place(row), "have a time and an event", "a missing one", hint)
-        found[gone] = source.missing[0]
-    return found
+    return Texts(["", *found.words], np.where(gone, 0, 1 + found.codes))
 
 
-def labelled(times: Array, happened: Array, ends: Sequence[float]) -> Array:
+def labelled(times: Vector, happened: Mask, ends: Sequence[float]) -> Texts:
     """Return the labels of persons seen for ``times``, for intervals that end at ``ends``.
 
-    >>> labelled(np.array([0.5, 1.5, 9.0, 0.2]), np.array([True, False, False, False]), [1.0, 2.0, 3.0]).tolist()
+    >>> found = labelled(np.array([0.5, 1.5, 9.0, 0.2]), np.array([True, False, False, False]), [1.0, 2.0, 3.0])
+    >>> [found.words[code] for code in found.codes]
     ['1', '1+', '3+', '0+']
     """
     edges = np.asarray(ends, dtype=np.float64)
     before = np.searchsorted(edges, times, side="left")  # intervals that ended before
     inside = happened & (before < edges.size)
     seen = np.searchsorted(edges, times, side="right")  # intervals that were seen whole
-    words = np.array([*(f"{k}+" for k in range(edges.size + 1)), *(f"{k + 1}" for k in range(edges.size))])
-    return np.asarray(words[np.where(inside, edges.size + 1 + before, seen)])
+    words = [*(f"{k}+" for k in range(edges.size + 1)), *(f"{k + 1}" for k in range(edges.size))]
+    return Texts(words, np.where(inside, edges.size + 1 + before, seen))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
-from fedveil.errors import BadValue
-from fedveil.limits import check_cells
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.limits import check_cells
 
 LABEL = "label"  # the column of what is to be predicted
 

@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 
 from fedveil.audit.pictures import Greys, greys
-from fedveil.bundle.generating import DeepGenerator
+from fedveil.core.values import Matrix
 from fedveil.data.records import Records
+from fedveil.engine.files import PUBLIC, write_atomically
 from fedveil.jobs.deep_synthesis import Trained
-from fedveil.report.deep_synthesis_page import Album, deep_page
-from fedveil.run.files import PUBLIC, write_atomically
-from fedveil.values import Matrix
+from fedveil.release.generating import DeepGenerator
+from fedveil.report.synthesis_page import Album, deep_page
 
 _EACH: Final = 12  # pictures of a class
 _MOST: Final = 20  # classes that are shown

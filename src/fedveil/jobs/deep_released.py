@@ -2,20 +2,21 @@
 
 from pathlib import Path
 
-from fedveil.bundle.bundle import Bundle
-from fedveil.bundle.generating import FILE, DeepGenerator, Drawing
 from fedveil.certificate.certify import certify
-from fedveil.checks import require
-from fedveil.files import read_file
-from fedveil.model.torch import OWN
+from fedveil.core.checks import require
+from fedveil.core.files import read_file
+from fedveil.core.tables import read_tables
+from fedveil.release.bundle import Bundle
+from fedveil.release.generating import FILE, DeepGenerator, Drawing
 from fedveil.version import __version__
 
 
 def holds_deep(folder: Path) -> bool:
     """Return whether a folder holds the records of a torch generator."""
-    path, drawing = folder / "plan.toml", folder / FILE
-    text = read_file(path).decode("utf-8", "replace") if path.is_file() else ""
-    return drawing.is_file() and f'criterion = "{OWN}"' in text
+    path = folder / "plan.toml"
+    if not (path.is_file() and (folder / FILE).is_file()):
+        return False
+    return "model" in read_tables(read_file(path).decode("utf-8", "replace"), "plan.toml")
 
 
 def released_generator(folder: Path) -> DeepGenerator:

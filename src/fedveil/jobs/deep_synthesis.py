@@ -11,27 +11,28 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.algorithms.answering import ANSWERING
-from fedveil.algorithms.one_round import ONE_ROUND
-from fedveil.bundle.bundle import Bundle
-from fedveil.bundle.generating import FILE, DeepGenerator, Drawing, check_invertible
 from fedveil.certificate.certify import Certificate
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.tables import known, table
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.importing import give
-from fedveil.jobs.local import ReadTables, concluded, open_any_study
-from fedveil.model.spec import ModelPlan
-from fedveil.model.torch import OWN, TorchLoss, moments_name, pair_name, vae_name
-from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.synthesis.deep_request import KIND, MOMENTS, PAIR, VAE, DeepRequest
-from fedveil.run.conduct import conduct
-from fedveil.run.deep_quality import deep_quality
-from fedveil.run.files import PUBLIC, sole_use, write_atomically
-from fedveil.run.system import Progress, System
-from fedveil.study import Study, study_of
-from fedveil.tables import known, table
+from fedveil.engine.conduct import conduct
+from fedveil.engine.deep_quality import deep_quality
+from fedveil.engine.files import PUBLIC, sole_use, write_atomically
+from fedveil.engine.synthesising import check_secret
+from fedveil.engine.system import Progress, System
+from fedveil.jobs.local import ReadTables, concluded, open_any_study, with_function
+from fedveil.models.loss import NetworkLoss
+from fedveil.models.spec import ModelPlan
+from fedveil.models.torch.loss import moments_name, pair_name, vae_name
+from fedveil.planning.study import Study, study_of
+from fedveil.release.bundle import Bundle
+from fedveil.release.generating import FILE, DeepGenerator, Drawing, check_invertible
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.synthesise.deep_request import KIND, MOMENTS, PAIR, VAE, DeepRequest
+from fedveil.stages.train.answering import ANSWERING
+from fedveil.stages.train.one_round import ONE_ROUND
 
 TABLES = ("study", "data", "clients", "privacy", "algorithm", "schedule", "trust", "books", "generator")
 _BOUND: Final = 1e4  # of a row: none of up to 10**8 entries in [-1, 1] is longer, so none is cut; the clip protects
@@ -66,8 +67,7 @@ def open_deep(read: ReadTables, module: Callable[..., Any] | None = None) -> tup
     if request.module == MOMENTS and not {"algorithm", "schedule"} & set(rest):
         rest |= ONE_ROUND  # moments are sums, of which one round learns all there is
     study = study_of({**rest, "data": data, "model": {"kind": "logistic"}}, base=read.base, name=read.name)
-    hint = "Its noise must be secret: a generator is released."
-    require(study.seed is None, "study.seed", "be left out for a generator", study.seed, hint)
+    check_secret(study)
     study, loaded = open_any_study(study)
     if isinstance(loaded, Unprepared):
         raise BadValue("[data] must state the ranges and categories of a torch generator's columns.")
@@ -75,10 +75,8 @@ def open_deep(read: ReadTables, module: Callable[..., Any] | None = None) -> tup
     shape = loaded.train.shape
     hint = "State data.classes: a generator draws rows of each class."
     require(shape.classes >= 2, "[data]", "have classes for a torch generator", shape.classes, hint)
-    model = ModelPlan(
-        kind="torch",
-        module=_module(request, shape.features, shape.classes),
-        criterion=OWN,
+    model = ModelPlan.generator(
+        _module(request, shape.features, shape.classes),
         clip=request.clip,
         radius=request.radius,
         precision=request.precision,
@@ -90,9 +88,7 @@ def open_deep(read: ReadTables, module: Callable[..., Any] | None = None) -> tup
 def _request(tables: Mapping[str, Any], module: Callable[..., Any] | None) -> DeepRequest:
     given = dict(table(tables.get("generator", {}), "generator"))
     if module is not None:
-        free = "module" not in given
-        require(free, "generator.module", "be left out when the function itself is given", given.get("module"))
-        given["module"] = give(module)
+        given = with_function(given, "generator", "module", module)
     return DeepRequest.read(given)
 
 
@@ -141,7 +137,7 @@ def trained_generator(
 ) -> Trained:
     """Train a generator in ``folder``; what may be published but its rows is on the disk when this returns."""
     study, request, loaded = open_deep(read, module)
-    study.model.settled(loaded.train.shape.classes, loaded.train.shape.features)  # refuses a module before the charge
+    study.model.for_data(loaded.train.shape.classes, loaded.train.shape.features)  # refuses a module before the charge
     _check_samples(study, loaded)
     metrics = conduct(study, loaded, folder, resume=resume, watch=watch, system=system)
     drawing = drawing_of(request, loaded)
@@ -149,7 +145,7 @@ def trained_generator(
         write_atomically(folder / FILE, drawing.text().encode(), mode=PUBLIC)
         certificate = concluded(folder, metrics, None, loaded.preparation).certificate
     generator = DeepGenerator(Bundle.read(folder), drawing)
-    quality = deep_quality(generator, loaded, np.random.default_rng(0), training_public=study.training_public)
+    quality = deep_quality(generator, loaded, np.random.default_rng(0), training_public=study.data.public)
     public = loaded.test.present() if loaded.test is not None and loaded.test_public else None
     return Trained(generator=generator, certificate=certificate, quality=quality, public=public)
 
@@ -158,7 +154,7 @@ def _check_samples(study: Study, loaded: Loaded) -> None:
     """Refuse a module that draws nothing, and a pair by an algorithm that has no place for its answer."""
     shape = loaded.train.shape
     loss = replace(study.model, classes=shape.classes).loss
-    if not isinstance(loss, TorchLoss):
+    if not isinstance(loss, NetworkLoss):
         raise BadValue(f"A generator must be a torch module, got {loss.kind!r}.")
     loss.sampler(np.zeros(loss.size(shape.features)), shape.features)(np.arange(2), 0)
     fits, kind = study.algorithm.kind in ANSWERING or not loss.answers(shape.features), study.algorithm.kind

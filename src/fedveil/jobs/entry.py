@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from fedveil.certificate.profile import ProfileCertificate, certify_profile
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.tables import filled
 from fedveil.data.address import DUCKDB, bare, is_database
 from fedveil.data.spec import Source
 from fedveil.data.tables import nearest, span
+from fedveil.engine.ending import check_unfinished
+from fedveil.engine.files import PUBLIC, sole_use, write_atomically
+from fedveil.engine.profiling import conduct_profile
+from fedveil.engine.system import System
 from fedveil.jobs.draft.columns import DATES, Columns, Kind, columns_of
 from fedveil.jobs.draft.from_profile import with_profile
 from fedveil.jobs.draft.study import Draft, usual_delta
 from fedveil.ledger.place import POINTER
-from fedveil.prepare.profile.found import Profile
-from fedveil.prepare.profile.request import ProfileRequest, open_data
-from fedveil.run.ending import check_unfinished
-from fedveil.run.files import PUBLIC, sole_use, write_atomically
-from fedveil.run.profiling import conduct_profile
-from fedveil.run.system import System
-from fedveil.study import Books
-from fedveil.tables import filled
-from fedveil.target import Target
+from fedveil.planning.study import Books
+from fedveil.privacy.target import Target
+from fedveil.stages.profile.found import Profile
+from fedveil.stages.profile.request import ProfileRequest, open_data
 from fedveil.version import __version__
 
 STUDY = "study.toml"

@@ -1,7 +1,7 @@
 """Measure a released model on other records: privately, charged to their own ledger, or exactly on public ones.
 
 >>> from fedveil.jobs.evaluation import evaluate_model
->>> evaluate_model("results", "new.csv", epsilon=0.5, out="measured").found["auc"]  # doctest: +SKIP
+>>> evaluate_model("results", "new.csv", epsilon=0.5, out="measured").metrics["auc"]  # doctest: +SKIP
 0.87
 """
 
@@ -14,25 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.bundle.model import ReleasedModel, load_model
 from fedveil.certificate.evaluation import EvaluationCertificate, certify_evaluation
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.strict_json import read_object
+from fedveil.core.tables import filled
 from fedveil.data.spec import PLACES
-from fedveil.evaluate.budget import evaluation_plan
-from fedveil.evaluate.plan import FILE, EvaluationPlan
+from fedveil.engine.alone import Job, conduct_alone
+from fedveil.engine.ending import check_unfinished
+from fedveil.engine.evaluating import ModelEvaluator
+from fedveil.engine.files import PUBLIC, sole_use, write_atomically
+from fedveil.engine.measure import measured_exactly, plain
+from fedveil.engine.system import System
 from fedveil.jobs.draft.study import usual_delta
 from fedveil.jobs.own_model.labelled import Labelled, labelled_records
 from fedveil.noise.entropy import Entropy
-from fedveil.run.alone import Job, conduct_alone
-from fedveil.run.ending import check_unfinished
-from fedveil.run.evaluating import ModelEvaluator
-from fedveil.run.files import PUBLIC, sole_use, write_atomically
-from fedveil.run.measure import measured_exactly, plain
-from fedveil.run.system import System
-from fedveil.stages.adding import Measurer
-from fedveil.study import Books
-from fedveil.tables import filled
-from fedveil.target import Target
+from fedveil.planning.study import Books
+from fedveil.privacy.target import Target
+from fedveil.release.model import ReleasedModel, load_model
+from fedveil.stages.evaluate.budget import evaluation_plan
+from fedveil.stages.evaluate.plan import FILE, EvaluationPlan
+from fedveil.stages.measuring import Measurer
 from fedveil.version import __version__
 
 ENDS = ("certificate.json",)  # what follows the release of an evaluation
@@ -40,9 +41,9 @@ ENDS = ("certificate.json",)  # what follows the release of an evaluation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """What was found; ``certificate`` and ``folder``: of a private evaluation, None where the records are public."""
+    """The metrics; ``certificate`` and ``folder``: of a private evaluation, None where the records are public."""
 
-    found: dict[str, Any]
+    metrics: dict[str, Any]
     certificate: EvaluationCertificate | None = None
     folder: Path | None = None
 
@@ -93,11 +94,11 @@ def evaluate_model(
     with sole_use(folder / "private"):
         certificate = certify_evaluation(folder, __version__)
         write_atomically(folder / "certificate.json", certificate.text().encode(), mode=PUBLIC)
-    return Evaluated(found=json.loads(content), certificate=certificate, folder=folder)
+    return Evaluated(metrics=read_object(content, FILE), certificate=certificate, folder=folder)
 
 
 def _counting(loaded: ReleasedModel, plan: EvaluationPlan, labelled: Labelled) -> Callable[[Entropy], bytes]:
-    """Return the function that counts with noise, and gives what it found as JSON."""
+    """Return the function that counts with noise, and returns the metrics as JSON."""
     records = labelled.records
     by = ModelEvaluator(
         loss=loaded.loss,
@@ -128,7 +129,7 @@ def evaluate_publicly(
     """Measure the model exactly on records that are public: nothing is charged, and no noise is added."""
     loaded = _loaded(model)
     labelled = labelled_records(loaded, str(data), client_column, query)
-    return Evaluated(found=_exact(loaded, labelled, by_client=client_column is not None))
+    return Evaluated(metrics=_exact(loaded, labelled, by_client=client_column is not None))
 
 
 def _exact(model: ReleasedModel, labelled: Labelled, *, by_client: bool) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from fedveil.bundle.generating import Columns, DeepGenerator
 from fedveil.certificate.synthesis import certify_synthesis, holds_generator
-from fedveil.checks import require
-from fedveil.files import read_file
+from fedveil.core.checks import require
+from fedveil.core.files import read_file
 from fedveil.jobs.deep_released import holds_deep, released_generator
-from fedveil.prepare.synthesis.generator import FILE, Generator
-from fedveil.prepare.synthesis.rows import draw_rows, header
-from fedveil.study import Study
+from fedveil.planning.study import Study
+from fedveil.release.generating import Columns, DeepGenerator
+from fedveil.stages.synthesise.generator import FILE, Generator
+from fedveil.stages.synthesise.rows import draw_rows, header
 from fedveil.version import __version__
 
 PREFIX: Final = "generator:"
@@ -32,11 +32,17 @@ def with_drawn_rows(study: Study) -> Study:
     hint = "It is a folder that fedveil synthesise wrote."
     if holds_deep(folder):
         drawn = deep_columns(released_generator(folder), source.target)
-        return replace(study, source=replace(source, frame=drawn), training_public=True)
+        return _with_rows(study, drawn)
     require(holds_generator(folder), "data.source", "name a generator that is there", source.source, hint)
     certify_synthesis(folder, __version__)  # rows of a generator that was altered are covered by nothing
     drawn = drawn_columns(Generator.read(read_file(folder / FILE)), source.target)
-    return replace(study, source=replace(source, frame=drawn), training_public=True)
+    return _with_rows(study, drawn)
+
+
+def _with_rows(study: Study, drawn: Columns) -> Study:
+    """Return the study with these rows as its source; they are public."""
+    assert study.source is not None  # noqa: S101  it named the generator
+    return replace(study, data=replace(study.data, source=replace(study.source, frame=drawn), public=True))
 
 
 def deep_columns(generator: DeepGenerator, target: str | int | None = None) -> Columns:
@@ -44,7 +50,7 @@ def deep_columns(generator: DeepGenerator, target: str | int | None = None) -> C
     known = target is None or target in generator.header
     require(known, "data.target", f"name a column of the generator, such as {generator.header[-1]}", target)
     draw = np.random.default_rng(_SEED)
-    parts = [generator.columns(*block, draw) for block in generator.prepared(generator.drawing.records, draw)]
+    parts = [generator.columns(*block, draw) for block in generator.prepared_rows(generator.drawing.records, draw)]
     return {name: np.concatenate([part[name] for part in parts]) for name in generator.header}
 
 

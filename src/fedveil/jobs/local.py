@@ -13,38 +13,38 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.bundle.bundle import FILE as BUNDLE
-from fedveil.bundle.bundle import Bundle
-from fedveil.bundle.given import columns_given
-from fedveil.bundle.model import ReleasedModel
-from fedveil.bundle.personal import FILE as PERSONAL
 from fedveil.certificate.certify import Certificate, certify
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.importing import Allowed, allowed_now, give
+from fedveil.core.tables import table
+from fedveil.data.frames import columns_of_frame
 from fedveil.data.load import Loaded, given_apart, load
 from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
 from fedveil.data.spec import HeldOut
-from fedveil.design import Planned
-from fedveil.errors import BadValue
-from fedveil.importing import Allowed, allowed_now, give
+from fedveil.engine.conduct import conduct, planned_rows
+from fedveil.engine.ending import check_unfinished
+from fedveil.engine.files import PUBLIC, sole_use, write_atomically
+from fedveil.engine.job import PLAN
+from fedveil.engine.preparing import planned_columns
+from fedveil.engine.system import Progress, System
 from fedveil.jobs.datasets import LABEL, dataset_columns, is_dataset
 from fedveil.jobs.generated import with_drawn_rows
 from fedveil.jobs.personal import personal_models
-from fedveil.plan import read_plan
-from fedveil.prepare.learned import LearnedRule
-from fedveil.prepare.loading import Unprepared, open_columns
-from fedveil.run.conduct import conduct, planned_rows
-from fedveil.run.ending import check_unfinished
-from fedveil.run.files import PUBLIC, sole_use, write_atomically
-from fedveil.run.job import PLAN
-from fedveil.run.preparing import planned_columns
-from fedveil.run.system import Progress, System
-from fedveil.signature import FILE as SIGNATURE
-from fedveil.signature import Signature, check_signature, signature_in
-from fedveil.signing_keys import SigningKey, read_key
+from fedveil.planning.design import Planned
+from fedveil.planning.plan import read_plan
+from fedveil.planning.study import Study, read_study, study_of, tables_of
+from fedveil.release.bundle import FILE as BUNDLE
+from fedveil.release.bundle import Bundle
+from fedveil.release.model import ReleasedModel
+from fedveil.release.personal import FILE as PERSONAL
+from fedveil.signing.keys import SigningKey, read_key
+from fedveil.signing.signature import FILE as SIGNATURE
+from fedveil.signing.signature import Signature, check_signature, signature_in
+from fedveil.stages.prepare.learned import LearnedRule
+from fedveil.stages.prepare.loading import Unprepared, open_columns
 from fedveil.stages.sums import FILE as LEARNED
-from fedveil.study import Study, read_study, study_of, tables_of
-from fedveil.tables import table
 from fedveil.version import __version__
 
 
@@ -102,8 +102,7 @@ def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
 def refuse_evaluation(study: Study) -> None:
     """Refuse a private evaluation, in jobs that have no place for it."""
     hint = "It trains models that are measured without noise, or not at all."
-    exact = study.evaluation is None or not study.evaluation.private
-    require(exact, "[evaluation]", "be left out here", "a private evaluation", hint)
+    require(not study.evaluation.private, "[evaluation]", "be left out here", "a private evaluation", hint)
 
 
 def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | Unprepared]:
@@ -124,11 +123,11 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
         train, test = data if isinstance(data, tuple) else (data, None)
         known = train.preparation
         if known is not None:
-            found = replace(found, feature_map=known.feature_map)
+            found = replace(found, data=replace(found.data, feature_map=known.feature_map))
         return found, Loaded(
             train=train,
             test=test,
-            test_public=test is not None and found.training_public,
+            test_public=test is not None and found.data.public,
             dropped_rows=0,
             feature_names=() if known is None else known.features,
             raw=train.raw,
@@ -143,14 +142,16 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
     if found.prepare is not None:
         return found, open_columns(
             found.source,
-            found.split,
-            found.held_out,
+            found.data.split,
+            found.data.held_out,
             found.prepare,
             base=found.base,
             generator=draw,
             whole_clients=whole,
         )
-    return found, load(found.source, found.split, found.held_out, base=found.base, generator=draw, whole_clients=whole)
+    return found, load(
+        found.source, found.data.split, found.data.held_out, base=found.base, generator=draw, whole_clients=whole
+    )
 
 
 def _records_pair(data: Any) -> bool:
@@ -172,20 +173,20 @@ def _framed(study: Wanted, data: Any) -> Study:
     stated = dict(table(tables.get("data", {}), "data"))
     require("source" not in stated, "data.source", "be left out when a frame is given", stated.get("source"))
     if is_dataset(data):
-        columns = dataset_columns(data)
+        columns = columns_of_frame(dataset_columns(data))
         stated.setdefault("target", LABEL)
     else:
-        columns = {key: np.asarray(cells) for key, cells in columns_given(data, ()).items()}
+        columns = columns_of_frame(data)
     require(len(columns) >= 2, "The frame", "have at least two columns, one of them to predict", list(columns))
     found = study_of({**tables, "data": {**stated, "source": FRAME}}, base=read.base, name=read.name)
     assert found.source is not None  # noqa: S101  for the type checker
     source = replace(found.source, frame=columns)
     if test is None:
-        return replace(found, source=source)
-    free = found.held_out is None
+        return replace(found, data=replace(found.data, source=source))
+    free = found.data.held_out is None
     require(free, "[data.held_out]", "be left out when a second data set is given", "both", "It is held out.")
-    held_out = HeldOut(source=replace(source, frame=dataset_columns(test)), public=source.public)
-    return replace(found, source=source, held_out=held_out)
+    held_out = HeldOut(source=replace(source, frame=columns_of_frame(dataset_columns(test))), public=source.public)
+    return replace(found, data=replace(found.data, source=source, held_out=held_out))
 
 
 def with_functions(study: Wanted, module: Function = None, feature_map: Function = None) -> Wanted:
@@ -199,10 +200,14 @@ def with_functions(study: Wanted, module: Function = None, feature_map: Function
     tables = dict(read.tables)
     for (name, key), function in given.items():
         if function is not None:
-            own = dict(table(tables.get(name, {}), name))
-            require(key not in own, f"{name}.{key}", "be left out when the function itself is given", own.get(key))
-            tables[name] = {**own, key: give(function)}
+            tables[name] = with_function(table(tables.get(name, {}), name), name, key, function)
     return replace(read, tables=tables)
+
+
+def with_function(own: Mapping[str, Any], name: str, key: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """The table ``name`` of a study with a function under ``key``, which must not name another one."""
+    require(key not in own, f"{name}.{key}", "be left out when the function itself is given", own.get(key))
+    return {**own, key: give(function)}
 
 
 def _read(study: "str | Path | Mapping[str, Any] | ReadTables") -> "ReadTables":
@@ -266,12 +271,12 @@ def tune_study(
 
 def _check_run(study: Study) -> None:
     hint = "Tune it with: fedveil tune, or tune_study."
-    require(study.tune is None, "The study", "have no [tune] table to be run", study.name, hint)
+    require(not study.tune, "The study", "have no [tune] table to be run", study.name, hint)
 
 
 def _check_tuned(study: Study) -> None:
     hint = 'For example [tune.space] with "model.l2" = [0.0, 0.01]; see docs/tuning.md.'
-    require(study.tune is not None, "The study", "have a [tune] table to be tuned", study.name, hint)
+    require(study.tune, "The study", "have a [tune] table to be tuned", study.name, hint)
 
 
 def _carried_out(
@@ -296,7 +301,7 @@ def _carried_out(
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
     with sole_use(folder / "private"):
         result = concluded(folder, metrics, key, rule)
-        if found.personal is not None:
+        if found.personal:
             personal_models(folder, _records_of(folder, loaded))
     return result
 
@@ -304,7 +309,7 @@ def _carried_out(
 def ends_of(folder: Path) -> tuple[str, ...]:
     """Return the files that a run writes after its release, its parties' own models among them."""
     path = folder / PLAN
-    personal = path.exists() and read_plan(path.read_text(encoding="utf-8")).personal is not None
+    personal = path.exists() and bool(read_plan(path.read_text(encoding="utf-8")).personal)
     return (*ENDS, f"private/{PERSONAL}") if personal else ENDS
 
 

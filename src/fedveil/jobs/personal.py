@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.bundle.bundle import FILE as BUNDLE
-from fedveil.bundle.bundle import Bundle
-from fedveil.bundle.model import ReleasedModel
-from fedveil.bundle.personal import FILE, Personal, decided
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import AlreadyFinished, BadValue, why
+from fedveil.core.files import owners_folder
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.errors import AlreadyFinished, BadValue, why
+from fedveil.engine.files import clear_parts, private_folder, write_atomically
 from fedveil.federation.site.data import read_site_data
-from fedveil.files import owners_folder
 from fedveil.jobs.own_model.choose import Own, personal
 from fedveil.jobs.own_model.records import Rows, own_records
-from fedveil.model.personal_request import PersonalRequest
-from fedveil.run.files import clear_parts, private_folder, write_atomically
+from fedveil.models.personal_request import PersonalRequest
+from fedveil.release.bundle import FILE as BUNDLE
+from fedveil.release.bundle import Bundle
+from fedveil.release.model import ReleasedModel
+from fedveil.release.personal import FILE, Personal, decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,7 +66,7 @@ def personalise(
     bundle = Bundle.read(Path(path))
     require(bundle.personal is None, "The model", "be the shared one", "a party's own model")
     model, loss = ReleasedModel(bundle), bundle.plan.model.loss
-    linear = bundle.plan.model.kind != "torch"
+    linear = bundle.plan.model.linear
     require(linear, "A personal model", "be made from a linear model", "a torch module")
     stated, hint = bundle.plan.model.decision_threshold, "Every party finds its own threshold."
     require(stated is None, "The shared model", "have no decision threshold of its own", stated, hint)
@@ -78,7 +78,7 @@ def personalise(
     except OSError as error:
         raise BadValue(f"--out must name a folder that can be made: {why(error)}.") from error
     clear_parts(folder)
-    write_atomically(written, bundle.made_personal(chosen).write())
+    write_atomically(written, bundle.with_personal(chosen).write())
     write_atomically(told, (json.dumps(chosen.as_json(), indent=1, allow_nan=False) + "\n").encode())
     return Personalised(folder=folder, chosen=chosen)
 
@@ -121,7 +121,7 @@ def personal_models(folder: Path, loaded: Loaded) -> None:
         chosen = personal(own, asked, name)
         home = private_folder(homes / f"{client + 1}")
         clear_parts(home)  # of a run that was killed here
-        write_atomically(home / BUNDLE, bundle.made_personal(chosen).write())
+        write_atomically(home / BUNDLE, bundle.with_personal(chosen).write())
         told = {key: value for key, value in chosen.as_json().items() if key not in ("parameters", "format")}
         rows[name] = {"folder": home.name, **told, **_compared(own, chosen, loaded.test, name)}
     text = json.dumps({"format": 1, "clients": rows}, indent=1, allow_nan=False) + "\n"
@@ -137,7 +137,7 @@ def _compared(own: Own, chosen: Personal, test: Records | None, name: str) -> di
         return {}
     rows, truth = test.features[mine], test.targets[mine]
     shares = [
-        float(np.mean(decided(own.loss.scores(w, rows), threshold) == truth))
+        float(np.mean(decide(own.loss.scores(w, rows), threshold) == truth))
         for w, threshold in ((own.shared, 0.0), (chosen.parameters, chosen.threshold))
     ]
     return {"held_out_records": int(mine.sum()), "shared_accuracy": shares[0], "own_accuracy": shares[1]}

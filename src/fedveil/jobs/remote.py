@@ -8,11 +8,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from fedveil.core.files import owners_folder, public_folder
+from fedveil.core.importing import allowed_now
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
+from fedveil.engine.conduct import planned_rows
+from fedveil.engine.ending import check_unfinished, has_released
+from fedveil.engine.files import private_folder, sole_use
+from fedveil.engine.preparing import planned_columns
+from fedveil.engine.system import Progress, System
 from fedveil.federation.aggregator.conversation import SECRETS, Conversation, begin, check_folder
-from fedveil.federation.aggregator.evaluating import check_evaluated
 from fedveil.federation.aggregator.federate import Federation, check_carried
 from fedveil.federation.aggregator.held import Held, kept_rule
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
@@ -22,17 +28,10 @@ from fedveil.federation.deploy.units import INSIDE
 from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_network, site_names
 from fedveil.federation.flower.network import Link, submit, write_app, write_connection
 from fedveil.federation.site.data import same_clients
-from fedveil.files import owners_folder, public_folder
-from fedveil.importing import allowed_now
 from fedveil.jobs.local import ENDS, Result, Sign, Wanted, concluded, open_any_study, signing_key
-from fedveil.prepare.loading import Unprepared
-from fedveil.run.conduct import planned_rows
-from fedveil.run.ending import check_unfinished, has_released
-from fedveil.run.files import private_folder, sole_use
-from fedveil.run.preparing import planned_columns
-from fedveil.run.system import Progress, System
-from fedveil.signing_keys import SigningKey
-from fedveil.study import Study, read_study_without_data
+from fedveil.planning.study import Study, read_study_without_data
+from fedveil.signing.keys import SigningKey
+from fedveil.stages.prepare.loading import Unprepared
 
 Watch = Callable[[Progress], None] | None
 Tell = Callable[[str, str], None]
@@ -118,10 +117,7 @@ def run_on(
 
 def _held_at_sites(study: Study, loaded: Loaded | Unprepared) -> Records | None:
     """Return the held-out records that the sites of a trial get, to be counted there; None if they get none."""
-    asked = study.evaluation
-    if asked is None or not asked.private or loaded.test is None or loaded.test_public or asked.records == "training":
-        return None
-    if asked.records is None and asked.share is not None:
+    if loaded.test is None or loaded.test_public or not study.evaluation.asks_of_sites:
         return None
     return same_clients(loaded.train, loaded.test)
 
@@ -175,7 +171,6 @@ def run_local(
     # Refuse what can be refused before any process starts, so that nothing is left behind.
     check_folder(folder, resume)
     check_carried(plan)
-    check_evaluated(plan)
     deal_clients(loaded.train.clients, site_names(sites))
     apart = found.trust.key_holder == "third-party"
     with trial(loaded, folder, sites, system, apart, theirs) as network, network.carrier() as carrier:

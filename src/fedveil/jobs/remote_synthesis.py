@@ -3,20 +3,20 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedveil.core.files import public_folder
+from fedveil.engine.synthesising import check_secret, planned_synthesis
+from fedveil.engine.system import System
 from fedveil.federation.aggregator.conversation import check_folder
-from fedveil.federation.aggregator.generate import Generation, check_counted
+from fedveil.federation.aggregator.generate import Generation, check_sizes
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.deploy.files import Deployment, read_deployment
 from fedveil.federation.flower.local import deal_clients, site_names
-from fedveil.files import public_folder
 from fedveil.jobs.remote import Tell, Watch, check_open, conversation, deployed, silent, trial
 from fedveil.jobs.synthesis import ENDS, Described, SynthesisResult, certified_generator, open_synthesis, read_synthesis
-from fedveil.prepare.loading import Unprepared
-from fedveil.prepare.synthesis.request import GeneratorRequest
-from fedveil.prepare.synthesis.rows import check_rows
-from fedveil.run.synthesising import check_secret, planned_synthesis
-from fedveil.run.system import System
-from fedveil.study import Study
+from fedveil.planning.study import Study
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.synthesise.request import GeneratorRequest
+from fedveil.stages.synthesise.rows import check_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def synthesise_local(
     # Refuse what can be refused before any process starts, so that nothing is left behind.
     check_secret(wanted)
     check_folder(folder, how.resume)
-    check_counted(planned_synthesis(wanted, request, found))
+    check_sizes(planned_synthesis(wanted, request, found))
     deal_clients(found.train.clients, site_names(sites))
     apart = wanted.trust.key_holder == "third-party"
     with trial(found, folder, sites, how.system, apart) as network, network.carrier() as carrier:
@@ -77,4 +77,4 @@ def generated(
     """Measure a generator at the sites that the carrier reaches; certify it and draw rows."""
     talk = conversation(folder, deployment, carrier, how.resume, how.watch, how.tell, how.system)
     generator = Generation(study=study, request=request, talk=talk).conduct()
-    return certified_generator(generator, folder, rows, how.seed, how.system, found, study.training_public)
+    return certified_generator(generator, folder, rows, how.seed, how.system, found, study.data.public)

@@ -9,28 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.bundle.generating import DeepGenerator
 from fedveil.certificate.certify import Certificate
 from fedveil.certificate.synthesis import ROWS, SynthesisCertificate, certify_synthesis, holds_generator
-from fedveil.checks import require
-from fedveil.errors import BadValue, why
-from fedveil.files import public_folder, read_file
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, why
+from fedveil.core.files import public_folder, read_file
+from fedveil.core.tables import known, table
+from fedveil.engine.ending import check_unfinished
+from fedveil.engine.files import PUBLIC, sole_use, write_atomically
+from fedveil.engine.synthesising import conduct_synthesis
+from fedveil.engine.synthetic_quality import quality_of
+from fedveil.engine.system import Progress, System
 from fedveil.jobs.deep_released import holds_deep, released_generator
 from fedveil.jobs.deep_synthesis import is_deep, trained_generator
 from fedveil.jobs.local import ENDS as MODEL_ENDS
 from fedveil.jobs.local import ReadTables
-from fedveil.prepare.loading import Unprepared, open_columns
-from fedveil.prepare.request import PrepareRequest
-from fedveil.prepare.synthesis.generator import FILE, Generator
-from fedveil.prepare.synthesis.request import GeneratorRequest
-from fedveil.prepare.synthesis.rows import check_rows, csv_parts
-from fedveil.run.ending import check_unfinished
-from fedveil.run.files import PUBLIC, sole_use, write_atomically
-from fedveil.run.synthesising import conduct_synthesis
-from fedveil.run.synthetic_quality import quality_of
-from fedveil.run.system import Progress, System
-from fedveil.study import Study, study_of, tables_of
-from fedveil.tables import known, table
+from fedveil.planning.study import Study, study_of, tables_of
+from fedveil.release.generating import DeepGenerator
+from fedveil.stages.prepare.loading import Unprepared, open_columns
+from fedveil.stages.prepare.request import PrepareRequest
+from fedveil.stages.synthesise.generator import FILE, Generator
+from fedveil.stages.synthesise.request import GeneratorRequest
+from fedveil.stages.synthesise.rows import check_rows, csv_parts
 from fedveil.version import __version__
 
 Described = str | Path | Mapping[str, Any]  # a study file, or its tables
@@ -76,14 +76,14 @@ def read_synthesis(given: Described, *, data_given: bool = False) -> tuple[Study
 
 def _without_target(study: Study) -> Study:
     """Return the study with sources in which nothing is predicted."""
-    own, held = study.source, study.held_out
+    own, held, split = study.source, study.data.held_out, study.data.split
     if own is None or own.shipped is not None:  # built-in data have their labels apart
         raise BadValue("[data] must name a file, a folder or a database where there is no data.target.")
-    labels = study.split.kind == "dirichlet"
-    require(not labels, "clients.kind", "not be dirichlet without data.target: it splits by labels", study.split.kind)
+    labels = split.kind == "dirichlet"
+    require(not labels, "clients.kind", "not be dirichlet without data.target: it splits by labels", split.kind)
     if held is not None and held.source is not None:
         held = replace(held, source=replace(held.source, unlabelled=True))
-    return replace(study, source=replace(own, unlabelled=True), held_out=held)
+    return replace(study, data=replace(study.data, source=replace(own, unlabelled=True), held_out=held))
 
 
 def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepared]:
@@ -93,8 +93,8 @@ def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepare
         raise BadValue("[data] must name a source for a generator.")
     found = open_columns(
         study.source,
-        study.split,
-        study.held_out,
+        study.data.split,
+        study.data.held_out,
         study.prepare or PrepareRequest(),
         base=study.base,
         generator=np.random.default_rng,
@@ -133,7 +133,7 @@ def synthesise(
     study, request, found = open_synthesis(given)
     system.tell("measuring with noise")
     generator = conduct_synthesis(study, request, found, out, resume=resume, system=system)
-    return certified_generator(generator, out, rows, seed, system, found, study.training_public)
+    return certified_generator(generator, out, rows, seed, system, found, study.data.public)
 
 
 def certified_generator(

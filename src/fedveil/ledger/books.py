@@ -14,9 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, final, get_args
 
-from fedveil.checks import require
-from fedveil.errors import BadValue, FedveilError
-from fedveil.guarantee import Adversary, Neighbours, Unit
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, FedveilError
 from fedveil.ledger import store
 from fedveil.ledger.budget import Cap, Cost, tightened, total
 from fedveil.ledger.composition import Charged, charged
@@ -24,6 +23,7 @@ from fedveil.ledger.entry import ALL_RUNS, GENESIS, HASH, Entry, Kind, LedgerBro
 from fedveil.ledger.export import Export, write_export
 from fedveil.ledger.filter import check, question_of, settled
 from fedveil.ledger.head import Head, head_file, keep_head, read_head
+from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
 
 Fingerprint = Callable[[bytes], str]  # fingerprint of the data, under the books' own key
 
@@ -43,7 +43,7 @@ class Ledger:
     def __init__(
         self,
         path: Path,
-        fingerprints: Sequence[Fingerprint],
+        fingerprint: Fingerprint | None,
         patience: float,
         *,
         accept: bool,
@@ -58,17 +58,16 @@ class Ledger:
         try:
             with store.plainly(path):
                 form, key, known = store.identity(self._connection)
-            rule = f"have a format from {store.FIRST} to {store.FORMAT}"
-            require(store.FIRST <= form <= store.FORMAT, f"The ledger {path}", rule, form)
-            usable = fingerprints if form == store.FIRST else fingerprints[:1]
+            hint = "It was written by another version of fedveil."
+            require(form == store.FORMAT, f"The ledger {path}", f"have format {store.FORMAT}", form, hint)
             keyed = None if content is None else keyed_content(key, content)
             same = keyed is not None and store.knows_content(self._connection, keyed)
-            if usable and not same and not any(fingerprint(key) == known for fingerprint in usable):
+            if fingerprint is not None and not same and fingerprint(key) != known:
                 raise BadValue(
                     f"The ledger {path} must belong to these data, and it was opened for others. Give the rows it was "
                     "opened with, all of them, or name another place for the books of other rows: [books] ledger."
                 )
-            self._check_head(kept, known=form > store.FIRST and not accept)
+            self._check_head(kept, accept=accept)
             if keyed is not None and not same:
                 with self._writing():
                     store.remember_content(self._connection, keyed)
@@ -82,16 +81,14 @@ class Ledger:
         path: Path,
         fingerprint: Fingerprint,
         *,
-        older: Fingerprint | None = None,
         content: bytes | None = None,
         urandom: Callable[[int], bytes] = os.urandom,
         patience: float = 60.0,
     ) -> Self:
         """Open the books of the data that ``fingerprint`` (keyed) describes; make them if there are none.
 
-        ``older``: how the same data were described in books of the first format. ``content``: a digest of the source's
-        bytes; books that met it before belong to these data, however their rows are read now. ``patience``: seconds to
-        wait for another process that is writing.
+        ``content``: a digest of the source's bytes; books that met it before belong to these data, however their rows
+        are read now. ``patience``: seconds to wait for another process that is writing.
         """
         path = Path(path)
         with store.plainly(path):
@@ -102,8 +99,7 @@ class Ledger:
             raise LedgerBroken(0, why)
         if new:
             store.create(path, fingerprint, urandom)
-        prints = [fingerprint] if older is None else [fingerprint, older]
-        return cls(path, prints, patience, accept=False, content=content)
+        return cls(path, fingerprint, patience, accept=False, content=content)
 
     @classmethod
     def look(cls, path: Path, *, accept_head: bool = False, patience: float = 60.0) -> Self:
@@ -113,14 +109,12 @@ class Ledger:
         """
         path = Path(path)
         require(path.is_file(), "The ledger", "be a file", str(path))
-        return cls(path, (), patience, accept=accept_head)
+        return cls(path, None, patience, accept=accept_head)
 
-    def _check_head(self, kept: Head | None, *, known: bool) -> None:
-        """Refuse books that lack the entry recorded as last in the head file.
+    def _check_head(self, kept: Head | None, *, accept: bool) -> None:
+        """Refuse books that lack the entry recorded as last in the head file; write the first head of new books.
 
-        Write the first head of books without one.
-
-        ``known``: these books have had a head from the beginning.
+        ``accept``: write a head for books that have lost theirs.
         """
         with self._reading():
             last = Head(*store.head(self._connection))
@@ -136,7 +130,7 @@ class Ledger:
                 "bring that file back, or a copy of the books that holds them",
             )
         if again is None:
-            if known and last.sequence > 0:
+            if last.sequence > 0 and not accept:
                 raise LedgerBroken(
                     0,
                     f"{head_file(self.path).name} is missing beside {self.path.name}, so nobody can tell whether "
@@ -338,10 +332,9 @@ class Ledger:
             "neighbours": cap.neighbours,
             "epsilon": cap.epsilon,
             "delta": cap.delta,
+            "order": cap.order,
             "reason": reason,
         }
-        if cap.order is not None:  # caps that add epsilons keep their original form
-            payload["order"] = cap.order
         return self._append(ALL_RUNS, count, "cap", payload, at)
 
     def _append(self, run: str, round_: int, kind: Kind, payload: Mapping[str, Any], at: str | None) -> Entry:
@@ -387,10 +380,8 @@ def _charged(story: Sequence[Entry], plan: str) -> Entry:
 
 
 def _total(entries: Sequence[Entry], run: str) -> dict[str, Any]:
-    """Return what all charges so far cost together, by the questions of this run; nothing if it is the only one."""
+    """Return what all charges so far cost together, by the questions of this run."""
     charges = {entry.run: Charged.read(entry.payload) for entry in entries if entry.kind == "charge"}
-    if len(charges) < 2:
-        return {}
     every = [one.costs for one in charges.values()]
     costs = [total(every, own.adversary, own.unit, own.neighbours) for own in charges[run].costs]
     return {"total": {"runs": len(charges), "costs": [cost.written() for cost in costs]}}

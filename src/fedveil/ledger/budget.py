@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Self, get_args
 
-from fedveil.checks import require
-from fedveil.errors import BadValue, FedveilError
-from fedveil.guarantee import Adversary, Neighbours, Unit
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, FedveilError
+from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
 
 
 def _check(name: str, value: "Cost | Cap") -> None:

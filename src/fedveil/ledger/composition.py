@@ -2,8 +2,8 @@
 
 A charge holds its plan. So the whole certified curve of every run, delta as a function of epsilon, is known to whoever
 reads the books, including what the grid, missing clients and masks may cost. A curve is a pair of laws that dominates
-the run; pairs compose exactly, which gives less than adding epsilons. A charge without a plan (of an older version, for
-example) is known only by its epsilon and delta, and enters as the worst mechanism that has them.
+the run; pairs compose exactly, which gives less than adding epsilons. A charge without a plan that can be read is known
+only by its epsilon and delta, and enters as the worst mechanism that has them.
 
 This holds for runs that were fixed in advance. The rule for later runs that are chosen by earlier results is in
 ``filter.py``. Theory page: adding-up-runs.md.
@@ -18,15 +18,15 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from fedveil.account.loss_distribution import LossDistributionAccountant
-from fedveil.errors import CannotCertify, FedveilError
-from fedveil.guarantee import Adversary, Answer, Neighbours, Unit
+from fedveil.accounting.loss_distribution import LossDistributionAccountant
+from fedveil.core.errors import CannotCertify, FedveilError
 from fedveil.ledger.budget import Cost, total
 from fedveil.ledger.costs import Chargeable, covered, promised, read_charged
 from fedveil.ledger.entry import Entry
-from fedveil.mechanism import ApproximateDP
-from fedveil.plan import Plan
-from fedveil.promises import promise, promise_at
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import promise, promise_at
+from fedveil.privacy.guarantee import Adversary, Answer, Neighbours, Unit
+from fedveil.privacy.mechanism import ApproximateDP
 from fedveil.theory.composition import worst_upper
 from fedveil.theory.loss import LossLaw, law_of_profile
 from fedveil.theory.numerics import SMALLEST_DELTA
@@ -49,7 +49,7 @@ _WIDEST = 500.0  # the largest epsilon of a curve; exp of it must be finite
 class Charged:
     """One charge: its stated costs, and the plans that ran and how often, if the entry says so.
 
-    A plan that promises nothing has infinite cost, even if an older version wrote down less.
+    A plan that promises nothing has infinite cost, even if less was written down.
     """
 
     costs: tuple[Cost, ...]
@@ -106,7 +106,7 @@ def _exposed(text: str) -> bool:
     """Return whether this is a plan whose promises do not hold, for example because its noise is known."""
     try:
         return not covered(read_charged(text))
-    except (ValueError, FedveilError):  # a plan of another version, whose charge states its cost
+    except (ValueError, FedveilError):  # no plan that this version reads: its charge states its cost
         return False
 
 
@@ -193,7 +193,7 @@ def _points(plan: Chargeable, adversary: Adversary) -> list[tuple[float, float]]
     For hidden runs delta at an epsilon is several times cheaper to compute than the inverse.
     """
     own = promised(plan, adversary)
-    if not isinstance(plan, Plan) or not plan.hides or plan.selection is not None:
+    if not isinstance(plan, Plan) or not plan.hides:
         deltas = sorted({*_DELTAS, own.delta}, reverse=True)
         return [(_epsilon(plan, adversary, delta), delta) for delta in deltas]
     # What may go wrong with the plan's own small chance (too many records in a round, say) leaves nothing provable

@@ -6,17 +6,18 @@ nothing.
 
 import math
 
-from fedveil.evaluate.plan import EvaluationPlan
-from fedveil.guarantee import Adversary, Answer
 from fedveil.ledger.budget import Cost
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.prepare.alone import AlonePlan
-from fedveil.prepare.profile.plan import ProfilePlan
-from fedveil.prepare.synthesis.plan import SynthesisPlan
-from fedveil.promises import promise
+from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import promise
+from fedveil.privacy.guarantee import Adversary, Answer
+from fedveil.stages.evaluate.plan import EvaluationPlan
+from fedveil.stages.measured.plan import MeasuredPlan
+from fedveil.stages.prepare.alone import AlonePlan
+from fedveil.stages.profile.plan import ProfilePlan
+from fedveil.stages.synthesise.plan import SynthesisPlan
 
 Chargeable = Plan | AlonePlan
-_ALONE: tuple[type[AlonePlan], ...] = (ProfilePlan, EvaluationPlan, SynthesisPlan)
+_ALONE: tuple[type[AlonePlan], ...] = (ProfilePlan, EvaluationPlan, SynthesisPlan, MeasuredPlan)
 
 
 def covered(plan: Chargeable) -> bool:

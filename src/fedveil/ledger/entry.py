@@ -14,9 +14,9 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from fedveil.checks import require
-from fedveil.errors import BadValue, FedveilError
-from fedveil.strict_json import read_json
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.strict_json import read_json
 
 Kind = Literal["cap", "charge", "progress", "release", "failed"]
 GENESIS = "0" * 64  # the hash before the first entry

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedveil.checks import require
-from fedveil.errors import BadValue
-from fedveil.files import read_file
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.files import read_file
 from fedveil.ledger.entry import GENESIS, HASH, Entry, LedgerBroken, canonical, check_run, check_stories, link, parse
 
 FORMAT = "fedveil ledger 1"

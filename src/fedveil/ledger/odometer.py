@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.ledger.budget import Cap, Cost, total
 from fedveil.ledger.composition import Charged, Question, Rule, composed
 from fedveil.ledger.costs import read_charged
 from fedveil.ledger.entry import Entry
 from fedveil.ledger.filter import budget_of, epsilon_of, question_of, spent_by, total_spent
-from fedveil.promises import ADVERSARIES
+from fedveil.planning.promises import ADVERSARIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

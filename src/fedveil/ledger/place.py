@@ -19,15 +19,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
 from fedveil.data.address import DUCKDB, server_of, sqlite_file
 from fedveil.data.fingerprint import content_of
 from fedveil.data.spec import Source
-from fedveil.errors import BadValue
 from fedveil.ledger.books import Fingerprint, Ledger, keyed_content
 from fedveil.ledger.head import head_file
-from fedveil.ledger.store import APPLICATION, FIRST, connect, identity, knows_content, plainly
-from fedveil.study import Books
+from fedveil.ledger.store import APPLICATION, connect, identity, knows_content, plainly
+from fedveil.planning.study import Books
 
 FOLDER = ".fedveil"
 POINTER = "books"  # in a run's private folder: the path of the books that were charged
@@ -104,7 +104,6 @@ def open_books(
     study: Sited,
     own: Path | None,
     fingerprint: Fingerprint,
-    older: Fingerprint,
     *,
     begun: bool = False,
     urandom: Callable[[int], bytes] = os.urandom,
@@ -115,17 +114,16 @@ def open_books(
     """
     path = _path(study)
     content = None if path is None else content_of(path)
-    place = settled_place(study, own, fingerprint, older, content=content, begun=begun, urandom=urandom) or own
+    place = settled_place(study, own, fingerprint, content=content, begun=begun, urandom=urandom) or own
     require(place is not None, "[books] ledger", "be given for these data", None)
     assert place is not None  # noqa: S101  for the type checker
-    return Ledger.open(place, _identity(study, fingerprint), older=older, content=content, urandom=urandom)
+    return Ledger.open(place, _identity(study, fingerprint), content=content, urandom=urandom)
 
 
 def settled_place(
     study: Sited,
     own: Path | None,
     fingerprint: Fingerprint,
-    older: Fingerprint,
     *,
     content: bytes | None = None,
     begun: bool = False,
@@ -143,7 +141,7 @@ def settled_place(
         _make_room(usual)
     except BadValue:  # the place beside the source is not writable, so the place that the study names is the only one
         return place
-    fingerprint, older = cache(_identity(study, fingerprint)), cache(older)
+    fingerprint = cache(_identity(study, fingerprint))
     with _alone(usual.parent):
         lost = usual.is_symlink() and not usual.exists()
         if lost and not (study.books.ledger is not None and place.exists()):
@@ -151,7 +149,7 @@ def settled_place(
                 f"The books of these rows must be where they were, {usual.readlink()}, and they are gone. Bring them "
                 f'back, or say where they are now: [books] ledger = "PATH".'
             )
-        known = None if lost else _known(usual, fingerprint, older, content)
+        known = None if lost else _known(usual, fingerprint, content)
         if study.books.ledger is None:
             place = usual if usual.exists() or known is None else known
         elif known is not None and known != place.resolve():
@@ -160,13 +158,13 @@ def settled_place(
                 "what was spent in the other. Name that one, or none, in [books] ledger; if new books are meant, move "
                 "that one away first."
             )
-        Ledger.open(place, fingerprint, older=older, content=content, urandom=urandom).close()
+        Ledger.open(place, fingerprint, content=content, urandom=urandom).close()
         if lost or not usual.exists():
             _link(usual, place.resolve())
     return place
 
 
-def _known(usual: Path, fingerprint: Fingerprint, older: Fingerprint, content: bytes | None) -> Path | None:
+def _known(usual: Path, fingerprint: Fingerprint, content: bytes | None) -> Path | None:
     """Return the books in this folder that met these rows or bytes, preferring the usual name; links are followed.
 
     Books that cannot be read might be these, so they raise an error.
@@ -175,9 +173,9 @@ def _known(usual: Path, fingerprint: Fingerprint, older: Fingerprint, content: b
     for path in (usual, *others):
         if path.is_file():
             with plainly(path), closing(connect(path, patience=60.0)) as connection:
-                form, key, stated = identity(connection)
+                _, key, stated = identity(connection)
                 same = content is not None and knows_content(connection, keyed_content(key, content))
-            if same or (older if form == FIRST else fingerprint)(key) == stated:
+            if same or fingerprint(key) == stated:
                 return path.resolve()
     return None
 

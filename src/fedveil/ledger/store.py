@@ -12,13 +12,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedveil.errors import BadValue, FedveilError
-from fedveil.files import link_new
+from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.files import link_new
 from fedveil.ledger.entry import GENESIS, Entry, LedgerBroken, check_stories, parse
 from fedveil.ledger.head import head_file
 
-FORMAT = 2  # of new books: fingerprint of the rows as read, head beside them
-FIRST = 1  # the older format: fingerprint of the prepared records, no head
+FORMAT = 1
 APPLICATION = 0x66765F31  # "fv_1": marks our files among SQLite files
 _WRITE_AHEAD = bytes([2, 2])  # write and read versions, bytes 18 and 19 of every SQLite file
 
@@ -44,6 +43,7 @@ CREATE TABLE books (
     key BLOB NOT NULL CHECK (length(key) = 32),
     fingerprint TEXT NOT NULL
 ) STRICT;
+CREATE TABLE contents (keyed TEXT PRIMARY KEY) STRICT;
 CREATE TABLE entries (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
     previous TEXT NOT NULL,
@@ -159,14 +159,11 @@ def identity(connection: sqlite3.Connection) -> tuple[int, bytes, str]:
 
 def knows_content(connection: sqlite3.Connection, keyed: str) -> bool:
     """Return whether a source with this content, as a keyed digest, was charged in these books."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'contents'").fetchone() is None:
-        return False
     return connection.execute("SELECT 1 FROM contents WHERE keyed = ?", (keyed,)).fetchone() is not None
 
 
 def remember_content(connection: sqlite3.Connection, keyed: str) -> None:
     """Remember a source's content, by which the books are found again however its rows are read."""
-    connection.execute("CREATE TABLE IF NOT EXISTS contents (keyed TEXT PRIMARY KEY) STRICT")
     connection.execute("INSERT OR IGNORE INTO contents VALUES (?)", (keyed,))
 
 

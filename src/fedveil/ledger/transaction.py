@@ -11,16 +11,16 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Self
 
-from fedveil.checks import require
-from fedveil.guarantee import Adversary
+from fedveil.core.checks import require
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap, Cost, total
 from fedveil.ledger.costs import Chargeable, cost_of, rounds_of, written
 from fedveil.ledger.entry import Entry
-from fedveil.plan import Plan
-from fedveil.promises import ADVERSARIES
-from fedveil.study import Books
-from fedveil.target import Target
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.planning.study import Books
+from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.target import Target
 
 Planned = tuple[Chargeable, int]  # a plan, and how often it runs
 

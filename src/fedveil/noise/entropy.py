@@ -14,8 +14,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from fedveil.checks import require
-from fedveil.values import Indices
+from fedveil.core.checks import require
+from fedveil.core.values import Indices
 
 Words = NDArray[np.uint64]
 

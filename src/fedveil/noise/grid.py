@@ -17,9 +17,9 @@ from typing import Final, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.grid import MOST_STEPS
-from fedveil.values import Vector
 
 Whole = NDArray[np.int64]
 Words = NDArray[np.uint64]

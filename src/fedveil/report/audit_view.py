@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 from fedveil.audit.finding import Finding
 from fedveil.audit.record import FILE, Audit
-from fedveil.checks import require
-from fedveil.errors import BadValue
-from fedveil.guarantee import Adversary
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.privacy.guarantee import Adversary
 
 Greys = Sequence[Sequence[int]]
 
@@ -31,10 +31,10 @@ class Roc:
         rising = all(a <= b for a, b in zip(self.false_positives, self.false_positives[1:], strict=False))
         require(rising, f"{FILE}: roc", "give false-positive rates that rise", "something else")
 
-    def found_at(self, alarms: float) -> tuple[float, float] | None:
-        """Return the best true-positive rate at this rate of false alarms, and what is allowed.
+    def power_at(self, alarms: float) -> tuple[float, float] | None:
+        """Return the best true-positive rate at this rate of false alarms, and the largest that is allowed.
 
-        None if not measured.
+        Returns None where it was not measured.
         """
         reached = [i for i, rate in enumerate(self.false_positives) if rate <= alarms]
         if not reached:
@@ -94,10 +94,7 @@ class AuditView:
     hiding: tuple[Hiding, ...]
 
     def strongest(self, adversary: str) -> Finding | None:
-        """Return the finding that says most about an observer.
-
-        One that breaks the promise, else the largest lower bound.
-        """
+        """Return the finding that says most about an observer: a broken promise, else the largest lower bound."""
         mine = [f for f in self.findings if f.adversary == adversary and f.kind == "lower-bound"]
         return max(mine, key=lambda f: (f.verdict == "broken", f.measured), default=None)
 
@@ -108,7 +105,7 @@ def audit_view(audit: Audit) -> AuditView:
         return AuditView(
             findings=audit.findings,
             broken=audit.broken,
-            rocs=tuple(_roc(found, found.details["roc"]) for found in audit.findings if "roc" in found.details),
+            rocs=tuple(_roc(finding, finding.details["roc"]) for finding in audit.findings if "roc" in finding.details),
             leakage=None if audit.leakage is None else _leakage(audit.leakage),
             hiding=() if audit.hidden_state is None else _hiding(audit.hidden_state),
         )
@@ -118,10 +115,10 @@ def audit_view(audit: Audit) -> AuditView:
         raise BadValue(f"{FILE} must be complete: {error!r}. Audit the run again.") from error
 
 
-def _roc(found: Finding, given: Mapping[str, Any]) -> Roc:
+def _roc(finding: Finding, given: Mapping[str, Any]) -> Roc:
     false, true = (tuple(float(v) for v in given[key]) for key in ("false_positives", "true_positives"))
     allowed = given["allowed"]  # absent if nothing was promised: then everything is allowed
-    return Roc(found, false, true, (1.0,) * len(false) if allowed is None else tuple(float(v) for v in allowed))
+    return Roc(finding, false, true, (1.0,) * len(false) if allowed is None else tuple(float(v) for v in allowed))
 
 
 def _leakage(given: Mapping[str, Any]) -> Leakage:

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from fedveil.account.sampling_alone import SeenByAll
+from fedveil.accounting.sampling_alone import SeenByAll
 from fedveil.report import words
-from fedveil.report.blocks import code, figure, legend, note, paragraph, section, table
-from fedveil.report.charts import Axis, Kind, Line, Row, axis, lines_chart, rows_chart
-from fedveil.report.markup import Markup, joined, tag
+from fedveil.report.charts import Axis, Kind, Line, Row, axis, legend, lines_chart, rows_chart
+from fedveil.report.markup import Markup, code, concat, figure, note, paragraph, section, table, tag
 from fedveil.report.outlook import Curve
 from fedveil.report.view import Observer, View
 
@@ -30,8 +29,8 @@ def observers(view: View) -> Markup:
         name, rate = words.OBSERVERS.get(seen.adversary, seen.adversary), words.right_guesses(seen.epsilon, seen.delta)
         guess = words.percent(rate) if seen.epsilon is not None else "100%"
         by = words.BOUNDS.get(seen.certified_by or "", seen.certified_by or "–")
-        label = joined([name, " ", code(seen.adversary)])
-        delta = words.plain(seen.delta, 12)
+        label = concat([name, " ", code(seen.adversary)])
+        delta = words.nearest(seen.delta, 12)
         own = words.epsilon_text(seen.epsilon)
         more = [words.epsilon_text(totals.get(seen.adversary))] if totals else []
         rows.append((label, seen.sees, own, *more, delta, guess, by))
@@ -47,9 +46,9 @@ def observers(view: View) -> Markup:
         scale = axis([*known, goal])
         title = "Epsilon by observer"
         listed = (
-            "; ".join(f"{row.label}: {row.text}" for row in drawn) + f". The plan asked for {words.plain(goal, 12)}."
+            "; ".join(f"{row.label}: {row.text}" for row in drawn) + f". The plan asked for {words.nearest(goal, 12)}."
         )
-        mark = (goal, f"asked for: {words.plain(goal, 12)}")
+        mark = (goal, f"asked for: {words.nearest(goal, 12)}")
         text = "Epsilon against each observer, smaller is better." + _log_remark(scale)
         picture = figure(rows_chart("by-observer", title, listed, drawn, scale=scale, mark=mark), text)
     intro = (
@@ -75,15 +74,17 @@ def hiding(view: View) -> Markup | None:
     seen = view.observer("final-model")
     if seen is None or not view.hidden:
         return None
-    told = (
+    caption = (
         "Epsilon of the final model by each way to prove it, the least that is proved counts; dashed: the same noise "
         "with every model seen, had the records drawn their rounds themselves."
     )
-    parts = _by_bound(view, seen, told, "Every bound on the final model", _bought(seen, view.alone), _sampled(view))
+    parts = _by_bound(
+        view, seen, caption, "Every bound on the final model", _hiding_gain(seen, view.alone), _by_sampling(view)
+    )
     return section("hiding", "What hiding the models bought", *parts)
 
 
-def _sampled(view: View) -> list[Row]:
+def _by_sampling(view: View) -> list[Row]:
     """What sampling alone would give, every model seen."""
     alone = view.alone
     rows = [] if alone is None else [("Poisson", alone.poisson), ("independent", alone.independent)]
@@ -97,15 +98,15 @@ def bounds(view: View) -> Markup | None:
     seen = view.target
     if view.hidden or not seen.bounds:
         return None
-    told = "Epsilon by each way to prove it; the least that is proved counts."
+    caption = "Epsilon by each way to prove it; the least that is proved counts."
     who = words.OBSERVERS[seen.adversary]
     intro = paragraph(f"The same run, looked at in different ways. Observer: {who[0].lower()}{who[1:]}.")
-    parts = _by_bound(view, seen, told, "Every bound", intro)
+    parts = _by_bound(view, seen, caption, "Every bound", intro)
     return section("bounds", "How it is proved", *parts)
 
 
 def _by_bound(
-    view: View, seen: Observer, told: str, caption: str, intro: Markup, more: Sequence[Row] = ()
+    view: View, seen: Observer, sentence: str, caption: str, intro: Markup, more: Sequence[Row] = ()
 ) -> list[object]:
     shown = [b for b in seen.bounds if b.epsilon is not None]
     proved = {b.name: b.epsilon for b in shown if b.status == "certified" and b.epsilon is not None}
@@ -121,7 +122,7 @@ def _by_bound(
     ] + list(more)
     rows = [
         (
-            joined([words.BOUNDS.get(b.name, b.name), " ", code(b.name)]),
+            concat([words.BOUNDS.get(b.name, b.name), " ", code(b.name)]),
             _epsilon_of(b.epsilon, b.status),
             b.status,
             b.reason,
@@ -135,18 +136,18 @@ def _by_bound(
     if drawn:
         scale = axis([row.value for row in drawn if row.value is not None])
         chart = rows_chart("by-bound", title, listed + ".", drawn, scale=scale)
-        parts.append(figure(chart, told + _log_remark(scale)))
-    return [*parts, tag("details", tag("summary", "All bounds"), data, _left_out(seen))]
+        parts.append(figure(chart, sentence + _log_remark(scale)))
+    return [*parts, tag("details", tag("summary", "All bounds"), data, _inapplicable(seen))]
 
 
-def _left_out(seen: Observer) -> Markup | None:
+def _inapplicable(seen: Observer) -> Markup | None:
     """Return which bounds do not apply to this run, by reason."""
     reasons: dict[str, list[str]] = {}
     for bound in seen.bounds:
         if bound.status == "does-not-apply":
             reasons.setdefault(bound.reason, []).append(words.BOUNDS.get(bound.name, bound.name))
-    told = [tag("li", f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
-    return joined([paragraph("These do not apply here:"), tag("ul", told)]) if told else None
+    items = [tag("li", f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
+    return concat([paragraph("These do not apply here:"), tag("ul", items)]) if items else None
 
 
 def _epsilon_of(epsilon: float | None, status: str) -> str:
@@ -155,7 +156,7 @@ def _epsilon_of(epsilon: float | None, status: str) -> str:
     return "–" if status == "does-not-apply" else words.NO_GUARANTEE
 
 
-def _bought(seen: Observer, alone: SeenByAll | None) -> Markup:
+def _hiding_gain(seen: Observer, alone: SeenByAll | None) -> Markup:
     """Counted from the best that secret sampling gives with every model seen: that much is not hiding's doing."""
     proved = {b.name: b.epsilon for b in seen.bounds if b.status == "certified" and b.epsilon is not None}
     least = proved.get(seen.certified_by or "", min(proved.values(), default=None))
@@ -166,29 +167,29 @@ def _bought(seen: Observer, alone: SeenByAll | None) -> Markup:
         return paragraph(
             f"With every model open nothing could be proved; with the last one alone, epsilon {words.up(least)}."
         )
-    told = f"With the same noise and every model along the way seen, epsilon would be {_listed(alone)}. "
+    sentence = f"With the same noise and every model along the way seen, epsilon would be {_in_words(alone)}. "
     if least <= 0 or best / least < 1.005:
         return paragraph(
-            told,
+            sentence,
             f"With the last one alone it is {words.up(least)}: in this run hiding bought nothing that can be proved "
             "beyond what secret sampling gives.",
         )
     return paragraph(
-        told,
+        sentence,
         f"Because only the last one leaves, it is {words.up(least)}: ",
         tag("strong", f"{words.down(best / least, 3)} times smaller"),
         " than the best of these." if alone.poisson is not None or alone.independent is not None else ".",
     )
 
 
-def _listed(alone: SeenByAll) -> str:
+def _in_words(alone: SeenByAll) -> str:
     dealt = "no number at all" if alone.known is None else words.up(alone.known)
-    found = [f"{dealt} as the records were dealt"]
+    listed = [f"{dealt} as the records were dealt"]
     if alone.poisson is not None:
-        found.append(f"{words.up(alone.poisson)} had every record joined rounds by secret coins of its own (Poisson)")
+        listed.append(f"{words.up(alone.poisson)} had every record joined rounds by secret coins of its own (Poisson)")
     if alone.independent is not None:
-        found.append(f"{words.up(alone.independent)} had it picked one round of each pass (independent draws)")
-    return ", ".join(found)
+        listed.append(f"{words.up(alone.independent)} had it picked one round of each pass (independent draws)")
+    return ", ".join(listed)
 
 
 def curves(view: View) -> Markup | None:
@@ -204,8 +205,10 @@ def curves(view: View) -> Markup | None:
     deltas = [d for curve in view.curves for d, _ in curve.points]
     y = axis([e for _, points in drawn for _, e in points], log=log)
     main = "final-model" if view.hidden else view.plan.target.adversary
-    shapes = [Line(_called(c), points, "best" if c.adversary == main else "other") for c, points in drawn]
-    ends = [f"{_called(c)}: {words.up(p[0][1])} at {p[0][0]:g}, {words.up(p[-1][1])} at {p[-1][0]:g}" for c, p in drawn]
+    shapes = [Line(_curve_name(c), points, "best" if c.adversary == main else "other") for c, points in drawn]
+    ends = [
+        f"{_curve_name(c)}: {words.up(p[0][1])} at {p[0][0]:g}, {words.up(p[-1][1])} at {p[-1][0]:g}" for c, p in drawn
+    ]
     chart = lines_chart(
         "by-delta",
         "Epsilon over delta",
@@ -226,32 +229,32 @@ def curves(view: View) -> Markup | None:
     return section("curve", "Other failure probabilities", remark, paragraph(intro), shown)
 
 
-def _called(curve: Curve) -> str:
+def _curve_name(curve: Curve) -> str:
     return words.SEEN_BY.get(curve.adversary, curve.adversary)
 
 
-def _curve_table(found: tuple[Curve, ...]) -> Markup:
-    deltas = sorted({d for curve in found for d, _ in curve.points})
-    columns = [dict(curve.points) for curve in found]
-    rows = [(words.plain(d, 12), *(words.epsilon_text(column.get(d)) for column in columns)) for d in deltas]
-    heads = ("delta", *(_called(curve) for curve in found))
+def _curve_table(curves: tuple[Curve, ...]) -> Markup:
+    deltas = sorted({d for curve in curves for d, _ in curve.points})
+    columns = [dict(curve.points) for curve in curves]
+    rows = [(words.nearest(d, 12), *(words.epsilon_text(column.get(d)) for column in columns)) for d in deltas]
+    heads = ("delta", *(_curve_name(curve) for curve in curves))
     return table("Epsilon at each delta", heads, rows, numbers=range(len(heads)))
 
 
 def places(view: View) -> Markup | None:
     """Return the section about what the participants of each round would have with a public order."""
-    found, seen = view.places, view.observer("final-model")
-    if found is None or seen is None:
+    by_place, seen = view.places, view.observer("final-model")
+    if by_place is None or seen is None:
         return None
     name, title = "places", "If everyone knew who took part when"
-    if not found.points:
-        return section(name, title, paragraph(found.why_not))
-    points = [(float(place), e) for place, e in found.points if e is not None]
+    if not by_place.points:
+        return section(name, title, paragraph(by_place.why_not))
+    points = [(float(place), e) for place, e in by_place.points if e is not None]
     level = seen.least
     intro = _LATE + (_UNKNOWN if view.plan.run.order == "secret" else _KNOWN)
     mark = None if level is None else (level, f"certificate: {words.up(level)}")
     parts: list[object] = [None if view.private else note(_AS_IF, kind="warning"), paragraph(intro)]
-    rows = [(str(place), words.epsilon_text(e)) for place, e in found.points]
+    rows = [(str(place), words.epsilon_text(e)) for place, e in by_place.points]
     data = table("Epsilon of a unit by its round", ("round", "epsilon"), rows, numbers=(0, 1))
     if points:
         y = axis([e for _, e in points] + ([] if level is None else [level]), log=False)
@@ -267,6 +270,8 @@ def places(view: View) -> Markup | None:
             names=("round", "epsilon"),
             mark=mark,
         )
-        caption = f"Epsilon at delta {words.plain(found.delta, 12)} of those whose turn is in this round of a pass."
+        caption = (
+            f"Epsilon at delta {words.nearest(by_place.delta, 12)} of those whose turn is in this round of a pass."
+        )
         return section(name, title, *parts, figure(chart, caption, data))
     return section(name, title, *parts, data)

@@ -1,19 +1,25 @@
-"""Small charts as SVG inside the page: they follow its colours, its width and its print style.
+"""Small charts as SVG inside the page: they follow its colours, its width and its print style. And small grey pictures.
 
 The picture is the plot area itself: horizontal lengths are percentages, so text keeps its size on a phone; labels
 extend over the edges into margins that the style sheet leaves free. Lines are drawn in a nested picture that is
-stretched, with strokes that are not.
+stretched, with strokes that are not. A grey picture is a PNG of a few hundred bytes, as a data address.
 """
 
+import base64
 import math
-from collections.abc import Sequence
+import struct
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedveil.report.markup import Markup, joined, tag
+from fedveil.core.checks import require
+from fedveil.report.markup import Markup, concat, tag
 
 Kind = Literal["best", "other", "weak"]
 _ROW = 46  # height of a row of bars in pixels
+_CELL, _LETTERS = 24, 18  # pixels of a square; letters of a name that are shown beside it
+_BARS, _BAR_HEIGHT = 220, 46  # pixels of a picture inside a table
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -66,8 +72,8 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """Return round numbers between the ends."""
-        found = (_log_ticks if self.log else _linear_ticks)(self.low, self.high, self.parts)
-        return [tick for tick in found if tick == round(tick)] if self.whole else found
+        ticks = (_log_ticks if self.log else _linear_ticks)(self.low, self.high, self.parts)
+        return [tick for tick in ticks if tick == round(tick)] if self.whole else ticks
 
 
 def axis(values: Sequence[float], *, log: bool | None = None, parts: int = 5) -> Axis:
@@ -92,8 +98,7 @@ def axis(values: Sequence[float], *, log: bool | None = None, parts: int = 5) ->
 
 def picture(name: str, title: str, description: str, height: int, *inside: object, kind: str) -> Markup:
     """Return an SVG with a description for people who do not see it."""
-    labels = {"aria_labelledby": f"{name}-title {name}-desc"}
-    head = [tag("title", title, id=f"{name}-title"), tag("desc", description, id=f"{name}-desc")]
+    head, labels = _title_and_description(name, title, description)
     return tag("svg", head, *inside, id=name, class_=f"chart {kind}", role="img", height=height, **labels)
 
 
@@ -121,7 +126,7 @@ def _row(row: Row, scale: Axis, top: int) -> Markup:
     middle, base = top + 31, max(scale.share(scale.low if scale.log else 0.0), 0.0)
     if row.value is None:
         bar = tag("rect", x=0, y=middle - 8, width="100%", height=16, class_="bar none")
-        return joined([label, bar, _beside(row.text, 0.0, middle)])
+        return concat([label, bar, _beside(row.text, 0.0, middle)])
     at = scale.share(row.value)
     if scale.log:
         guide = tag("line", x1=0, x2=f"{at:.2f}%", y1=middle, y2=middle, class_="guide")
@@ -136,7 +141,7 @@ def _row(row: Row, scale: Axis, top: int) -> Markup:
         low, high = (scale.share(v) for v in row.interval)
         shape.append(tag("line", x1=f"{low:.2f}%", x2=f"{high:.2f}%", y1=middle, y2=middle, class_="whisker"))
         end = max(at, high)
-    return joined([label, shape, _beside(row.text, max(end, base), middle)])
+    return concat([label, shape, _beside(row.text, max(end, base), middle)])
 
 
 def spans_chart(name: str, title: str, description: str, spans: Sequence[Span], *, scale: Axis) -> Markup:
@@ -152,12 +157,12 @@ def _span(span: Span, scale: Axis, top: int) -> Markup:
     over = span.most is not None and span.reached > span.most
     solid = _bar(0.0, at, middle, "bar broken" if over else "bar best")
     if span.most is None:
-        return joined([label, _bar(at, 100.0, middle, "bar none"), solid, _beside(span.text, at, middle)])
+        return concat([label, _bar(at, 100.0, middle, "bar none"), solid, _beside(span.text, at, middle)])
     end = scale.share(span.most)
     room = None if over else _bar(at, end, middle, "bar room")
     x = f"{end:.2f}%"
     line = tag("line", x1=x, x2=x, y1=middle - 12, y2=middle + 12, class_="limit")
-    return joined([label, room, solid, line, _beside(span.text, max(at, end), middle)])
+    return concat([label, room, solid, line, _beside(span.text, max(at, end), middle)])
 
 
 def _bar(start: float, end: float, middle: int, kind: str) -> Markup:
@@ -175,7 +180,7 @@ def _across(scale: Axis, height: int) -> Markup:
         x = f"{scale.share(tick):.2f}%"
         parts.append(tag("line", x1=x, x2=x, y1=0, y2=height, class_="grid"))
         parts.append(tag("text", tick_text(tick, scale.log), x=x, y=height + 18, text_anchor="middle", class_="tick"))
-    return joined(parts)
+    return concat(parts)
 
 
 def lines_chart(
@@ -217,7 +222,7 @@ def _line(line: Line, x: Axis, y: Axis, height: int) -> Markup:
         class_="over",
     )
     dots = [tag("circle", cx=f"{a:.2f}%", cy=f"{b:.1f}", r=4, class_=f"dot {line.kind}") for a, b in places]
-    return joined([nested if len(places) > 1 else None, dots if line.dots or len(places) == 1 else None])
+    return concat([nested if len(places) > 1 else None, dots if line.dots or len(places) == 1 else None])
 
 
 def _upwards(scale: Axis, height: int) -> Markup:
@@ -226,7 +231,7 @@ def _upwards(scale: Axis, height: int) -> Markup:
         level = f"{height * (1 - scale.share(tick) / 100):.1f}"
         parts.append(tag("line", x1=0, x2="100%", y1=level, y2=level, class_="grid"))
         parts.append(tag("text", tick_text(tick, scale.log), x=-8, y=level, dy=4, text_anchor="end", class_="tick"))
-    return joined(parts)
+    return concat(parts)
 
 
 def hundred(name: str, title: str, description: str, chance: int, more: int) -> Markup:
@@ -236,9 +241,85 @@ def hundred(name: str, title: str, description: str, chance: int, more: int) -> 
         tag("circle", cx=9 + 18 * (i % 20), cy=9 + 18 * (i // 20), r=6.5, class_=f"dot {kind}")
         for i, kind in enumerate(kinds)
     ]
-    labels = {"aria_labelledby": f"{name}-title {name}-desc"}
-    head = [tag("title", title, id=f"{name}-title"), tag("desc", description, id=f"{name}-desc")]
+    head, labels = _title_and_description(name, title, description)
     return tag("svg", head, dots, id=name, class_="hundred", role="img", viewBox="0 0 360 90", **labels)
+
+
+def squares_chart(
+    name: str,
+    title: str,
+    description: str,
+    columns: Sequence[str],
+    square: Callable[[int, int], tuple[float, str]],
+    *,
+    style: str,
+) -> Markup:
+    """Return a table of squares, a row and a column for each of ``columns``.
+
+    ``square``: the area of each from 0 to 1, and its class. ``style`` may use the width of the picture as ``{width}``.
+    """
+    count, left = len(columns), 52 + 8 * max(len(_short(one)) for one in columns)
+    inside: list[Markup] = []
+    for i, label in enumerate(columns):
+        y, middle = _CELL * (i + 1), left + _CELL * i + _CELL / 2
+        inside.append(tag("text", f"{_short(label)}  {i + 1}", x=left - 8, y=y + 16, text_anchor="end", class_="label"))
+        inside.append(tag("text", str(i + 1), x=middle, y=16, text_anchor="middle", class_="tick"))
+        for j in range(count):
+            area, kind = square(i, j)
+            size = (_CELL - 4) * area**0.5
+            if size >= 2:
+                at = {"x": f"{left + _CELL * j + (_CELL - size) / 2:.1f}", "y": f"{y + (_CELL - size) / 2:.1f}"}
+                inside.append(tag("rect", **at, width=f"{size:.1f}", height=f"{size:.1f}", class_=kind))
+    width, height = left + _CELL * count + 8, _CELL * (count + 1) + 8
+    head, labels = _title_and_description(name, title, description)
+    box = f"0 0 {width} {height}"
+    shape = style.format(width=width)
+    return tag("svg", head, inside, id=name, class_="chart", role="img", viewBox=box, style=shape, **labels)
+
+
+def _short(name: str) -> str:
+    """A name with its middle left out, if it is long: names often differ at their ends alone."""
+    return name if len(name) <= _LETTERS else f"{name[: _LETTERS // 2]}…{name[-(_LETTERS // 2 - 1) :]}"
+
+
+def small_bars(title: str, shares: Sequence[float]) -> Markup:
+    """Return a picture of one bar for each share, small enough to stand in a table."""
+    top, width = max(*shares, 1e-9), _BARS / len(shares)
+    inside = [
+        tag(
+            "rect",
+            x=f"{width * place + 0.5:.1f}",
+            y=f"{_BAR_HEIGHT * (1 - share / top):.1f}",
+            width=f"{max(width - 1, 0.5):.1f}",
+            height=f"{_BAR_HEIGHT * share / top:.1f}",
+            class_="bar best",
+        )
+        for place, share in enumerate(shares)
+    ]
+    box = f"0 0 {_BARS} {_BAR_HEIGHT}"
+    return tag("svg", tag("title", title), inside, role="img", viewBox=box, width=_BARS, height=_BAR_HEIGHT)
+
+
+def _title_and_description(name: str, title: str, description: str) -> tuple[list[Markup], dict[str, str]]:
+    """Return title and description of a picture for people who do not see it, and what refers to them."""
+    head = [tag("title", title, id=f"{name}-title"), tag("desc", description, id=f"{name}-desc")]
+    return head, {"aria_labelledby": f"{name}-title {name}-desc"}
+
+
+def legend(entries: Sequence[tuple[str, str]], *, shape: str) -> Markup:
+    """Return a legend that explains the kinds of lines, bars or dots."""
+    return tag("ul", [tag("li", _swatch(kind, shape), text) for kind, text in entries], class_="legend")
+
+
+def _swatch(kind: str, shape: str) -> Markup:
+    match shape:
+        case "line":
+            inside = tag("line", x1=0, x2=26, y1=7, y2=7, class_=f"line {kind}")
+        case "dot":
+            inside = tag("circle", cx=13, cy=7, r=5.5, class_=f"dot {kind}")
+        case _:
+            inside = tag("rect", x=1, y=1, width=24, height=12, class_=f"bar {kind}")
+    return tag("svg", inside, width=26, height=14, aria_hidden="true", focusable="false", class_="swatch")
 
 
 def tick_text(value: float, log: bool) -> str:
@@ -271,3 +352,45 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
     first, last = round(math.log10(low)), round(math.log10(high))
     every = max(1, math.ceil((last - first) / most))
     return [10.0**k for k in range(first, last + 1) if (last - k) % every == 0]
+
+
+Greys = Sequence[Sequence[int]]
+_GAP = (0, 0)  # a transparent gap between two pictures
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_GREY_AND_ALPHA = 4
+
+
+def strip(pictures: Sequence[Greys], alt: str) -> Markup:
+    """Return pictures of one size side by side, as one image with a text for people who do not see it."""
+    require(alt.strip() != "", "alt", "say what the pictures show", alt)
+    rows = side_by_side(pictures)
+    address = "data:image/png;base64," + base64.b64encode(png(rows)).decode("ascii")
+    return tag("img", src=address, alt=alt, width=len(rows[0]), height=len(rows), class_="greys")
+
+
+def side_by_side(pictures: Sequence[Greys]) -> list[list[tuple[int, int]]]:
+    """Return rows of (grey, opacity), with one transparent column between two pictures."""
+    require(len(pictures) >= 1, "pictures", "be at least one", len(pictures))
+    height, width = len(pictures[0]), len(pictures[0][0]) if pictures[0] else 0
+    same = all(len(p) == height and all(len(row) == width for row in p) for p in pictures)
+    require(same and height * width > 0, "pictures", "be of one size", [len(p) for p in pictures])
+    levels = all(isinstance(v, int) and 0 <= v <= 255 for p in pictures for row in p for v in row)
+    require(levels, "pictures", "hold whole numbers from 0 to 255", "something else")
+    rows: list[list[tuple[int, int]]] = []
+    for y in range(height):
+        line: list[tuple[int, int]] = []
+        for picture in pictures:
+            line += [*([_GAP] if line else []), *((value, 255) for value in picture[y])]
+        rows.append(line)
+    return rows
+
+
+def png(rows: Sequence[Sequence[tuple[int, int]]]) -> bytes:
+    """Return the PNG file: 8-bit grey with opacity, no filter; the same rows give the same bytes."""
+    lines = b"".join(b"\0" + bytes(value for point in row for value in point) for row in rows)
+    head = struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, _GREY_AND_ALPHA, 0, 0, 0)
+    return _SIGNATURE + _chunk(b"IHDR", head) + _chunk(b"IDAT", zlib.compress(lines, 9)) + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

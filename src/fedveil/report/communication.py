@@ -5,10 +5,14 @@ docs/compression.md.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from fedveil.checks import require
-from fedveil.plan import Plan
+from fedveil.core.checks import require
+from fedveil.planning.plan import Plan
+from fedveil.report import words
+from fedveil.report.markup import Markup, note, paragraph, section, table
+from fedveil.report.view import View
+from fedveil.stages.train.settings import CompressionRequest
 from fedveil.sums.coding.packing import message_bytes
 from fedveil.sums.homomorphic.messages import typical_bytes, typical_key_bytes
 from fedveil.sums.homomorphic.parameters import MOST_CLIENTS, parameters_for
@@ -62,7 +66,7 @@ def way_of(plan: Plan) -> Way:
     server = plan.trust.server
     if server in ("secure-aggregation", "homomorphic"):
         return "secure-aggregation" if server == "secure-aggregation" else "homomorphic"
-    return "compressed" if _own_compression(plan) != "none" else "plain"
+    return "compressed" if _own_compression(plan).kind != "none" else "plain"
 
 
 def traffic_of(plan: Plan) -> tuple[Traffic, ...]:
@@ -79,7 +83,7 @@ def bytes_of(plan: Plan, way: Way) -> Traffic:
     up, down, once = model, model, 0
     match way:
         case "compressed":
-            up = _compressed(plan)
+            up = _compressed_bytes(plan)
         case "secure-aggregation":
             more_up, more_down = masking_bytes(_largest_cohort(plan))
             up, down = up + more_up, down + more_down
@@ -120,17 +124,81 @@ def coded_gap(plan: Plan, traffic: Traffic) -> CodedGap:
     return CodedGap(bits=bits, one_round=one, run_bits=run, whole_run=whole)
 
 
-def _own_compression(plan: Plan) -> str:
-    return str(getattr(plan.method, "compression", "none"))
+def _own_compression(plan: Plan) -> CompressionRequest:
+    found: CompressionRequest = getattr(plan.method, "compression", CompressionRequest())
+    return found
 
 
-def _compressed(plan: Plan) -> int:
+def _compressed_bytes(plan: Plan) -> int:
     """Return the bytes as the plan says; by default eight bits a value."""
-    method: Any = plan.method
-    if _own_compression(plan) != "none":
-        return message_bytes(method.compression, plan.dimension, keep=method.keep, levels=method.levels)
+    how = _own_compression(plan)
+    if how.kind != "none":
+        return message_bytes(how.kind, plan.dimension, keep=how.keep, levels=how.levels)
     return message_bytes("quantised", plan.dimension, keep=1.0, levels=_EIGHT_BITS)
 
 
 def _largest_cohort(plan: Plan) -> int:
     return plan.method.traffic(plan.setup, together=True)[2]
+
+
+_NAMES: dict[Way, str] = {
+    "plain": "in the clear, 8 bytes a value",
+    "compressed": "compressed",
+    "secure-aggregation": "secure aggregation (masked sums)",
+    "homomorphic": "homomorphic encryption",
+}
+
+
+def traffic(view: View) -> Markup | None:
+    """Return what clients send and receive; None if one data holder has nobody to send to."""
+    plan = view.plan
+    if plan.data.clients == 1:
+        return None
+    rows, used = traffic_of(plan), way_of(plan)
+    mine = next(row for row in rows if row.way == used)
+    text = (
+        f"A client that takes part in a round sends {words.bytes_text(mine.up)} and receives "
+        f"{words.bytes_text(mine.down)}; in the whole run {mine.messages:,} updates are sent at most, "
+        f"{words.bytes_text(mine.total_up)} in all. The table has the other ways beside it. These are planned "
+        "bytes, not counted ones: they tell nothing about who took part."
+    )
+    gap = coded_gap(plan, mine)
+    return section("traffic", "What is sent", paragraph(text), _table(plan, rows, used), *_gap(plan, gap))
+
+
+def _table(plan: Plan, rows: tuple[Traffic, ...], used: Way) -> Markup:
+    heads = ("way", "up, a client and round", "down, a client and round", "before the first round", "up, whole run")
+    cells = [
+        (
+            _NAMES[row.way] + _which(plan, row.way, used),
+            words.bytes_text(row.up),
+            words.bytes_text(row.down),
+            words.bytes_text(row.once) if row.once else "–",
+            words.bytes_text(row.total_up),
+        )
+        for row in rows
+    ]
+    return table(f"Bytes of {plan.dimension:,} values", heads, cells, numbers=range(1, len(heads)))
+
+
+def _which(plan: Plan, way: Way, used: Way) -> str:
+    if way == used:
+        return " – this run"
+    return ", to 8 bits a value" if way == "compressed" else ""
+
+
+def _gap(plan: Plan, gap: CodedGap) -> list[Markup]:
+    text = (
+        f"Few bits also bound how closely a model can fit its data: with {plan.data.clients:,} clients of at least "
+        f"{plan.data.smallest_client:,} records that send {gap.bits:,} bits each, the expected loss on new data is "
+        f"greater than that on the training data by at most {words.up(gap.one_round)} R; with all {gap.run_bits:,} "
+        f"bits that one client sends in the run, by {words.up(gap.whole_run)} R."
+    )
+    sentence = (
+        "This is (1/K) sqrt(2 ln 2 R² B / n) for K clients, n records each, B bits from each. It is proved for models "
+        "that clients compute on their own, once, and that are averaged; for losses that are a Bregman divergence "
+        "between model and record (squared distance is one; those of linear models on random features are not) and "
+        "R-sub-Gaussian (losses in an interval of length 2R are); for independent records of one law. A run of many "
+        "rounds is outside of it, so here it is a yardstick, not a promise."
+    )
+    return [paragraph(text), note(sentence)]

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedveil.report.blocks import column_page, figure, note, paragraph, section, table
 from fedveil.report.charts import Axis, Row, axis, rows_chart
-from fedveil.report.markup import Markup, tag
+from fedveil.report.markup import Markup, column_page, figure, note, paragraph, section, table, tag
 from fedveil.report.words import bytes_text
 
 NOISE = (

@@ -16,11 +16,29 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from fedveil.checks import require
-from fedveil.files import PUBLIC, public_folder
-from fedveil.report import style
+from fedveil.core.checks import require
+from fedveil.core.files import PUBLIC, public_folder
 from fedveil.report.catalogue import FIGURES
-from fedveil.report.curves import Axis, Chart, Curve, Panel, write_table
+from fedveil.report.curves import (
+    DOTS,
+    FAINT,
+    GRID,
+    INK,
+    LOOKS,
+    SETTINGS,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    TITLE_SIZE,
+    Axis,
+    Chart,
+    Curve,
+    Panel,
+    label_of,
+    number,
+    spread,
+    text_colour,
+    write_table,
+)
 
 # in inches
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.75, 0.25, 0.80, 0.50
@@ -56,13 +74,13 @@ def _chosen(only: Sequence[str] | None) -> list[str]:
 
 
 def _save(chart: Chart, paths: Sequence[Path]) -> Sequence[Path]:
-    with mpl.rc_context(rc=style.SETTINGS):
+    with mpl.rc_context(rc=SETTINGS):
         figure = draw(chart)
         for path in paths:
             if path.suffix == ".svg":
                 figure.savefig(path, format="svg", metadata={"Date": None, "Title": chart.title})
             else:
-                figure.savefig(path, format="png", dpi=style.DOTS, metadata={"Title": chart.title})
+                figure.savefig(path, format="png", dpi=DOTS, metadata={"Title": chart.title})
     return paths
 
 
@@ -75,7 +93,7 @@ def draw(chart: Chart) -> Figure:
     total = _LEFT + count * (width + margin) + (count - 1) * gap + _RIGHT
     total = max(total, 0.4 + 0.125 * len(chart.title))
     key = _ROW * (1.3 + max(len(panel.curves) for panel in chart.panels)) if keyed else 0.0
-    caption = _wrapped(chart.caption, total - 0.4)
+    caption = _wrap(chart.caption, total - 0.4)
     below = _BOTTOM + key + _LINE * len(caption) + 0.22
     top = _TOP - (0.25 if not chart.panels[0].title else 0.0)
     height = top + _HEIGHT + below
@@ -89,14 +107,14 @@ def draw(chart: Chart) -> Figure:
             _key(axes, panel, width)
         else:
             _end_labels(axes, panel)
-    size = style.TITLE_SIZE
-    figure.text(0.2 / total, 1 - 0.18 / height, chart.title, size=size, weight="bold", color=style.INK, va="top")
+    size = TITLE_SIZE
+    figure.text(0.2 / total, 1 - 0.18 / height, chart.title, size=size, weight="bold", color=INK, va="top")
     place = (0.2 / total, 0.1 / height)
-    figure.text(*place, "\n".join(caption), size=style.SMALL_SIZE, color="#555555", va="bottom", linespacing=1.35)
+    figure.text(*place, "\n".join(caption), size=SMALL_SIZE, color="#555555", va="bottom", linespacing=1.35)
     return figure
 
 
-def _wrapped(text: str, width: float) -> list[str]:
+def _wrap(text: str, width: float) -> list[str]:
     """Return lines no longer than ``width`` inches; a letter and its value stay together."""
     joined = re.sub(r"(?<!\S)(\w) (?=\d)", "\\1\u00a0", text)
     return textwrap.wrap(joined, int(width / 0.063), break_on_hyphens=False)
@@ -104,30 +122,30 @@ def _wrapped(text: str, width: float) -> list[str]:
 
 def _label_width(panel: Panel) -> float:
     """Return the width to the right of a panel that its longest label needs."""
-    longest = max(len(line) for curve in panel.curves for line in style.label_of(curve).split("\n"))
+    longest = max(len(line) for curve in panel.curves for line in label_of(curve).split("\n"))
     return 0.25 + 0.0715 * longest
 
 
 def _draw_panel(axes: Axes, panel: Panel, chart: Chart, *, first: bool) -> None:
     for curve in panel.curves:
-        axes.plot(curve.x, curve.y, label=curve.name, clip_on=False, **style.LOOKS[curve.role].line())
+        axes.plot(curve.x, curve.y, label=curve.name, clip_on=False, **LOOKS[curve.role].line())
     _scale(axes, chart, panel)
     _marks(axes, panel, chart)
-    axes.set_title(panel.title, loc="left", size=style.TEXT_SIZE + 0.5, color=style.INK, pad=7)
-    axes.set_xlabel(chart.x.label, color=style.INK)
+    axes.set_title(panel.title, loc="left", size=TEXT_SIZE + 0.5, color=INK, pad=7)
+    axes.set_xlabel(chart.x.label, color=INK)
     if first:
-        axes.set_ylabel(chart.y.label, color=style.INK)
-    axes.grid(True, which="major", color=style.GRID, linewidth=0.7)
+        axes.set_ylabel(chart.y.label, color=INK)
+    axes.grid(True, which="major", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.tick_params(which="both", length=0, colors="#444444", labelsize=style.SMALL_SIZE)
+    axes.tick_params(which="both", length=0, colors="#444444", labelsize=SMALL_SIZE)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(style.FAINT)
+    axes.spines["bottom"].set_color(FAINT)
 
 
 def _marks(axes: Axes, panel: Panel, chart: Chart) -> None:
     """Draw a thin line at the marked value of an axis, and a dot where each curve crosses it."""
-    faint: dict[str, Any] = {"color": style.FAINT, "linewidth": 0.7, "zorder": 1}
+    faint: dict[str, Any] = {"color": FAINT, "linewidth": 0.7, "zorder": 1}
     if chart.y.mark is not None:
         axes.axhline(chart.y.mark, **faint)
     if chart.x.mark is not None:
@@ -135,7 +153,7 @@ def _marks(axes: Axes, panel: Panel, chart: Chart) -> None:
     for curve in panel.curves:
         if curve.value is None or not 0 < curve.value < math.inf:
             continue
-        dot: dict[str, Any] = {"color": style.LOOKS[curve.role].colour, "markersize": 4, "zorder": 5, "marker": "o"}
+        dot: dict[str, Any] = {"color": LOOKS[curve.role].colour, "markersize": 4, "zorder": 5, "marker": "o"}
         if chart.y.mark is not None:
             axes.plot([curve.value], [chart.y.mark], **dot)
         if chart.x.mark is not None:
@@ -171,33 +189,33 @@ def _key(axes: Axes, panel: Panel, width: float) -> None:
     """Draw the key below the panel: line, name, epsilon at the marked delta, in the order of the curves."""
     top = -(_BOTTOM - 0.02) / _HEIGHT
     step = _ROW / _HEIGHT
-    small: dict[str, Any] = {"size": style.SMALL_SIZE, "transform": axes.transAxes, "va": "center"}
+    small: dict[str, Any] = {"size": SMALL_SIZE, "transform": axes.transAxes, "va": "center"}
     axes.text(1.0, top, "ε at δ = 10⁻⁵", ha="right", color="#555555", **small)
     for row, curve in enumerate(panel.curves, start=1):
         y = top - row * step
-        look = style.LOOKS[curve.role].line()
+        look = LOOKS[curve.role].line()
         axes.add_line(Line2D([0.0, 0.42 / width], [y, y], transform=axes.transAxes, clip_on=False, **look))
-        value = "" if curve.value is None else style.number(curve.value)
+        value = "" if curve.value is None else number(curve.value)
         note = "" if curve.status == "certified" else " (not certified)"
-        colour = style.text_colour(curve)
+        colour = text_colour(curve)
         axes.text(0.52 / width, y, curve.name + note, color=colour, **small)
         axes.text(1.0, y, value, ha="right", color=colour, weight="bold" if curve.role == "best" else None, **small)
 
 
 def _end_labels(axes: Axes, panel: Panel) -> None:
     """Write names beside the curves' right ends, moved apart if they would overlap."""
-    labels = [style.label_of(curve) for curve in panel.curves]
+    labels = [label_of(curve) for curve in panel.curves]
     ends = [_end(axes, curve) for curve in panel.curves]
     sizes = [(label.count("\n") + 1) * _LINE / _HEIGHT for label in labels]
-    centres = style.spread(ends, sizes, -0.02, 1.04)
+    centres = spread(ends, sizes, -0.02, 1.04)
     for curve, label, end, centre in zip(panel.curves, labels, ends, centres, strict=True):
-        colour = style.text_colour(curve)
+        colour = text_colour(curve)
         xs, ys = [1.005, 1.03], [end, centre]
         leader = Line2D(xs, ys, transform=axes.transAxes, clip_on=False, color=colour, linewidth=0.6)
         axes.add_line(leader)
         weight = "bold" if curve.role == "best" else None
         place: dict[str, Any] = {"transform": axes.transAxes, "va": "center", "linespacing": 1.0}
-        axes.text(1.04, centre, label, color=colour, size=style.SMALL_SIZE + 0.5, weight=weight, **place)
+        axes.text(1.04, centre, label, color=colour, size=SMALL_SIZE + 0.5, weight=weight, **place)
 
 
 def _end(axes: Axes, curve: Curve) -> float:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fedveil.account.evaluator import epsilon_of
-from fedveil.account.grid import Grid, on_grid
-from fedveil.account.places import PlaceCurve, place_curve
-from fedveil.errors import CannotCertify, FedveilError
-from fedveil.guarantee import Adversary, Answer, Bound, Moves, finite_or_none
-from fedveil.plan import Plan
-from fedveil.promises import grid_of, held_out, hidden_views, promise
+from fedveil.accounting.evaluator import epsilon_of
+from fedveil.accounting.grid import Grid, on_grid
+from fedveil.accounting.places import PlaceCurve, place_curve
+from fedveil.core.errors import CannotCertify, FedveilError
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import grid_of, hidden_views, promise
+from fedveil.privacy.guarantee import Adversary, Answer, Bound, Moves, finite_or_none
 from fedveil.theory.numerics import smallest_epsilon
 
 DELTAS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -45,27 +45,27 @@ class Places:
 def curve_of(plan: Plan, adversary: Adversary, bounds: Sequence[Bound], known: tuple[float, float | None]) -> Curve:
     """Epsilon over delta; ``known`` is the certificate's point (its epsilon is absent if the noise was no secret)."""
     if not plan.hides:
-        return _asked(plan, adversary, known)
+        return _at_deltas(plan, adversary, known)
     proved = {b.name: b.epsilon for b in bounds if b.status == "certified" and b.epsilon is not None}
     name = min(proved, key=lambda key: proved[key], default="")
     seen = next((e for e in hidden_views(plan, adversary) if e.name == name), None)
-    if seen is None and held_out(plan) is not None:  # what is promised is about the counts of held-out records
-        return _asked(plan, adversary, known)
+    if seen is None and plan.evaluation.apart:  # what is promised is about the counts of held-out records
+        return _at_deltas(plan, adversary, known)
     deltas = sorted({*(DELTAS if not plan.measured else _FEW), known[0]})
     if seen is None or seen.log_delta is None:
         return Curve(adversary=adversary, bound=name, points=tuple((delta, None) for delta in deltas))
     direct = seen.epsilon is not None  # then it is quicker, and nearer, than inverting delta
     inverse = partial(epsilon_of, seen) if direct else Inverse(seen.log_delta, start=proved[name])
     grid = grid_of(plan)
-    found: dict[float, float | None] = {known[0]: proved[name] if known[1] is None else known[1]}
+    epsilons: dict[float, float | None] = {known[0]: proved[name] if known[1] is None else known[1]}
     for delta in sorted(deltas, key=lambda d: abs(math.log(d / known[0]))):  # outwards: what is known lies near
-        if delta not in found:
+        if delta not in epsilons:
             answer = on_grid(grid, lambda inner: _answer(inverse(inner), inner, seen.moves), delta)
-            found[delta] = finite_or_none(answer.epsilon)
-    return Curve(adversary=adversary, bound=name, points=tuple(sorted(found.items())))
+            epsilons[delta] = finite_or_none(answer.epsilon)
+    return Curve(adversary=adversary, bound=name, points=tuple(sorted(epsilons.items())))
 
 
-def _asked(plan: Plan, adversary: Adversary, known: tuple[float, float | None]) -> Curve:
+def _at_deltas(plan: Plan, adversary: Adversary, known: tuple[float, float | None]) -> Curve:
     """Return the promise at every delta: quick where no run has to be hidden."""
 
     def epsilon(delta: float) -> float | None:

@@ -2,20 +2,18 @@
 
 from pathlib import Path
 
-from fedveil.algorithms.registry import title_of
-from fedveil.files import PUBLIC, write_atomically
+from fedveil.core.files import PUBLIC, write_atomically
 from fedveil.report import (
-    audit_section,
+    audit_sections,
     bound_sections,
-    client_section,
-    plain_section,
-    regulator_section,
+    communication,
+    promise_section,
     run_sections,
-    traffic_section,
 )
-from fedveil.report.blocks import head
-from fedveil.report.markup import Markup, joined, tag
+from fedveil.report.markup import Markup, concat, head, tag
+from fedveil.report.regulator.document import regulator
 from fedveil.report.view import View, view_of
+from fedveil.stages.train.registry import title_of
 
 _CONTENTS = {
     "promise": "The promise",
@@ -45,31 +43,30 @@ def write_report(folder: Path) -> Path:
 def page(view: View) -> str:
     """Return the whole page as HTML."""
     parts = {
-        "promise": plain_section.plain_words(view),
+        "promise": promise_section.plain_words(view),
         "observers": bound_sections.observers(view),
-        "clients": client_section.clients(view),
-        "attacked": audit_section.attacked(view),
+        "clients": run_sections.clients(view),
+        "attacked": audit_sections.attacks(view),
         "hiding": bound_sections.hiding(view),
         "bounds": bound_sections.bounds(view),
         "curve": bound_sections.curves(view),
         "places": bound_sections.places(view),
         "utility": run_sections.utility(view),
         "schedule": run_sections.schedule(view),
-        "traffic": traffic_section.traffic(view),
+        "traffic": communication.traffic(view),
         "assumptions": run_sections.assumptions(view),
-        "regulator": regulator_section.regulator(view),
+        "regulator": regulator(view),
         "checking": run_sections.checking(view),
     }
     shown = {name: part for name, part in parts.items() if part is not None}
+    alarms = audit_sections.alarm(view), promise_section.alarm(view)
     body = [
         tag("a", "Skip to the content", href="#content", class_="skip"),
         _header(view),
         tag(
             "div",
             _contents(list(shown)),
-            tag(
-                "main", audit_section.alarm(view), plain_section.alarm(view), *shown.values(), id="content", tabindex=-1
-            ),
+            tag("main", *alarms, *shown.values(), id="content", tabindex=-1),
             class_="layout",
         ),
         tag("footer", tag("p", f"Written by fedveil {view.version}. This page loads nothing and sends nothing.")),
@@ -99,4 +96,4 @@ def _header(view: View) -> Markup:
 
 def _contents(names: list[str]) -> Markup:
     links = [tag("li", tag("a", _CONTENTS[name], href=f"#{name}")) for name in names]
-    return tag("nav", joined([tag("ol", links)]), aria_label="Contents")
+    return tag("nav", concat([tag("ol", links)]), aria_label="Contents")

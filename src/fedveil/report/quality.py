@@ -1,11 +1,16 @@
-"""What metrics.json says beyond one number a model: class by class, and how far its probabilities can be trusted."""
+"""What metrics.json says beyond one number a model.
+
+Class by class, and how far its probabilities can be trusted; and of a private evaluation the estimates from noisy
+counts, each with its interval.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.stages.evaluate.words import told
 
 Pair = tuple[float, float]
 
@@ -44,22 +49,22 @@ class Quality:
 
 
 def quality_of(test: Mapping[str, Any]) -> Quality | None:
-    """From the ``test`` of metrics.json; None where it has no confusion (numbers, or an earlier version)."""
+    """From the ``test`` of metrics.json; None where it has no confusion (of a number)."""
     if test.get("confusion") is None:
         return None
     names = [str(name) for name in test["classes"]]
     table = tuple(tuple(int(count) for count in row) for row in test["confusion"])
     square = len(table) == len(names) and all(len(row) == len(names) for row in table)
     require(square, "metrics.json: confusion", f"have {len(names)} rows and columns", len(table))
-    told, bins = test.get("intervals") or {}, test.get("calibration") or {}
+    intervals, bins = test.get("intervals") or {}, test.get("calibration") or {}
     classes = tuple(
         ByClass(
             name=name,
             records=sum(row),
             recall=_number(test["recall"].get(name)),
-            recall_interval=pair_of((told.get("recall") or {}).get(name)),
+            recall_interval=pair_of((intervals.get("recall") or {}).get(name)),
             precision=_number(test["precision"].get(name)),
-            precision_interval=pair_of((told.get("precision") or {}).get(name)),
+            precision_interval=pair_of((intervals.get("precision") or {}).get(name)),
         )
         for name, row in zip(names, table, strict=True)
     )
@@ -82,9 +87,9 @@ def quality_of(test: Mapping[str, Any]) -> Quality | None:
 
 def intervals_of(test: Mapping[str, Any]) -> dict[str, Pair]:
     """Return the intervals of the metrics that are one number."""
-    told = test.get("intervals") or {}
-    found = {str(key): pair_of(value) for key, value in told.items() if not isinstance(value, Mapping)}
-    return {key: pair for key, pair in found.items() if pair is not None}
+    stated = test.get("intervals") or {}
+    intervals = {str(key): pair_of(value) for key, value in stated.items() if not isinstance(value, Mapping)}
+    return {key: pair for key, pair in intervals.items() if pair is not None}
 
 
 def answer_name(constant: Mapping[str, Any]) -> str:
@@ -104,3 +109,62 @@ def pair_of(value: Any) -> Pair | None:
 
 def _number(value: Any) -> float | None:
     return None if value is None or not math.isfinite(float(value)) else float(value)
+
+
+_NAMES = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "log_loss": "log loss",
+    "brier": "Brier score",
+    "r2": "R2",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """One number: its name, its value and its interval (None: nothing is known)."""
+
+    name: str
+    value: float | None
+    interval: Pair | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateEvaluation:
+    """``on``: training or held-out records. ``units`` of them were counted. ``unclear``: a sentence, or None."""
+
+    on: str
+    units: int
+    unit: str
+    noise: float
+    estimates: tuple[Estimate, ...]
+    curve: tuple[tuple[float, Estimate], ...]
+    unclear: str | None
+
+
+def counted_of(evaluation: Mapping[str, Any] | None) -> PrivateEvaluation | None:
+    """From the ``evaluation`` of metrics.json; None where there is none."""
+    if evaluation is None:
+        return None
+    ends = evaluation["intervals"]
+    rows = [_estimate(title, evaluation.get(key), ends[key]) for key, title in _NAMES.items() if key in ends]
+    for key in ("recall", "precision"):
+        rows += [
+            _estimate(f"{key} of {name}", value, ends[key][name]) for name, value in (evaluation.get(key) or {}).items()
+        ]
+    bins = (evaluation.get("calibration") or {}).get("bins") or ()
+    return PrivateEvaluation(
+        on=str(evaluation["on"]),
+        units=int(evaluation["units"]),
+        unit=str(evaluation["unit"]),
+        noise=float(evaluation["noise"]),
+        estimates=tuple(rows),
+        curve=tuple((float(row["predicted"]), _estimate("", row["observed"], row["interval"])) for row in bins),
+        unclear=told(evaluation),
+    )
+
+
+def _estimate(name: str, value: Any, ends: Any) -> Estimate:
+    return Estimate(name=name, value=None if value is None else float(value), interval=pair_of(ends))

@@ -1,21 +1,35 @@
-"""The parts of the page about the run: how well the model does, its schedule, its assumptions, and how to check it."""
+"""The parts of the page about the run: how well the model does, its schedule, its assumptions, and how to check it.
+
+Where a method gives each client its own guarantee, one section lists them.
+"""
 
 from collections.abc import Sequence
 
-from fedveil.algorithms.registry import title_of
 from fedveil.certificate.assumptions import Assumption
-from fedveil.evaluate.words import fact_rows as evaluation_facts
-from fedveil.mechanism import LastIterate
-from fedveil.plan import Plan
-from fedveil.prepare.words import fact_rows
-from fedveil.report import quality_section, words
-from fedveil.report.blocks import badge, code, figure, folded_numbers, note, paragraph, section, table
+from fedveil.planning.plan import Plan
+from fedveil.planning.selection import Selection
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.trust import Trust
+from fedveil.report import quality_sections, words
 from fedveil.report.charts import Axis, Line, Row, axis, lines_chart, rows_chart
-from fedveil.report.counted_section import counted_parts
-from fedveil.report.markup import Markup, joined, tag
+from fedveil.report.markup import (
+    Markup,
+    badge,
+    code,
+    concat,
+    figure,
+    folded_numbers,
+    note,
+    paragraph,
+    section,
+    table,
+    tag,
+)
+from fedveil.report.quality_sections import counted_parts
 from fedveil.report.view import Schedule, Score, Utility, View
-from fedveil.selection import Selection
-from fedveil.trust import Trust
+from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
+from fedveil.stages.prepare.words import fact_rows
+from fedveil.stages.train.registry import facts_of, title_of
 
 _NAMES = {
     "released model": "released model (private)",
@@ -38,39 +52,41 @@ _METRICS = {
 
 def utility(view: View) -> Markup:
     """Return the section about how well the model does."""
-    found = view.utility
-    if found is None:
+    measured = view.utility
+    if measured is None:
         if view.counted is not None:
             return section("utility", "How well the model does", *counted_parts(view.counted))
         text = "No test records were set aside, so nothing is said about how well the model does."
-        if view.plan.test_records and not view.plan.test_public and view.plan.selection is None:
-            text = f"{view.plan.test_records:,} held-out records were not declared public: nothing is said about them."
+        if view.plan.held_out.private and not view.plan.selection:
+            text = (
+                f"{view.plan.held_out.records:,} held-out records were not declared public: nothing is said about them."
+            )
         return section("utility", "How well the model does", paragraph(text))
-    if found.public:
-        source = paragraph(f"Measured on {found.records:,} test records that were declared public.")
+    if measured.public:
+        source = paragraph(f"Measured on {measured.records:,} test records that were declared public.")
     else:
-        text = f"Measured on {found.records:,} held-out records that were not declared public, without noise: "
+        text = f"Measured on {measured.records:,} held-out records that were not declared public, without noise: "
         text += "the promise does not cover these numbers, which are charged as infinite."
         source = note(text, kind="warning")
-    main = next((key for key in ("accuracy", "mae", "loss") if key in found.scores[0].values), None)
-    chart = None if main is None else _bars(found, main)
-    useless = None if found.useless is None else note(found.useless, kind="warning")
-    parts = (useless, _summary(found), chart, _score_table(found), quality_section.by_class(found.quality))
-    more = quality_section.calibrated(found.quality)
+    main = next((key for key in ("accuracy", "mae", "loss") if key in measured.scores[0].values), None)
+    chart = None if main is None else _bars(measured, main)
+    useless = None if measured.useless is None else note(measured.useless, kind="warning")
+    parts = (useless, _summary(measured), chart, _score_table(measured), quality_sections.by_class(measured.quality))
+    more = quality_sections.calibration(measured.quality)
     counted = () if view.counted is None else counted_parts(view.counted)
-    return section("utility", "How well the model does", source, *parts, more, _clients(found), *counted)
+    return section("utility", "How well the model does", source, *parts, more, _clients(measured), *counted)
 
 
-def _bars(found: Utility, metric: str) -> Markup:
-    scored = [score for score in found.scores if metric in score.values]
+def _bars(measured: Utility, metric: str) -> Markup:
+    scored = [score for score in measured.scores if metric in score.values]
     share = metric == "accuracy"
     rows = [
         Row(
             _NAMES.get(score.name, score.name),
             score.values[metric],
             _score_text(metric, score.values[metric]),
-            "best" if score is found.scores[0] else "weak" if score is found.constant else "other",
-            _interval(score, metric, found.records),
+            "best" if score is measured.scores[0] else "weak" if score is measured.constant else "other",
+            _interval(score, metric, measured.records),
         )
         for score in scored
     ]
@@ -79,37 +95,40 @@ def _bars(found: Utility, metric: str) -> Markup:
     listed = "; ".join(f"{row.label}: {row.text}" for row in rows) + "."
     caption = f"{_METRICS[metric].capitalize()} on the test records, {'larger' if share else 'smaller'} is better."
     caption += " The thin lines are 95% intervals." if any(row.interval for row in rows) else ""
-    caption += "" if found.constant is None else " The best constant answer is that of the test records themselves."
+    caption += "" if measured.constant is None else " The best constant answer is that of the test records themselves."
     return figure(rows_chart("by-model", _METRICS[metric].capitalize(), listed, rows, scale=scale), caption)
 
 
-def _summary(found: Utility) -> Markup | None:
-    accuracy = found.scores[0].values.get("accuracy")
-    if accuracy is None or not found.records:
+def _summary(measured: Utility) -> Markup | None:
+    accuracy = measured.scores[0].values.get("accuracy")
+    if accuracy is None or not measured.records:
         return None
-    low, high = words.wilson(accuracy, found.records)
+    low, high = words.wilson(accuracy, measured.records)
     text = f"The released model is right on {100 * accuracy:.1f}% of them "
     text += f"(95% interval {100 * low:.1f}% to {100 * high:.1f}%)."
-    if found.constant is not None and "accuracy" in found.constant.values:
-        text += f" {found.constant.name[0].upper()}{found.constant.name[1:]} is right on "
-        text += f"{100 * found.constant.values['accuracy']:.1f}%."
-    plain = next((s.values.get("accuracy") for s in found.scores if s.name == "non-private"), None)
-    if plain is not None:
-        text += f" Plain rounds without noise reach {100 * plain:.1f}%"
-        text += f", {abs(100 * (plain - accuracy)):.1f} points {'more' if plain >= accuracy else 'less'}."
+    if measured.constant is not None and "accuracy" in measured.constant.values:
+        text += f" {measured.constant.name[0].upper()}{measured.constant.name[1:]} is right on "
+        text += f"{100 * measured.constant.values['accuracy']:.1f}%."
+    without_privacy = next((s.values.get("accuracy") for s in measured.scores if s.name == "non-private"), None)
+    if without_privacy is not None:
+        text += f" Plain rounds without noise reach {100 * without_privacy:.1f}%"
+        gap = without_privacy - accuracy
+        text += f", {abs(100 * gap):.1f} points {'more' if gap >= 0 else 'less'}."
     return paragraph(text)
 
 
 def _score_text(metric: str, value: float) -> str:
-    return f"{100 * value:.1f}%" if metric == "accuracy" else words.plain(value)
+    return f"{100 * value:.1f}%" if metric == "accuracy" else words.nearest(value)
 
 
-def _score_table(found: Utility) -> Markup:
-    metrics = [key for key in _METRICS if any(key in score.values for score in found.scores)]
+def _score_table(measured: Utility) -> Markup:
+    metrics = [key for key in _METRICS if any(key in score.values for score in measured.scores)]
     metrics = [key for key in metrics if key != "loss" or "log_loss" not in metrics]
-    rows = [(_NAMES.get(s.name, s.name), *(_cell(s, key, found.records) for key in metrics)) for s in found.scores]
+    rows = [
+        (_NAMES.get(s.name, s.name), *(_cell(s, key, measured.records) for key in metrics)) for s in measured.scores
+    ]
     heads = ("model", *(_METRICS[key] for key in metrics))
-    return table(f"Scores on {found.records:,} test records", heads, rows, numbers=range(1, len(heads)))
+    return table(f"Scores on {measured.records:,} test records", heads, rows, numbers=range(1, len(heads)))
 
 
 def _cell(score: Score, metric: str, records: int) -> object:
@@ -119,8 +138,8 @@ def _cell(score: Score, metric: str, records: int) -> object:
     ends = _interval(score, metric, records)
     if ends is None:
         return text
-    low, high = (f"{100 * end:.1f}" if metric == "accuracy" else words.plain(end) for end in ends)
-    return joined([text, " ", tag("span", f"({low} to {high})", class_="interval")])
+    low, high = (f"{100 * end:.1f}" if metric == "accuracy" else words.nearest(end) for end in ends)
+    return concat([text, " ", tag("span", f"({low} to {high})", class_="interval")])
 
 
 def _interval(score: Score, metric: str, records: int) -> tuple[float, float] | None:
@@ -130,52 +149,52 @@ def _interval(score: Score, metric: str, records: int) -> tuple[float, float] | 
     return words.wilson(score.values[metric], records)
 
 
-def _clients(found: Utility) -> Markup | None:
-    if not found.per_client:
+def _clients(measured: Utility) -> Markup | None:
+    if not measured.per_client:
         return None
-    ordered = sorted(found.per_client.items(), key=lambda item: item[1])
-    score = "accuracy" if found.task == "classification" else "score"
-    text = f"By client the {score} lies between {_client_text(found, ordered[0][1])} ({ordered[0][0]}) and "
-    text += f"{_client_text(found, ordered[-1][1])} ({ordered[-1][0]})."
+    ordered = sorted(measured.per_client.items(), key=lambda item: item[1])
+    score = "accuracy" if measured.task == "classification" else "score"
+    text = f"By client the {score} lies between {_client_text(measured, ordered[0][1])} ({ordered[0][0]}) and "
+    text += f"{_client_text(measured, ordered[-1][1])} ({ordered[-1][0]})."
     shown = ordered if len(ordered) <= 60 else [*ordered[:30], *ordered[-30:]]
     caption = f"By client, worst first{'' if len(shown) == len(ordered) else ' (the thirty worst and the thirty best)'}"
-    rows = [(name, _client_text(found, value)) for name, value in shown]
+    rows = [(name, _client_text(measured, value)) for name, value in shown]
     data = table(caption, ("client", score), rows, numbers=(1,))
-    return joined([paragraph(text), tag("details", tag("summary", "Every client"), data)])
+    return concat([paragraph(text), tag("details", tag("summary", "Every client"), data)])
 
 
-def _client_text(found: Utility, value: float) -> str:
-    return f"{100 * value:.1f}%" if found.task == "classification" else words.plain(value)
+def _client_text(measured: Utility, value: float) -> str:
+    return f"{100 * value:.1f}%" if measured.task == "classification" else words.nearest(value)
 
 
 def schedule(view: View) -> Markup:
     """Return the section about how the model was trained."""
-    plan, found = view.plan, view.schedule
-    if found is None:
+    plan, planned = view.plan, view.schedule
+    if planned is None:
         kind = plan.method.kind
         text = f"By {title_of(kind)}, as the plan says:"
-        facts = [*_facts(plan), *plan.method.facts(plan.setup), ("grid of the noise", f"2^{plan.grid}")]
+        facts = [*_facts(plan), *facts_of(plan.method, plan.setup), ("grid of the noise", f"2^{plan.grid}")]
         return section("schedule", "How it was trained", paragraph(text), table("The plan", ("what", "value"), facts))
     run, unit = plan.run, plan.target.unit
     facts = [
         *_facts(plan),
-        (f"gradient of a {unit}, at most", words.plain(run.lipschitz)),
+        (f"gradient of a {unit}, at most", words.nearest(run.lipschitz)),
         ("model kept within radius", _given(plan.model.radius)),
         ("noise", f"{run.noise}, on a grid of step 2^{plan.grid}"),
     ]
     series = [
-        ("step", "step size", found.step),
-        ("batch", f"{unit}s in the round", found.batch),
-        ("noise", "noise per unit (standard deviation)", found.noise),
-        ("added", "noise added to the model", found.added),
+        ("step", "step size", planned.step),
+        ("batch", f"{unit}s in the round", planned.batch),
+        ("noise", "noise per unit (standard deviation)", planned.noise),
+        ("added", "noise added to the model", planned.added),
     ]
     panels: list[object] = []
     if run.total > 1:
-        panels = _panels(found, series)
+        panels = _panels(planned, series)
     else:
-        facts += [(label, words.plain(values[0])) for _, label, values in series]
-    told = table("The plan", ("what", "value"), facts)
-    return section("schedule", "How it was trained", paragraph(_dealt(view)), *panels, told)
+        facts += [(label, words.nearest(values[0])) for _, label, values in series]
+    facts_table = table("The plan", ("what", "value"), facts)
+    return section("schedule", "How it was trained", paragraph(_dealt(view)), *panels, facts_table)
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:
@@ -183,26 +202,26 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
     data = plan.data
     return [
         ("records", f"{data.records:,}, of {data.clients:,} client{'s' * (data.clients > 1)}"),
-        ("features", f"{data.features:,}, every row of norm {words.plain(data.bound)} at most"),
+        ("features", f"{data.features:,}, every row of norm {words.nearest(data.bound)} at most"),
         ("model", f"{plan.model.kind}, {plan.dimension:,} parameters"),
         ("l2 term", _given(plan.model.l2)),
-        *([("who adds up", _trusted(plan.trust))] if plan.method.served else []),
-        *([] if plan.preparation is None else fact_rows(plan.preparation, plan.target)),
-        *([] if plan.evaluation is None else evaluation_facts(plan.evaluation, plan.target)),
-        *([] if plan.selection is None else [("selected", _selected(plan.selection))]),
+        *([("who adds up", _trust_text(plan.trust))] if plan.method.served else []),
+        *fact_rows(plan.preparation, plan.target),
+        *evaluation_facts(plan.evaluation, plan.target),
+        *([("selected", _selection_text(plan.selection))] if plan.selection else []),
     ]
 
 
-def _selected(selection: Selection) -> str:
+def _selection_text(selection: Selection) -> str:
     """How the released model was selected, in words."""
     return (
-        f"the best of a random number of trials ({words.plain(selection.law.mean)} expected), by {selection.metric} on "
-        f"{selection.score} records; candidate {selection.chosen + 1} of {len(selection.candidates)}, whose numbers "
+        f"the best of a random number of trials ({words.nearest(selection.law.mean)} expected), by {selection.metric} "
+        f"on {selection.score} records; candidate {selection.chosen + 1} of {len(selection.candidates)}, whose numbers "
         "are shown here"
     )
 
 
-def _trusted(trust: Trust) -> str:
+def _trust_text(trust: Trust) -> str:
     """Whom the clients trust with their sums, in words."""
     keys = {None: "", "clients": ", the clients hold the key", "third-party": ", a third party holds the key"}
     spare = f"; a round tolerates {trust.dropouts:,} missing and {trust.colluders:,} colluding clients"
@@ -210,11 +229,11 @@ def _trusted(trust: Trust) -> str:
     return f"{trust.server}{more[trust.noise]}"
 
 
-def _panels(found: Schedule, series: Sequence[tuple[str, str, Sequence[float]]]) -> list[object]:
-    drawn = [_panel(name, label, found.rounds, values) for name, label, values in series]
+def _panels(planned: Schedule, series: Sequence[tuple[str, str, Sequence[float]]]) -> list[object]:
+    drawn = [_panel(name, label, planned.rounds, values) for name, label, values in series]
     heads = ("round", *(label for _, label, _ in series))
-    kept = range(0, len(found.rounds), max(1, len(found.rounds) // 20))
-    rows = [(str(found.rounds[i]), *(words.plain(values[i]) for _, _, values in series)) for i in kept]
+    kept = range(0, len(planned.rounds), max(1, len(planned.rounds) // 20))
+    rows = [(str(planned.rounds[i]), *(words.nearest(values[i]) for _, _, values in series)) for i in kept]
     data = table("The schedule (some of the rounds)", heads, rows, numbers=range(5))
     numbers = folded_numbers("The numbers of these pictures", data)
     return [tag("div", drawn, class_="panels"), numbers]
@@ -224,7 +243,7 @@ def _dealt(view: View) -> str:
     plan, run = view.plan, view.plan.run
     unit, steps = plan.target.unit, f"{run.total:,} step{'s' * (run.total > 1)}"
     if run.sampled:
-        text = _drawn(run, plan.units, unit)
+        text = _draws_text(run, plan.units, unit)
     elif run.rounds == 1:
         text = (
             f"All of the {plan.units:,} {unit}s are used in every step, and there {'is' if run.total == 1 else 'are'} "
@@ -237,10 +256,10 @@ def _dealt(view: View) -> str:
     return text + "Each step moves the model by the average of the round's clipped gradients and adds noise."
 
 
-def _drawn(run: LastIterate, units: int, unit: str) -> str:
+def _draws_text(run: LastIterate, units: int, unit: str) -> str:
     """Return how units came into rounds that they drew for themselves."""
     if run.order == "poisson":
-        how = f"joined each of {run.total:,} rounds with chance {words.plain(run.rate or 1.0)}, by a coin of its own"
+        how = f"joined each of {run.total:,} rounds with chance {words.nearest(run.rate or 1.0)}, by a coin of its own"
     else:
         times = {1: "the pass", 2: "each of two passes"}.get(run.passes, f"each of {run.passes:,} passes")
         how = f"picked one of the {run.rounds:,} rounds of {times}, by its own draw"
@@ -249,13 +268,13 @@ def _drawn(run: LastIterate, units: int, unit: str) -> str:
 
 
 def _given(value: float | None) -> str:
-    return "none" if value is None else words.plain(value)
+    return "none" if value is None else words.nearest(value)
 
 
 def _panel(name: str, label: str, rounds: Sequence[int], values: Sequence[float]) -> Markup:
     points = [(float(r), v) for r, v in zip(rounds, values, strict=True)]
     y = axis(values, parts=3)
-    said = f"From {words.plain(values[0])} in round 1 to {words.plain(values[-1])} in round {rounds[-1]}."
+    said = f"From {words.nearest(values[0])} in round 1 to {words.nearest(values[-1])} in round {rounds[-1]}."
     x = Axis(1.0, float(rounds[-1]), whole=True)
     lines = [Line(label, points, "other", dots=len(points) <= 12)]
     chart = lines_chart(f"over-rounds-{name}", label, said, lines, x=x, y=y, names=("round", ""), height=120)
@@ -264,17 +283,18 @@ def _panel(name: str, label: str, rounds: Sequence[int], values: Sequence[float]
 
 def assumptions(view: View) -> Markup:
     """Return the section about what the promise assumes."""
-    found: dict[Assumption, list[str]] = {}
+    needed: dict[Assumption, list[str]] = {}
     for seen in view.observers:
         for row in seen.assumptions:
-            found.setdefault(row, []).append(seen.adversary)
-    declared = [row for row in found if is_declared(row)]
-    target = [row for row in declared if view.target.adversary in found[row]]
-    rows = [(row.name, row.value, _enforced(row), _needed(names, len(view.observers))) for row, names in found.items()]
-    text = (
-        f"The promises stand on {len(found)} assumptions. {len(found) - len(declared)} of them are kept by the program "
-    )
-    text += f"or by the plan; {len(declared)} are "
+            needed.setdefault(row, []).append(seen.adversary)
+    declared = [row for row in needed if is_declared(row)]
+    target = [row for row in declared if view.target.adversary in needed[row]]
+    rows = [
+        (row.name, row.value, _enforcement(row), _needed_against(names, len(view.observers)))
+        for row, names in needed.items()
+    ]
+    text = f"The promises stand on {len(needed)} assumptions. {len(needed) - len(declared)} of them are kept by the "
+    text += f"program or by the plan; {len(declared)} are "
     count = (
         "none of these is needed"
         if not target
@@ -292,22 +312,22 @@ def is_declared(row: Assumption) -> bool:
     return row.enforced_by.startswith("declared") or row.value == "declared"
 
 
-def _enforced(row: Assumption) -> object:
+def _enforcement(row: Assumption) -> object:
     if not is_declared(row):
         return row.enforced_by
     rest = row.enforced_by.removeprefix("declared").lstrip(": ")
-    return joined([badge("declared", "warn"), f" {rest}" if rest else None])
+    return concat([badge("declared", "warn"), f" {rest}" if rest else None])
 
 
-def _needed(names: Sequence[str], all_of: int) -> object:
-    return "everyone" if len(names) == all_of else joined([code(names[0]), *([", ", code(n)] for n in names[1:])])
+def _needed_against(names: Sequence[str], all_of: int) -> object:
+    return "everyone" if len(names) == all_of else concat([code(names[0]), *([", ", code(n)] for n in names[1:])])
 
 
 def checking(view: View) -> Markup:
     """Return the section about how to check the certificate."""
     digest = next((row.sha256 for row in view.released if row.sha256), None)
     steps = [
-        joined(
+        concat(
             [
                 "Work the certificate out again from the run's records (no data, no training code), and compare:",
                 tag("pre", code("fedveil certify DIR")),
@@ -321,7 +341,7 @@ def checking(view: View) -> Markup:
     if view.signer is not None:
         state = "fits this certificate" if view.fits else "does NOT fit this certificate, which was changed since"
         steps.append(
-            joined(
+            concat(
                 [
                     f"Check who signed. The signature {state}. It names the key ",
                     code(view.signer),
@@ -332,8 +352,8 @@ def checking(view: View) -> Markup:
         )
     if digest is not None:
         inside = ["Compare the model with the one that was certified:", tag("pre", code("sha256sum DIR/model.npz"))]
-        steps.append(joined([*inside, "must print ", code(digest)]))
-    steps.append(joined(["Write this page again:", tag("pre", code("fedveil report DIR"))]))
+        steps.append(concat([*inside, "must print ", code(digest)]))
+    steps.append(concat(["Write this page again:", tag("pre", code("fedveil report DIR"))]))
     rows = [
         ("fedveil", code(view.version)),
         ("run", code(view.run)),
@@ -343,3 +363,57 @@ def checking(view: View) -> Markup:
     ]
     facts = table("What this page is about", ("what", "value"), rows)
     return section("checking", "Check it yourself", tag("ol", [tag("li", step) for step in steps]), facts)
+
+
+_MOST_BARS = 16
+_MOST_ROWS = 60
+
+
+def clients(view: View) -> Markup | None:
+    """Return each client's own epsilon; None if all clients have the same promise."""
+    if not view.clients:
+        return None
+    what = "its records together" if view.plan.target.unit == "client" else "any one of its records"
+    delta = words.nearest(view.target.delta, 12)
+    intro = paragraph(
+        f"Clients differ in what they risk. The promise above is for all of them; here is each one's own, for {what}, "
+        f"at delta {delta}, against the same observer."
+    )
+    ordered = sorted(view.clients, key=lambda row: (row[1] is not None, -(row[1] or 0.0), row[0]))
+    return section("clients", "Client by client", intro, _extremes(ordered), _drawing(ordered))
+
+
+def _extremes(ordered: list[tuple[int, float | None]]) -> Markup | None:
+    without = sum(epsilon is None for _, epsilon in ordered)
+    known = [(client, epsilon) for client, epsilon in ordered if epsilon is not None]
+    if not known:
+        return paragraph("No client has a guarantee.")
+    (worst, most), (best, least) = known[0], known[-1]
+    text = f"Epsilon lies between {words.up(least)} ({_name(best)}) and {words.up(most)} ({_name(worst)})."
+    if without:
+        text += f" For {without:,} client{'s' * (without > 1)} there is no guarantee."
+    return paragraph(text)
+
+
+def _drawing(ordered: list[tuple[int, float | None]]) -> Markup:
+    shown = ordered if len(ordered) <= _MOST_ROWS else [*ordered[: _MOST_ROWS // 2], *ordered[-_MOST_ROWS // 2 :]]
+    half = f" (the {_MOST_ROWS // 2} largest and the {_MOST_ROWS // 2} smallest)" if len(shown) < len(ordered) else ""
+    rows = [(_name(client), words.epsilon_text(epsilon)) for client, epsilon in shown]
+    data = table(f"Epsilon of each client{half}", ("client", "epsilon"), rows, numbers=(1,))
+    known = [epsilon for _, epsilon in ordered if epsilon is not None]
+    if not known:
+        return data
+    title, said = "Epsilon by client", f"From {words.up(known[0])} down to {words.up(known[-1])}."
+    if len(ordered) <= _MOST_BARS:
+        bars = [Row(_name(client), epsilon, words.epsilon_text(epsilon)) for client, epsilon in ordered]
+        chart = rows_chart("by-client", title, said, bars, scale=axis(known))
+        return figure(chart, "Epsilon of each client, largest first; smaller is better.", data)
+    points = [(float(rank), epsilon) for rank, epsilon in enumerate(known, start=1)]
+    line = [Line("", points, "other", dots=False)]
+    x = Axis(1.0, float(len(known)) if len(known) > 1 else 2.0, whole=True)
+    chart = lines_chart("by-client", title, said, line, x=x, y=axis(known), names=("clients", "epsilon"))
+    return figure(chart, "Epsilon of all clients, largest first; smaller is better.", data)
+
+
+def _name(client: int) -> str:
+    return f"client {client + 1}"

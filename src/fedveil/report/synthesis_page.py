@@ -1,22 +1,25 @@
-"""A generator as one HTML file that needs nothing else: what it cost, what it measured, and how good its rows are."""
+"""A generator as one HTML file that needs nothing else: what it cost, what it measured or drew, how good its rows are.
+
+There is a page for a generator made of noisy tables, and one for a torch module.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fedveil.certificate.certify import SEES as RUN_SEES
 from fedveil.certificate.certify import Certificate
 from fedveil.certificate.synthesis import SEES, SynthesisCertificate
-from fedveil.guarantee import Adversary, finite_or_none
-from fedveil.prepare.synthesis.cells import DateCells, NumberCells
-from fedveil.prepare.synthesis.generator import Generator
-from fedveil.prepare.synthesis.merging import added
-from fedveil.report.blocks import code, column_page, figure, legend, note, paragraph, section, table
-from fedveil.report.charts import Axis, Row, rows_chart
-from fedveil.report.markup import Markup, tag
+from fedveil.privacy.guarantee import Adversary, finite_or_none
+from fedveil.report.charts import Axis, Greys, Row, legend, rows_chart, small_bars, squares_chart, strip
+from fedveil.report.markup import Markup, code, column_page, figure, note, paragraph, section, table, tag
+from fedveil.stages.synthesise.cells import DateCells, NumberCells
+from fedveil.stages.synthesise.generator import Generator
+from fedveil.stages.synthesise.merging import added
 
-_CELL, _LETTERS, _MOST_COLUMNS = 24, 24, 24  # pixels of a square; letters of a name; columns in a picture
-_BARS, _HEIGHT = 220, 46  # pixels of a small picture of one column
+_MOST_COLUMNS = 24  # in a picture
 
 
 def synthesis_page(
@@ -34,7 +37,18 @@ def synthesis_page(
         words = "No public records were held out, so nothing here compares rows with records: that would be a release."
         parts.append(section("quality", "How good the rows are", note(words)))
     else:
-        parts += [use(quality), distances(quality), dependence(generator.names, quality), _nearest(quality)]
+        near = quality["nearest"]
+        away = (
+            f"The nearest of the synthetic rows differs from a public record in {near['mean']:.2f} columns on average; "
+            f"{near['equal']:.1%} of these records are drawn exactly, cell by cell. Records that were never measured "
+            "are met like that by chance alone."
+        )
+        parts += [
+            use(quality),
+            distances(quality),
+            dependence(generator.names, quality),
+            nearest(quality, away, "measured"),
+        ]
     return column_page(f"Synthetic data: {generator.name}", heading, parts)
 
 
@@ -47,8 +61,8 @@ def cost_section(certificate: SynthesisCertificate | Certificate, sees: Mapping[
     rows, total, plan = [], certificate.data_set, certificate.plan
     for one in certificate.guarantees:
         epsilon = finite_or_none(one.answer.epsilon)
-        told = "nothing is promised" if epsilon is None else f"{epsilon:.6g}"
-        rows.append([one.adversary, told, f"{one.answer.delta:.3g}", sees[one.adversary]])
+        promise = "no guarantee" if epsilon is None else f"{epsilon:.6g}"
+        rows.append([one.adversary, promise, f"{one.answer.delta:.3g}", sees[one.adversary]])
     words = paragraph(
         "It was charged once in the ledger of these data, before anything was measured. ",
         code("fedveil certify"),
@@ -75,7 +89,8 @@ def _columns(generator: Generator) -> Markup:
             listed = [f"{cells.words[c]} {s:.0%}" for c, s in _strongest(generator.shares[place][: len(cells.words)])]
             what = ", ".join(listed)
         missing = float(generator.shares[place][-1])
-        rows.append([cells.name, what, _bars(cells.name, held), "–" if missing == 0 else f"{missing:.1%}"])
+        bars = small_bars(f"Shares of the cells of {cells.name}", held.tolist())
+        rows.append([cells.name, what, bars, "–" if missing == 0 else f"{missing:.1%}"])
     caption = f"Shares as measured, known to ±{error:.2%} of the records; cells that noise would drown are joined."
     heads = ["column", "values", "shares of its cells", "missing"]
     return section("columns", "Columns", table(caption, heads, rows, numbers=(3,)))
@@ -86,33 +101,17 @@ def _strongest(shares: "np.ndarray[Any, np.dtype[np.float64]]", most: int = 5) -
     return [(int(place), float(shares[place])) for place in order if shares[place] > 0]
 
 
-def _bars(name: str, shares: "np.ndarray[Any, np.dtype[np.float64]]") -> Markup:
-    """A small picture of a column's shares, one bar a cell."""
-    top, width = max(float(shares.max()), 1e-9), _BARS / shares.size
-    inside = [
-        tag(
-            "rect",
-            x=f"{width * place + 0.5:.1f}",
-            y=f"{_HEIGHT * (1 - share / top):.1f}",
-            width=f"{max(width - 1, 0.5):.1f}",
-            height=f"{_HEIGHT * share / top:.1f}",
-            class_="bar best",
-        )
-        for place, share in enumerate(shares.tolist())
-    ]
-    title = tag("title", f"Shares of the cells of {name}")
-    return tag("svg", title, inside, role="img", viewBox=f"0 0 {_BARS} {_HEIGHT}", width=_BARS, height=_HEIGHT)
-
-
 def _pairs(generator: Generator) -> Markup:
     names = generator.names
     rows = [[f"{place}", names[a], names[b]] for place, (a, b) in enumerate(generator.pairs, start=1)]
-    told = f"The model holds {generator.model.tree.cells:,} numbers."
+    sentence = f"The model holds {generator.model.tree.cells:,} numbers."
     if generator.limited:
-        told += " More pairs were worth measuring, and were left out so that it fits in memory (generator.model_cells)."
+        sentence += (
+            " More pairs were worth measuring, and were left out so that it fits in memory (generator.model_cells)."
+        )
     caption = "Pairs measured precisely, in the order of their choice by coarse counts of all pairs"
     shown = table(caption, ["", "column", "with"], rows) if rows else note("No pair depends enough to be measured.")
-    return section("pairs", "What depends on what", paragraph(told), shown)
+    return section("pairs", "What depends on what", paragraph(sentence), shown)
 
 
 def use(quality: Mapping[str, Any]) -> Markup | None:
@@ -149,61 +148,99 @@ def distances(quality: Mapping[str, Any]) -> Markup:
         [[f"{a} – {b}", f"{value:.1%}"] for a, b, value in pairs],
         numbers=(1,),
     )
-    told = (
+    sentence = (
         f"On average {quality['mean_one']:.1%} for single columns and {quality['mean_pair']:.1%} for pairs: the share "
         f"of rows that would have to move. {quality['held_out']:,} public records are themselves a sample, and differ "
         "by chance."
     )
     caption = "Total-variation distance between synthetic rows and public held-out records, column by column."
-    return section("distances", "Marginals", paragraph(told), figure(drawing, caption, listed))
+    return section("distances", "Marginals", paragraph(sentence), figure(drawing, caption, listed))
 
 
 def dependence(names: Sequence[str], quality: Mapping[str, Any]) -> Markup:
     """Two triangles in one square: below the diagonal the public records, above it the synthetic rows."""
     real, made = quality["dependence"]["real"], quality["dependence"]["synthetic"]
-    count = min(len(names), _MOST_COLUMNS)
-    left = 40 + 7 * min(max(map(len, names)), _LETTERS)
-    inside: list[Markup] = []
-    for i in range(count):
-        y = _CELL * (i + 1)
-        label = f"{names[i][:_LETTERS]}{'…' if len(names[i]) > _LETTERS else ''}  {i + 1}"
-        inside.append(tag("text", label, x=left - 8, y=y + 16, text_anchor="end", class_="label"))
-        middle = left + _CELL * i + _CELL / 2
-        inside.append(tag("text", str(i + 1), x=middle, y=16, text_anchor="middle", class_="tick"))
-        for j in range(count):
-            value = 0.0 if i == j else (real[i][j] if j < i else made[i][j])
-            size = (_CELL - 4) * value**0.5
-            if size >= 2:
-                at = {"x": f"{left + _CELL * j + (_CELL - size) / 2:.1f}", "y": f"{y + (_CELL - size) / 2:.1f}"}
-                kind = "bar other" if j < i else "bar best"
-                inside.append(tag("rect", **at, width=f"{size:.1f}", height=f"{size:.1f}", class_=kind))
-    width, height = left + _CELL * count + 8, _CELL * (count + 1) + 8
     gaps = [abs(real[i][j] - made[i][j]) for i in range(len(names)) for j in range(i)]
     spoken = f"The mean difference is {np.mean(gaps):.3f}."
-    head = [tag("title", "Dependence of columns", id="links-title"), tag("desc", spoken, id="links-desc")]
-    drawing = tag(
-        "svg", head, inside, id="links", class_="chart", role="img", viewBox=f"0 0 {width} {height}",
-        style=f"width: 100%; max-width: {width}px; height: auto", aria_labelledby="links-title links-desc",
-    )  # fmt: skip
+
+    def square(i: int, j: int) -> tuple[float, str]:
+        below = j < i
+        return 0.0 if i == j else (real if below else made)[i][j], "bar other" if below else "bar best"
+
+    drawing = squares_chart(
+        "links",
+        "Dependence of columns",
+        spoken,
+        names[:_MOST_COLUMNS],
+        square,
+        style="width: 100%; max-width: {width}px; height: auto",
+    )
     caption = "Cramer's V of every pair of columns, as the area of a square: a symmetric picture is a perfect one. "
     keys = legend([("other", "public records (below)"), ("best", "synthetic rows (above)")], shape="bar")
     return section("dependence", "Correlations", figure(drawing, caption + spoken, legend=keys))
 
 
-def _nearest(quality: Mapping[str, Any]) -> Markup:
-    found = quality["nearest"]
-    told = (
-        f"The nearest of the synthetic rows differs from a public record in {found['mean']:.2f} columns on average; "
-        f"{found['equal']:.1%} of these records are drawn exactly, cell by cell. Records that were never measured are "
-        "met like that by chance alone."
-    )
-    rows = [paragraph(told)]
-    if "membership_area" in found:
+def nearest(quality: Mapping[str, Any], sentence: str, used: str) -> Markup:
+    """Return how near rows come to public records; ``used``: what was done with the records of the generator."""
+    rows = [paragraph(sentence)]
+    if "membership_area" in quality["nearest"]:
         rows.append(
             paragraph(
-                "Membership by distance: a record that was measured is nearer to a synthetic row than one that was not "
-                f"with chance {found['membership_area']:.3f}; a half is guessing. An attack proves nothing where it "
-                "fails: the certificate above bounds all of them."
+                f"Membership by distance: a record that was {used} is nearer to a synthetic row than one that was not "
+                f"with chance {quality['nearest']['membership_area']:.3f}; a half is guessing. An attack proves "
+                "nothing where it fails: the certificate above bounds all of them."
             )
         )
     return section("nearest", "Nearest rows", *rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Album:
+    """Pictures of one class: drawn ones, and public ones where there are any."""
+
+    name: str
+    drawn: Sequence[Greys]
+    public: Sequence[Greys] = ()
+
+
+def deep_page(
+    name: str, certificate: Certificate, albums: Sequence[Album], quality: Mapping[str, Any] | None = None
+) -> str:
+    """Return the whole page as HTML; ``quality``: how rows compare with public records, where there are any."""
+    plan = certificate.plan
+    facts = (
+        f"A torch generator of {plan.model.parameters or 0:,} parameters, trained on {plan.data.records:,} records by "
+        f"{plan.method.kind}: epsilon {plan.target.epsilon:g}, delta {plan.target.delta:g} for one {plan.target.unit} "
+        f"({plan.target.neighbours}). Rows drawn from it cost nothing more."
+    )
+    heading = [tag("p", "Synthetic data", class_="kicker"), tag("h1", name), tag("p", facts)]
+    parts: list[Markup | None] = [cost_section(certificate, RUN_SEES), _pictures(albums)]
+    if quality is None:
+        words = "No public records were held out, so nothing here compares rows with records: that would be a release."
+        parts.append(section("quality", "How good the rows are", note(words)))
+    else:
+        mean = quality["nearest"]["mean"]
+        away = f"The synthetic row nearest to a public record is {mean:.3g} away on average, in the scaled columns."
+        parts += [
+            use(quality),
+            distances(quality),
+            dependence(quality["names"], quality),
+            nearest(quality, away, "trained on"),
+        ]
+    return column_page(f"Synthetic data: {name}", heading, parts)
+
+
+def _pictures(albums: Sequence[Album]) -> Markup | None:
+    if not albums:
+        return None
+    public = any(album.public for album in albums)
+    heads = ["class", "drawn", *(["public held-out records"] if public else [])]
+    rows = []
+    for album in albums:
+        row: list[object] = [album.name, strip(album.drawn, f"{len(album.drawn)} drawn pictures of {album.name}")]
+        if public:
+            there = strip(album.public, f"Public pictures of {album.name}") if album.public else "–"
+            row.append(there)
+        rows.append(row)
+    caption = "Pictures drawn at random, not chosen; the same ones every time the page is written."
+    return section("pictures", "Pictures", figure(table("Pictures of each class", heads, rows), caption))

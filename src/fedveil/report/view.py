@@ -1,4 +1,4 @@
-"""Everything that the report says, as plain values read from a run's records; the page only formats it."""
+"""Everything that the report says, as values read from a run's records; the page only formats it."""
 
 import hashlib
 import math
@@ -9,26 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.account.hidden import per_round
-from fedveil.account.sampling_alone import SeenByAll
+from fedveil.accounting.hidden import per_round
+from fedveil.accounting.sampling_alone import SeenByAll
 from fedveil.audit.record import FILE as AUDIT
 from fedveil.audit.record import read_audit
-from fedveil.bundle.bundle import FILE as BUNDLE
 from fedveil.certificate.assumptions import Assumption
 from fedveil.certificate.data_set import sentence
-from fedveil.checks import require
-from fedveil.errors import BadValue, why
-from fedveil.files import read_file
-from fedveil.guarantee import Adversary, Bound
-from fedveil.model.evaluation import no_better
-from fedveil.plan import Plan, read_plan
-from fedveil.promises import ADVERSARIES, every_model_seen
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, why
+from fedveil.core.files import read_file
+from fedveil.core.strict_json import read_object
+from fedveil.models.metrics import no_better
+from fedveil.planning.plan import Plan, read_plan
+from fedveil.planning.promises import ADVERSARIES, every_model_seen
+from fedveil.privacy.guarantee import Adversary, Bound
+from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.report.audit_view import AuditView, audit_view
-from fedveil.report.counted import Counted, counted_of
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
-from fedveil.report.quality import Quality, answer_name, intervals_of, quality_of
-from fedveil.signature import signature_in
-from fedveil.strict_json import read_object
+from fedveil.report.quality import PrivateEvaluation, Quality, answer_name, counted_of, intervals_of, quality_of
+from fedveil.signing.signature import signature_in
 
 _MOST_POINTS = 120  # most points of a schedule's lines
 
@@ -53,7 +52,7 @@ class Observer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Released:
+class ReleasedItem:
     """One released thing, and whether the guarantee covers it."""
 
     what: str
@@ -119,7 +118,7 @@ class View:
     version: str
     private: bool
     observers: tuple[Observer, ...]
-    released: tuple[Released, ...]
+    released: tuple[ReleasedItem, ...]
     curves: tuple[Curve, ...]
     places: Places | None
     utility: Utility | None
@@ -129,7 +128,7 @@ class View:
     signer: str | None = None
     fits: bool = False
     alone: SeenByAll | None = None
-    counted: Counted | None = None
+    counted: PrivateEvaluation | None = None
     data_set: tuple[int, tuple[tuple[str, float | None, float], ...]] = (1, ())
 
     @property
@@ -139,7 +138,7 @@ class View:
 
     def observer(self, adversary: str) -> Observer | None:
         """Return what is promised against this observer, if the certificate names it."""
-        return next((found for found in self.observers if found.adversary == adversary), None)
+        return next((one for one in self.observers if one.adversary == adversary), None)
 
     @property
     def total(self) -> str:
@@ -152,9 +151,9 @@ class View:
     @property
     def target(self) -> Observer:
         """The observer that the plan was made against."""
-        found = self.observer(self.plan.target.adversary)
-        require(found is not None, "certificate.guarantees", "name the plan's adversary", self.plan.target.adversary)
-        return found or self.observers[0]
+        observer = self.observer(self.plan.target.adversary)
+        require(observer is not None, "certificate.guarantees", "name the plan's adversary", self.plan.target.adversary)
+        return observer or self.observers[0]
 
 
 def view_of(folder: Path) -> View:
@@ -165,8 +164,8 @@ def view_of(folder: Path) -> View:
     try:
         observers = tuple(_observer(given) for given in certificate["guarantees"])
         released = (
-            *(_released(given) for given in certificate["released"]),
-            *_bundled(folder, certificate["released"]),
+            *(_released_items(given) for given in certificate["released"]),
+            *_bundle_item(folder, certificate["released"]),
         )
         stated, private = certificate["plan"], certificate["private"]
         named = {key: str(certificate[key]) for key in ("run", "version")}
@@ -187,7 +186,7 @@ def view_of(folder: Path) -> View:
     _check_model(folder / "model.npz", released)
     signature = signature_in(folder)
     hidden = plan.hides
-    final = any(found.adversary == "final-model" for found in observers)
+    final = any(one.adversary == "final-model" for one in observers)
     return View(
         plan=plan,
         plan_hash=stated,
@@ -195,7 +194,8 @@ def view_of(folder: Path) -> View:
         observers=observers,
         released=released,
         curves=tuple(
-            curve_of(plan, seen.adversary, seen.bounds, (seen.delta, seen.epsilon)) for seen in _drawn(plan, observers)
+            curve_of(plan, seen.adversary, seen.bounds, (seen.delta, seen.epsilon))
+            for seen in _curve_observers(plan, observers)
         ),
         places=places_of(plan) if hidden and final and not plan.measured else None,
         counted=counted,
@@ -214,12 +214,12 @@ def view_of(folder: Path) -> View:
 def _audit(path: Path, plan: str, run: str) -> AuditView | None:
     if not path.exists():
         return None
-    found = read_audit(_text(path))
-    found.check(plan=plan, run=run)
-    return audit_view(found)
+    audit = read_audit(_text(path))
+    audit.check(plan=plan, run=run)
+    return audit_view(audit)
 
 
-def _drawn(plan: Plan, observers: Sequence[Observer]) -> list[Observer]:
+def _curve_observers(plan: Plan, observers: Sequence[Observer]) -> list[Observer]:
     """Return the observers whose curves are shown: those that hiding is about, or the plan's and the best informed."""
     if plan.hides:
         return [seen for seen in observers if seen.adversary in ("final-model", "every-model")]
@@ -248,14 +248,14 @@ def _observer(given: Mapping[str, Any]) -> Observer:
 
 
 def _adversary(name: Any) -> Adversary:
-    found: dict[str, Adversary] = {known: known for known in ADVERSARIES}
-    require(name in found, "certificate: adversary", f"be one of {', '.join(found)}", name)
-    return found[name]
+    words: dict[str, Adversary] = {known: known for known in ADVERSARIES}
+    require(name in words, "certificate: adversary", f"be one of {', '.join(words)}", name)
+    return words[name]
 
 
-def _released(given: Mapping[str, Any]) -> Released:
+def _released_items(given: Mapping[str, Any]) -> ReleasedItem:
     digest = given.get("sha256")
-    return Released(
+    return ReleasedItem(
         what=str(given["what"]),
         file=str(given["file"]),
         covered=given["covered"] is True,
@@ -264,14 +264,14 @@ def _released(given: Mapping[str, Any]) -> Released:
     )
 
 
-def _bundled(folder: Path, listed: Sequence[Mapping[str, Any]]) -> list[Released]:
+def _bundle_item(folder: Path, listed: Sequence[Mapping[str, Any]]) -> list[ReleasedItem]:
     """The bundle, which holds the certificate and so is not named in it: it is covered where the model is."""
     model = [row for row in listed if row["file"] == "model.npz"]
     if not model or not (folder / BUNDLE).exists():
         return []
     note = "the plan, the model and the certificate as they are, and what the study states about the columns"
     return [
-        Released(
+        ReleasedItem(
             what="the same model, with all that a prediction needs",
             file=BUNDLE,
             covered=model[0]["covered"] is True,
@@ -303,17 +303,17 @@ def _utility(metrics: Mapping[str, Any]) -> Utility | None:
 def _scores(given: Mapping[str, Any]) -> dict[str, float]:
     """Return metrics by name; one that could not be computed (null) is left out."""
     keys = ("accuracy", "auc", "log_loss", "brier", "loss", "r2", "mae", "rmse", "deviance", "concordance")
-    found = {key: _number(given.get(key)) for key in keys}
-    if found["mae"] is None:  # before it was given in the target's own unit
-        found["mae"] = _number(given.get("mean_absolute_error"))
-    return {key: value for key, value in found.items() if value is not None}
+    scores = {key: _number(given.get(key)) for key in keys}
+    if scores["mae"] is None:  # before it was given in the target's own unit
+        scores["mae"] = _number(given.get("mean_absolute_error"))
+    return {key: value for key, value in scores.items() if value is not None}
 
 
 def _per_client(given: Mapping[str, Any]) -> dict[str, float]:
     """Return one number per client: its accuracy, or its mean absolute error."""
     rows = {str(name): _scores(row if isinstance(row, Mapping) else {"accuracy": row}) for name, row in given.items()}
-    found = {name: row.get("accuracy", row.get("mae")) for name, row in rows.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    scores = {name: row.get("accuracy", row.get("mae")) for name, row in rows.items()}
+    return {name: value for name, value in scores.items() if value is not None}
 
 
 def _number(value: Any) -> float | None:
@@ -336,13 +336,13 @@ def _schedule(plan: Plan) -> Schedule:
     )
 
 
-def _check_model(path: Path, released: Sequence[Released]) -> None:
+def _check_model(path: Path, released: Sequence[ReleasedItem]) -> None:
     """Refuse a model file that is not the released one, because a page about another model would mislead."""
     stated = next((row.sha256 for row in released if row.file == "model.npz"), None)
     if stated is None or not path.exists():
         return
-    found = hashlib.sha256(read_file(path)).hexdigest()
-    require(found == stated, "model.npz", f"be the model that was certified, {stated}", found)
+    digest = hashlib.sha256(read_file(path)).hexdigest()
+    require(digest == stated, "model.npz", f"be the model that was certified, {stated}", digest)
 
 
 def _text(path: Path) -> str:
@@ -353,6 +353,6 @@ def _text(path: Path) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    found = read_object(_text(path), f"The run's record {path.name}")
-    require(found.get("format") == 1, f"{path.name}: format", "be 1", found.get("format"))
-    return found
+    content = read_object(_text(path), f"The run's record {path.name}")
+    require(content.get("format") == 1, f"{path.name}: format", "be 1", content.get("format"))
+    return content

@@ -13,7 +13,7 @@ References:
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
-from fedveil.model.intervals import wilson as wilson
+from fedveil.models.intervals import wilson as wilson
 
 NO_GUARANTEE = "no guarantee"
 
@@ -57,7 +57,7 @@ def up(value: float, digits: int = 4) -> str:
     >>> up(1.00001), up(0.73105), up(12345.6), up(0.0), up(1.0), up(3.2e-7), up(math.inf)
     ('1.001', '0.7311', '12350', '0', '1', '3.2e-7', 'no guarantee')
     """
-    return _rounded(value, digits, ROUND_CEILING)
+    return _round(value, digits, ROUND_CEILING)
 
 
 def down(value: float, digits: int = 4) -> str:
@@ -66,7 +66,7 @@ def down(value: float, digits: int = 4) -> str:
     >>> down(3.2196, 2), down(0.999999)
     ('3.2', '0.9999')
     """
-    return _rounded(value, digits, ROUND_FLOOR)
+    return _round(value, digits, ROUND_FLOOR)
 
 
 def epsilon_text(epsilon: float | None) -> str:
@@ -106,7 +106,7 @@ def right_guesses(epsilon: float | None, delta: float) -> float:
     return min(1.0, (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)))
 
 
-def detected(epsilon: float | None, delta: float, alarms: float) -> float:
+def detection_rate(epsilon: float | None, delta: float, alarms: float) -> float:
     """Most of the true cases that a test can find when its rate of false alarms is ``alarms``."""
     if epsilon is None:
         return 1.0
@@ -160,16 +160,16 @@ def group(unit: str) -> str:
     )
 
 
-def plain(value: float, digits: int = 4) -> str:
+def nearest(value: float, digits: int = 4) -> str:
     """Return a number that promises nothing, to so many digits.
 
-    >>> plain(0.50000001), plain(100.0), plain(1e-7), plain(1234567.0), plain(6543)
+    >>> nearest(0.50000001), nearest(100.0), nearest(1e-7), nearest(1234567.0), nearest(6543)
     ('0.5', '100', '1e-7', '1.235e+6', '6543')
     """
     return _tidy(f"{value:.{digits}g}")
 
 
-def _rounded(value: float, digits: int, rounding: str) -> str:
+def _round(value: float, digits: int, rounding: str) -> str:
     if not math.isfinite(value):
         return NO_GUARANTEE
     decimal = Context(prec=digits, rounding=rounding).create_decimal(repr(float(value)))

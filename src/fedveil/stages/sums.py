@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.tables import known
+from fedveil.core.values import number, whole
 from fedveil.data.records import DataShape
-from fedveil.guarantee import Adversary, Neighbours
-from fedveil.mechanism import Gaussian
-from fedveil.tables import known
-from fedveil.target import Target
+from fedveil.privacy.guarantee import Adversary, Neighbours
+from fedveil.privacy.mechanism import Gaussian
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import Trust
 from fedveil.theory.grid import SAMPLER_DISTANCE, log_aliasing
 from fedveil.theory.neighbours import SAFE
-from fedveil.trust import Trust
-from fedveil.values import number, whole
 
 FILE: Final = "preparation.json"  # what was learned, beside the model
 STEPS: Final = 2**20  # grid steps in one unit of every measurement
@@ -32,7 +32,7 @@ NAMES: Final = (
     "spreads",
     "moments",
 )  # in the order in which they are measured
-EVALUATED: Final = ("places", "scores")  # those of an evaluation, after training (fedveil.evaluate)
+EVALUATED: Final = ("places", "scores")  # those of an evaluation, after training (fedveil.stages.evaluate)
 ERRORS: Final = ("errors",)  # that of a model of a number, in their place
 COUNTED: Final = ("ones", "pairs", "cliques")  # tables of counts, from which a generator is made (synthesis)
 SYNTHESISED: Final = ("ranges", "categories", *COUNTED)
@@ -60,7 +60,8 @@ class Measurement:
     slip: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self.name in ALL, "prepare.name", f"be one of {', '.join(NAMES)}", self.name)
+        plain = isinstance(self.name, str) and self.name.isprintable() and 1 <= len(self.name) <= 80
+        require(plain, "prepare.name", "be one line of at most 80 printable characters", self.name)
         object.__setattr__(self, "size", whole("prepare.size", self.size))
         for name in ("bound", "noise", "slip"):
             object.__setattr__(self, name, number(f"prepare.{name}", getattr(self, name)))
@@ -81,19 +82,30 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisySums:
-    """All measurements, in order; ``share``: of the budget (of mu squared) that they were designed to take."""
+    """All measurements, in order; ``share``: of the budget (of mu squared) that they were designed to take.
 
-    measurements: tuple[Measurement, ...]
-    share: float
+    Without measurements it is false, and takes nothing of the budget.
+    """
+
+    measurements: tuple[Measurement, ...] = ()
+    share: float = 0.0
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.measurements]
         ends = ((EVALUATED, EVALUATED), (ERRORS, ERRORS), (SYNTHESISED, COUNTED))
         kinds = next((kind for kind, last in ends if names and names[-1] in last), NAMES)
-        ordered = names == [name for name in kinds if name in names]
-        require(ordered and names, "prepare.name", f"list some of {', '.join(NAMES)}, in this order, once each", names)
+        if any(name in ALL for name in names):  # of a stage that fedveil ships; others have names of their own
+            ordered = names == [name for name in kinds if name in names]
+            rule = f"list some of {', '.join(NAMES)}, in this order, once each"
+            require(ordered, "prepare.name", rule, names)
+        require(len(set(names)) == len(names), "prepare.name", "name each sum once", names[:5])
         object.__setattr__(self, "share", number("prepare.share", self.share))
-        require(0 < self.share < 1, "prepare.share", "lie strictly between 0 and 1", self.share)
+        right = 0 < self.share < 1 if names else self.share == 0
+        rule = "lie strictly between 0 and 1" if names else "be 0 where nothing is measured"
+        require(right, "prepare.share", rule, self.share)
+
+    def __bool__(self) -> bool:
+        return len(self.measurements) > 0
 
     def __getitem__(self, name: str) -> Measurement:
         return next(one for one in self.measurements if one.name == name)
@@ -109,6 +121,7 @@ class NoisySums:
 
     def mechanism(self, neighbours: Neighbours) -> Gaussian:
         """All measurements as one Gaussian mechanism: inverse variances add."""
+        require(self, "prepare.name", "list at least one measurement", 0)
         precision = math.fsum(1 / one.noise**2 for one in self.measurements)
         return Gaussian(noise_multiplier=1 / math.sqrt(precision) * (1 - 2.0**-40), neighbours=neighbours)
 
@@ -146,18 +159,23 @@ class NoisySums:
         return {"share": self.share, **rows}
 
     @classmethod
-    def read(cls, table: Mapping[str, Any], names: tuple[str, ...] = NAMES) -> "NoisySums":
-        """From the table that :meth:`table` writes; ``names``: the measurements that it may have."""
+    def read(cls, table: Mapping[str, Any], names: tuple[str, ...] | None = NAMES) -> "NoisySums":
+        """From the table that :meth:`table` writes; ``names``: the measurements that it may have, None for any."""
         own = [f.name for f in fields(Measurement)]
         known(table, ["share", *own], "[prepare]")
         lists = [table.get(name) for name in own]
         right = all(isinstance(row, list) and len(row) == len(lists[0] or ()) for row in lists)
         require(right, "[prepare]", f"give {', '.join(own)} of every measurement, as lists of one length", lists)
+        require(lists[0], "prepare.name", "list at least one measurement", lists[0])
         rows = [dict(zip(own, row, strict=True)) for row in zip(*lists, strict=True)]
         for row in rows:
-            require(row["name"] in names, "prepare.name", f"be one of {', '.join(names)}", row["name"])
+            fits = names is None or row["name"] in names
+            require(fits, "prepare.name", f"be one of {', '.join(names or ())}", row["name"])
             row["threshold"] = row["threshold"] or None
         return cls(measurements=tuple(Measurement(**row) for row in rows), share=table.get("share", math.nan))
+
+
+NO_SUMS = NoisySums()
 
 
 def variance_left(adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> float:

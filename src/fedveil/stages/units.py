@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from fedveil.core.values import Indices
 from fedveil.sums.seam import Whole
-from fedveil.values import Indices
 
 Sums = Callable[[Indices], Whole]  # the sum of the contributions of these rows
 

@@ -3,9 +3,8 @@
 from typing import Any
 
 from fedveil.report import words
-from fedveil.report.blocks import badge, figure, note, paragraph, table
 from fedveil.report.charts import Row, axis, rows_chart
-from fedveil.report.markup import Markup, joined, tag
+from fedveil.report.markup import Markup, badge, concat, figure, note, paragraph, table, tag
 from fedveil.studio.sliders import Answer
 
 _STATES = {"exact": ("exact", "good"), "about": ("about", "warn")}
@@ -15,14 +14,14 @@ def answer_view(answer: Answer, state: str) -> Markup:
     """Return a plan; ``state`` says whether its numbers are exact or lie about between exact ones."""
     shown, kind = _STATES[state]
     exposed = answer["exposed"]
-    return joined(
+    return concat(
         [
             tag("p", badge(shown, kind), _lead(answer, state), class_="state"),
             None if exposed is None else note(tag("strong", "NOT PRIVATE: "), f"{exposed}.", kind="warning"),
             [note(text, kind="warning") for text in answer["warnings"]] if state == "exact" else None,
             _tiles(answer),
             _observers(answer),
-            _bought(answer),
+            _hiding_gain(answer),
             _design(answer) if state == "exact" else None,
         ]
     )
@@ -31,9 +30,9 @@ def answer_view(answer: Answer, state: str) -> Markup:
 def _lead(answer: Answer, state: str) -> str:
     data, target = answer["data"], answer["target"]
     holders = "one client" if data["clients"] == 1 else f"{data['clients']:,} clients"
-    told = f" {answer['title']}, {answer['rounds']:,} rounds; {data['records']:,} records of {holders}; "
-    told += f"epsilon {target['epsilon']:.4g}, delta {target['delta']:.3g}."
-    return told if state == "exact" else told + " Let go of the slider for the exact numbers."
+    facts = f" {answer['title']}, {answer['rounds']:,} rounds; {data['records']:,} records of {holders}; "
+    facts += f"epsilon {target['epsilon']:.4g}, delta {target['delta']:.3g}."
+    return facts if state == "exact" else facts + " Let go of the slider for the exact numbers."
 
 
 def _tiles(answer: Answer) -> Markup:
@@ -96,16 +95,16 @@ def _observers(answer: Answer) -> Markup:
         [(r["adversary"], words.epsilon_text(r["epsilon"]), r["sees"], r["by"] or "–") for r in rows],
         numbers=(1,),
     )
-    return joined(
+    return concat(
         [tag("h3", "Who is looking"), figure(drawing, "Smaller is better; the dashed line is the target.", listed)]
     )
 
 
-def _bought(answer: Answer) -> Markup | None:
+def _hiding_gain(answer: Answer) -> Markup | None:
     """Return what secret sampling buys, and what hiding the models buys beyond it."""
     alone = answer["alone"]
     if alone is None:
-        return joined(
+        return concat(
             [
                 tag("h3", "What hiding and sampling buy"),
                 paragraph(
@@ -129,7 +128,7 @@ def _bought(answer: Answer) -> Markup | None:
     drawing = rows_chart(
         "bought", "What sampling and hiding buy, at this noise", said, bars, scale=axis(known or [1.0])
     )
-    return joined([tag("h3", "What hiding and sampling buy"), figure(drawing, _told(alone))])
+    return concat([tag("h3", "What hiding and sampling buy"), figure(drawing, _told(alone))])
 
 
 def _told(alone: dict[str, Any]) -> str:

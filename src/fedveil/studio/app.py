@@ -10,17 +10,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.studio.asker import Superseded
 from fedveil.studio.design_routes import Design
 from fedveil.studio.explore_routes import Explore
 from fedveil.studio.gate import Gate
-from fedveil.studio.layout import failed
+from fedveil.studio.layout import failure
 from fedveil.studio.reading import Forged, TooLarge
 from fedveil.studio.run_routes import Runs
 from fedveil.studio.sentences import sentence_of
 from fedveil.studio.sign_routes import Signing
-from fedveil.studio.state import Studio, shown
+from fedveil.studio.state import Studio, html_response
 
 _KINDS = {".css": "text/css", ".js": "text/javascript"}
 
@@ -41,7 +41,7 @@ def application(studio: Studio, port: int) -> Gate:
         sentence = "There is no such page." if status == 404 else sentence_of(error)
         if request.url.path.startswith("/api/") or request.url.path == "/upload":
             return JSONResponse({"error": sentence, "superseded": isinstance(error, Superseded)}, status_code=status)
-        return shown(studio.frame.page("That did not work", "", failed(sentence)), status)
+        return html_response(studio.frame.page("That did not work", "", failure(sentence)), status)
 
     inner = Starlette(
         routes=[

@@ -8,10 +8,10 @@ signed when the run has ended.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 
 if TYPE_CHECKING:
-    from fedveil.signature import Signature
+    from fedveil.signing.signature import Signature
 
 
 def approval_file(study: Path) -> Path:
@@ -21,7 +21,7 @@ def approval_file(study: Path) -> Path:
 
 def read_approval(study: Path) -> "Signature | None":
     """Return the approval beside a study, not yet held against a plan; None if there is none that can be read."""
-    from fedveil.signature import Signature  # loads the library of signatures
+    from fedveil.signing.signature import Signature  # loads the library of signatures
 
     try:
         return Signature.read(approval_file(study).read_bytes())
@@ -31,23 +31,17 @@ def read_approval(study: Path) -> "Signature | None":
 
 def approval_words(study: Path | None, run: Path | None) -> str:
     """Return who approved a study, and, for a run, whether this is the plan that was approved."""
-    found = None if study is None else read_approval(study)
-    if found is None:
+    approval = None if study is None else read_approval(study)
+    if approval is None:
         return "Nobody has approved this plan."
-    signer = found.signer.fingerprint
+    signer = approval.signer.fingerprint
     if run is None:
         return f"A plan of this study was approved by {signer}; the sign page says whether it is still this one."
+    from fedveil.planning.plan import charged_text  # loads all that a plan may name
+
     try:
         data = (run / "plan.toml").read_bytes()
-        fits = found.fits(data) or found.fits(_before_choosing(data))
+        fits = approval.fits(data) or approval.fits(charged_text(data.decode()).encode())
     except (OSError, ValueError, FedveilError):
         fits = False
     return f"Its plan was approved by {signer}." if fits else f"What {signer} approved was another plan."
-
-
-def _before_choosing(data: bytes) -> bytes:
-    """Return a plan's text as it was when nobody knew which of its candidates would be chosen."""
-    from fedveil.plan import read_plan, write_plan  # loads all that a plan may name
-
-    plan = read_plan(data.decode())
-    return data if plan.selection is None else write_plan(plan.with_chosen(0)).encode()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from fedveil.core.strict_json import read_object
 from fedveil.studio.sentences import Refused
 
 # -P: nothing is imported from the working folder, whatever lies there
@@ -50,13 +51,13 @@ class Asker:
             if kind and self._latest[kind] != turn:
                 raise Superseded(_NEWER)
             self._busy, self._asked = (kind, time.monotonic()), turn
-            found = self._exchange(line)
+            answer = self._exchange(line)
         finally:
             self._busy = None
             self._lock.release()
-        if "refused" in found:
-            raise Refused(found["refused"])
-        return found["answer"]
+        if "refused" in answer:
+            raise Refused(answer["refused"])
+        return answer["answer"]
 
     def _break_off(self, kind: str, turn: int) -> None:
         """End the worker if it works on an older question of the same kind, and has done so for a while."""
@@ -88,8 +89,7 @@ class Asker:
             if self._superseded():
                 raise Superseded(_NEWER)
             raise Refused("The calculation was broken off: its process ended. Ask again, with fewer rounds or records.")
-        found: dict[str, Any] = json.loads(said)
-        return found
+        return read_object(said, "The answer")
 
     def _superseded(self) -> bool:
         """Return whether a newer question of the kind that is being answered waits."""

@@ -1,24 +1,24 @@
-"""The books of a study's data: what was spent, by which runs, and what is left. Runs in a worker."""
+"""The ledger of a study's data: what was spent, by which runs, and what is left. Runs in a worker."""
 
 from pathlib import Path
 from typing import Any
 
-from fedveil.files import read_file
-from fedveil.guarantee import finite_or_none
+from fedveil.core.files import read_file
 from fedveil.ledger import Ledger
 from fedveil.ledger.composition import charged
 from fedveil.ledger.odometer import ObserverRow, observers, runs_of
 from fedveil.ledger.place import default_place
+from fedveil.privacy.guarantee import finite_or_none
 from fedveil.studio.places import Folder
 from fedveil.studio.questions import read
 
 
 def books(study: str, root: str) -> dict[str, Any]:
-    """Return the books of the data that a study names; ``where`` is None if each run keeps books of its own."""
+    """Return the ledger of the data that a study names; ``where`` is None if each run keeps one of its own."""
     path = Folder(Path(root)).existing(study, "The study file")
-    found = read(read_file(path).decode("utf-8-sig"), str(path.parent), root)
-    place = found.books.ledger or default_place(found)
-    stated = [{"adversary": who, "epsilon": epsilon, "delta": delta} for who, epsilon, delta in found.books.caps]
+    wanted = read(read_file(path).decode("utf-8-sig"), str(path.parent), root)
+    place = wanted.books.ledger or default_place(wanted)
+    stated = [{"adversary": who, "epsilon": epsilon, "delta": delta} for who, epsilon, delta in wanted.books.caps]
     if place is None or not place.exists():
         return {"where": None if place is None else str(place), "runs": [], "observers": [], "caps": stated}
     with Ledger.look(place) as ledger:
@@ -36,8 +36,8 @@ def books(study: str, root: str) -> dict[str, Any]:
 
 
 def _cost(costs: Any) -> float | None:
-    found = next((cost.epsilon for cost in costs if cost.adversary == "final-model"), None)
-    return finite_or_none(found)
+    epsilon = next((cost.epsilon for cost in costs if cost.adversary == "final-model"), None)
+    return finite_or_none(epsilon)
 
 
 def _row(row: ObserverRow) -> dict[str, Any]:

@@ -6,18 +6,18 @@ from typing import Any
 
 from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.certificate.certify import SEES, certify_written
-from fedveil.checks import require
-from fedveil.errors import CannotCertify
-from fedveil.files import PUBLIC, read_file, write_atomically
-from fedveil.guarantee import finite_or_none
-from fedveil.plan import Plan, write_plan
-from fedveil.promises import ADVERSARIES, promise
-from fedveil.signature import FILE, Signature
-from fedveil.signing_keys import SigningKey, read_key, write_key
+from fedveil.core.checks import require
+from fedveil.core.errors import CannotCertify
+from fedveil.core.files import PUBLIC, read_file, write_atomically
+from fedveil.planning.plan import Plan, write_plan
+from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.privacy.guarantee import finite_or_none
+from fedveil.signing.keys import SigningKey, read_key, write_key
+from fedveil.signing.signature import FILE, Signature
 from fedveil.studio.approval import approval_file, read_approval
 from fedveil.studio.places import Folder
-from fedveil.studio.questions import planned, read
-from fedveil.version import EARLIER, __version__
+from fedveil.studio.questions import planned_study, read
+from fedveil.version import __version__
 
 
 def certificate(study: str, root: str) -> dict[str, Any]:
@@ -69,10 +69,10 @@ def approve(study: str, key: str, plan: str, root: str) -> str:
 def sign(out: str, key: str, root: str) -> str:
     """Sign the certificate of a finished run, if it matches the run's records; return the signer."""
     secret, folder = read_key(Path(key)), Folder(Path(root)).existing(out, "The run")
-    found, changes = certify_written(folder, __version__, EARLIER)
+    certificate, changes = certify_written(folder, __version__)
     if changes:
         raise CannotCertify(f"The certificate in {out} does not match the run's records: {'; '.join(changes)}.")
-    signed = Signature.of(found.text().encode(), secret)
+    signed = Signature.of(certificate.text().encode(), secret)
     write_atomically(folder / FILE, signed.text(), mode=PUBLIC)
     from fedveil.report.page import write_report  # drawing is slow to import
 
@@ -90,4 +90,4 @@ def new_key(name: str, root: str) -> str:
 def _plan(study: str, root: str) -> tuple[Path, Plan]:
     path = Folder(Path(root)).existing(study, "The study file")
     text = read_file(path).decode("utf-8-sig")
-    return path, planned(read(text, str(path.parent), root))[0].plan
+    return path, planned_study(read(text, str(path.parent), root))[0].plan

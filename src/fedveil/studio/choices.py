@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any, Final
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.studio.edit import Value, tables_in, with_value, without_table
 
 UNITS: Final = (("record", "one record"), ("client", "one client, with all its records"))
@@ -49,14 +49,14 @@ _KEYS: Final[dict[str, tuple[str, str, Any]]] = {
 @cache
 def algorithms() -> tuple[tuple[str, str], ...]:
     """Return the algorithms, with what they are called; the first use loads them, which takes half a second."""
-    from fedveil.algorithms.registry import KINDS, title_of
+    from fedveil.stages.train.registry import KINDS, title_of
 
     return (*((kind, title_of(kind)) for kind in KINDS), ("auto", "whichever is expected to do best"))
 
 
 def _place(name: str) -> tuple[str, str, Any]:
     """Return the table and the key of a choice, and what a study means that does not state it."""
-    from fedveil.algorithms.registry import DEFAULT
+    from fedveil.stages.train.registry import DEFAULT
 
     table, key, default = _KEYS[name]
     return table, key, DEFAULT if name == "algorithm" else default
@@ -65,15 +65,15 @@ def _place(name: str) -> tuple[str, str, Any]:
 def chosen(text: str) -> dict[str, Any]:
     """Return what a study's text chooses, with what a study means that says nothing about it."""
     tables = tables_in(text)
-    found: dict[str, Any] = {}
+    choices: dict[str, Any] = {}
     for name in _KEYS:
         table, key, default = _place(name)
         inside = tables.get(table, {})
         value = inside.get(key, default) if isinstance(inside, dict) else default
-        found[name] = value if isinstance(value, str | int | float) and not isinstance(value, bool) else default
+        choices[name] = value if isinstance(value, str | int | float) and not isinstance(value, bool) else default
     if "trust" not in tables:
-        found["trust"] = "central"
-    return found
+        choices["trust"] = "central"
+    return choices
 
 
 def with_choice(text: str, name: object, value: Value) -> str:

@@ -5,11 +5,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedveil.report.blocks import code, note, paragraph, section, table
-from fedveil.report.markup import Markup, joined, tag
+from fedveil.report.markup import Markup, code, concat, note, paragraph, section, table, tag
 from fedveil.studio import choices
-from fedveil.studio.drafting_words import NOT_LOOKED_AT
-from fedveil.studio.layout import Frame, address_of, button, carried, chooser, field, link
+from fedveil.studio.layout import Frame, address_of, button, chooser, field, hidden_field, link
+
+_NOT_LOOKED_AT = "Only the names and types of the columns were read; no value is shown, and nothing was charged."
 
 TYPES_ONLY = (
     "Opening a table reads the names and types of its columns. Nothing about its values is shown here without being "
@@ -24,7 +24,7 @@ def start_page(frame: Frame, studies: Sequence[str], tables: Sequence[str], exam
     started = [
         tag(
             "li",
-            frame.form("/example", carried("name", name), button(title), class_="one"),
+            frame.form("/example", hidden_field("name", name), button(title), class_="one"),
         )
         for name, title in examples.items()
     ]
@@ -32,7 +32,7 @@ def start_page(frame: Frame, studies: Sequence[str], tables: Sequence[str], exam
         "form",
         field(
             "A table from elsewhere (CSV or Parquet)",
-            tag("input", type="file", id="upload", accept=".csv,.tsv,.gz,.parquet"),
+            tag("input", type="file", id="upload", accept=".csv,.tsv,.gz,.parquet,.feather"),
             "upload",
         ),
         button("Copy it into the working folder", id="send"),
@@ -70,16 +70,16 @@ def start_page(frame: Frame, studies: Sequence[str], tables: Sequence[str], exam
     )
 
 
-def table_page(frame: Frame, data: str, found: Mapping[str, Any], sentence: str | None = None) -> str:
+def table_page(frame: Frame, data: str, columns: Mapping[str, Any], sentence: str | None = None) -> str:
     """Return the columns of a table by type, and the questions that only its owner can answer."""
-    names = list(found["columns"])
-    kinds = [(name, kind, found["left_out"].get(name, "–")) for name, kind in found["columns"].items()]
+    names = list(columns["columns"])
+    kinds = [(name, kind, columns["left_out"].get(name, "–")) for name, kind in columns["columns"].items()]
     listed = table("Columns", ("Column", "Holds", "Left out because it"), kinds)
     client = [("", "nobody in particular"), *((name, name) for name in names)]
     form = frame.form(
         "/table",
-        carried("data", data),
-        field("Column to predict", chooser("target", [(name, name) for name in names], found["target"]), "target"),
+        hidden_field("data", data),
+        field("Column to predict", chooser("target", [(name, name) for name in names], columns["target"]), "target"),
         field(
             "Its classes",
             tag("input", id="classes", name="classes", autocomplete="off"),
@@ -100,7 +100,7 @@ def table_page(frame: Frame, data: str, found: Mapping[str, Any], sentence: str 
         ),
         field(
             "Leave out",
-            tag("input", id="ignore", name="ignore", autocomplete="off", value=", ".join(found["doubtful"])),
+            tag("input", id="ignore", name="ignore", autocomplete="off", value=", ".join(columns["doubtful"])),
             "ignore",
             "Separated by commas. Proposed are columns named like identifiers, and columns whose cells leave open what "
             "they hold; take one off the list to use it.",
@@ -111,7 +111,7 @@ def table_page(frame: Frame, data: str, found: Mapping[str, Any], sentence: str 
         f"The table {data}",
         "/",
         None if sentence is None else tag("p", sentence, class_="sentence bad", role="alert"),
-        note(f"{found['records']:,} rows. {NOT_LOOKED_AT}"),
+        note(f"{columns['records']:,} rows. {_NOT_LOOKED_AT}"),
         section("questions", "What only you can say", form),
         section("columns", "What was read", listed, _learn(data)),
     )
@@ -119,8 +119,8 @@ def table_page(frame: Frame, data: str, found: Mapping[str, Any], sentence: str 
 
 def _learn(data: str) -> Markup:
     command = f"fedveil profile {shlex.quote(data)} --epsilon 0.5"
-    told = "What the columns hold can be learned with noise, which is charged in the ledger of the data: "
-    return paragraph(told, code(command))
+    sentence = "What the columns hold can be learned with noise, which is charged in the ledger of the data: "
+    return paragraph(sentence, code(command))
 
 
 def design_page(frame: Frame, study: str, text: str, seen: str) -> str:
@@ -207,7 +207,7 @@ def _slider(name: str, label: str, value: Any, low: float, high: float) -> Marku
         aria_valuetext=f"{given:.3g}",
     )
     shown = tag("output", f"{given:.3g}", for_=name, id=f"{name}-value")
-    return field(label, control, name, choices.MEANINGS[name], joined([" ", shown]))
+    return field(label, control, name, choices.MEANINGS[name], concat([" ", shown]))
 
 
 def compare_page(frame: Frame, study: str) -> str:

@@ -8,10 +8,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from fedveil.checks import require
-from fedveil.errors import BadValue
-from fedveil.report.blocks import table
-from fedveil.report.markup import Markup
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.report.markup import Markup, table
 from fedveil.report.words import epsilon_text
 from fedveil.studio import reading
 from fedveil.studio.answer_view import answer_view
@@ -22,7 +21,7 @@ from fedveil.studio.layout import address_of
 from fedveil.studio.places import TABLES, check_paths, sources_in, stamps
 from fedveil.studio.sentences import Refused, sentence_of
 from fedveil.studio.sliders import Point, frame_of, target_of
-from fedveil.studio.state import Studio, shown
+from fedveil.studio.state import Studio, html_response
 
 EXAMPLES = {
     "hospitals": "Tumours: four hospitals, columns nobody has described",
@@ -60,19 +59,19 @@ class Design:
     def start(self, request: Request) -> Response:
         """Show what can be opened."""
         folder = self._studio.folder
-        return shown(start_page(self._studio.frame, folder.studies(), folder.tables(), EXAMPLES))
+        return html_response(start_page(self._studio.frame, folder.studies(), folder.tables(), EXAMPLES))
 
     def design(self, request: Request) -> Response:
         """Show a study."""
         name = request.query_params.get("study")
         _, text, seen = self._studio.study(name)
-        return shown(design_page(self._studio.frame, str(name), text, seen))
+        return html_response(design_page(self._studio.frame, str(name), text, seen))
 
     async def table(self, request: Request) -> Response:
         """Show the columns of a table by type."""
         data = request.query_params.get("data", "")
-        found = await self._studio.ask("columns", {"data": data})
-        return shown(table_page(self._studio.frame, data, found))
+        columns = await self._studio.ask("columns", {"data": data})
+        return html_response(table_page(self._studio.frame, data, columns))
 
     async def draft(self, request: Request) -> Response:
         """Draft the study for a table, and show it."""
@@ -94,8 +93,8 @@ class Design:
             }
             await self._studio.ask("draft", asked)
         except (Refused, ValueError) as error:
-            found = await self._studio.ask("columns", {"data": data})
-            return shown(table_page(self._studio.frame, data, found, sentence_of(error)), 400)
+            columns = await self._studio.ask("columns", {"data": data})
+            return html_response(table_page(self._studio.frame, data, columns, sentence_of(error)), 400)
         return _to("/design", study=out)
 
     async def example(self, request: Request) -> Response:
@@ -146,8 +145,8 @@ class Design:
 
     def _knot(self, arguments: dict[str, Any], point: Point) -> dict[str, Any]:
         asked = {**arguments, "root": str(self._studio.folder.root), "epsilon": point[0], "delta": point[1]}
-        found: dict[str, Any] = self._studio.background.ask("plan", asked, "knot")
-        return found
+        answer: dict[str, Any] = self._studio.background.ask("plan", asked, "knot")
+        return answer
 
     async def about(self, request: Request) -> Response:
         """Return at once what is known near a target."""
@@ -168,7 +167,7 @@ class Design:
         """Show what can be compared."""
         name = request.query_params.get("study")
         self._studio.study(name)
-        return shown(compare_page(self._studio.frame, str(name)))
+        return html_response(compare_page(self._studio.frame, str(name)))
 
     async def compare(self, request: Request) -> Response:
         """Plan every candidate, and return them side by side."""

@@ -11,10 +11,10 @@ from fedveil.studio.places import Folder
 def columns(data: str, root: str) -> dict[str, Any]:
     """Return the columns of a table by name and type, the column that is probably to be predicted, and its rows."""
     path = Folder(Path(root)).existing(data, "The table")
-    draft, found = draft_study(Wish(data=str(path)))
+    draft, drafted = draft_study(Wish(data=str(path)))
     return {
-        "columns": dict(found.kinds),
-        "records": found.records,
+        "columns": dict(drafted.kinds),
+        "records": drafted.records,
         "target": str(draft.target),
         "left_out": dict(draft.unused),
         "doubtful": [*draft.mixed, *draft.unsettled, *draft.identifiers],
@@ -45,7 +45,7 @@ def draft(
         unit="record",
     )
     # Whoever takes an identifier off the list that the page proposes wants it to be used.
-    _, found = draft_study(wish)
-    keep = [name for name in found.identifiers if name not in (*ignore, target, client)]
+    _, drafted = draft_study(wish)
+    keep = [name for name in drafted.identifiers if name not in (*ignore, target, client)]
     made, _ = init_study(replace(wish, keep=keep), file)
     return {"study": out, "open": [one.question for one in made.questions], "complete": made.complete}

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fedveil.report.blocks import figure, legend, paragraph, section, table
-from fedveil.report.charts import Axis, Line, axis, lines_chart
-from fedveil.report.markup import Markup, joined, tag
-from fedveil.report.words import percent, plain, up
+from fedveil.report.charts import Axis, Line, axis, legend, lines_chart
+from fedveil.report.markup import Markup, concat, figure, paragraph, section, table, tag
+from fedveil.report.words import nearest, percent, up
 from fedveil.studio.layout import Frame, button
 
 # name: title, sentence, sliders as (key, label, least, most, at, logarithmic, whole)
@@ -146,35 +145,35 @@ def _game() -> Markup:
     )
 
 
-def drawn(name: str, found: Mapping[str, Any]) -> Markup:
+def figure_view(name: str, figures: Mapping[str, Any]) -> Markup:
     """Return a figure with its legend and its numbers."""
     title, _, _ = PARTS[name]
     lines = [
         Line(one["name"], [(x, y) for x, y in one["points"]], one["kind"], dots=False)
-        for one in found["lines"]
+        for one in figures["lines"]
         if one["points"]
     ]
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
-    wide, tall = found["log"]
+    wide, tall = figures["log"]
     x = axis(xs, log=True) if wide else Axis(0.0, max(xs, default=1.0) or 1.0)
     y = Axis(1e-12, 1.0, log=True) if tall else Axis(0.0, max(ys, default=1.0) or 1.0)
     named = [
         (one["kind"], one["name"] + ("" if one["value"] is None else f": epsilon {up(one['value'])}"))
-        for one in found["lines"]
+        for one in figures["lines"]
     ]
     said = "; ".join(text for _, text in named)
-    picture = lines_chart(f"{name}-drawing", title, said, lines, x=x, y=y, names=(found["x"], found["y"]))
-    rows = [(one["name"], plain(px), plain(py)) for one in found["lines"] for px, py in one["points"][::4]]
-    numbers = table("Some of the points", ("Curve", found["x"], found["y"]), rows, numbers=(1, 2))
-    return joined([figure(picture, _caption(found), numbers, legend(named, shape="line"))])
+    picture = lines_chart(f"{name}-drawing", title, said, lines, x=x, y=y, names=(figures["x"], figures["y"]))
+    rows = [(one["name"], nearest(px), nearest(py)) for one in figures["lines"] for px, py in one["points"][::4]]
+    numbers = table("Some of the points", ("Curve", figures["x"], figures["y"]), rows, numbers=(1, 2))
+    return concat([figure(picture, _caption(figures), numbers, legend(named, shape="line"))])
 
 
-def _caption(found: Mapping[str, Any]) -> str:
-    best = found.get("best")
+def _caption(figures: Mapping[str, Any]) -> str:
+    best = figures.get("best")
     if best is None:
         return "Lower is better."
     return (
         f"Of guesses between used and not used at most {percent(best['promised'])} are right whatever the mechanism; "
-        f"with Gaussian noise of deviation {found['noise']:.3g}, {percent(best['gaussian'])}. A coin: 50%."
+        f"with Gaussian noise of deviation {figures['noise']:.3g}, {percent(best['gaussian'])}. A coin: 50%."
     )

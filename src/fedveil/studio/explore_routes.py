@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.studio import reading
-from fedveil.studio.explore_page import PARTS, drawn, explore_page
+from fedveil.studio.explore_page import PARTS, explore_page, figure_view
 from fedveil.studio.game import Games
-from fedveil.studio.state import Studio, shown
+from fedveil.studio.state import Studio, html_response
 
 
 class Explore:
@@ -29,7 +29,7 @@ class Explore:
 
     def page(self, request: Request) -> Response:
         """Show the page."""
-        return shown(explore_page(self._studio.frame))
+        return html_response(explore_page(self._studio.frame))
 
     async def figure(self, request: Request) -> Response:
         """Return a figure at the sliders' values."""
@@ -37,8 +37,8 @@ class Explore:
         name = given.get("name")
         require(name in PARTS, "The figure", f"be one of {', '.join(PARTS)}", str(name)[:40])
         kind = f"figure {name} {given.get('tab')}"
-        found = await self._studio.ask(*_asked(str(name), given), kind, aside=True)
-        return JSONResponse({"html": drawn(str(name), found), "noise": found.get("noise")})
+        figures = await self._studio.ask(*_question(str(name), given), kind, aside=True)
+        return JSONResponse({"html": figure_view(str(name), figures), "noise": figures.get("noise")})
 
     async def game(self, request: Request) -> Response:
         """Begin a game, show a number, or take a guess."""
@@ -47,12 +47,12 @@ class Explore:
             return JSONResponse(self._games.guess(given.get("game"), given["guess"]))
         name = given.get("game")
         if name is None:
-            found = await self._studio.ask(*_asked("trade_off", given))
-            name = self._games.begin(found["noise"])
+            figures = await self._studio.ask(*_question("trade_off", given))
+            name = self._games.begin(figures["noise"])
         return JSONResponse({"game": name, **self._games.number(name)})
 
 
-def _asked(name: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _question(name: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the question and its numbers, each within the range of its slider."""
     values: dict[str, Any] = {}
     for key, label, low, high, _, _, whole in PARTS[name][2]:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from fedveil.account.base import curve_of
-from fedveil.account.calibrate import calibrate
-from fedveil.account.loss_distribution import LossDistributionAccountant
-from fedveil.checks import require
-from fedveil.mechanism import Gaussian, LastIterate, Mechanism, Repeat, SampledGaussian
+from fedveil.accounting.base import curve_of
+from fedveil.accounting.calibrate import calibrate
+from fedveil.accounting.loss_distribution import LossDistributionAccountant
+from fedveil.core.checks import require
+from fedveil.privacy.mechanism import Gaussian, LastIterate, Mechanism, Repeat, SampledGaussian
 from fedveil.report.curves import Panel, bounds_of, profile_panel
-from fedveil.report.words import detected, right_guesses
+from fedveil.report.words import detection_rate, right_guesses
 from fedveil.theory.concentrated import epsilon_of_curve
 from fedveil.theory.renyi import closed_epsilon, least_epsilon, mironov_epsilon, moments_rho
 
@@ -38,8 +38,8 @@ def curve(noise: float, rate: float, rounds: float, delta: float, root: str = ""
     whole = _profile("everybody in every round", "other", alone, delta)
     reach = 5 * max((epsilon for epsilon, _ in sampled["points"]), default=math.inf)
     whole["points"] = [point for point in whole["points"] if point[0] <= reach]
-    found = [sampled, whole]
-    return {"lines": found, "x": "epsilon", "y": "delta", "log": [False, True]}
+    lines = [sampled, whole]
+    return {"lines": lines, "x": "epsilon", "y": "delta", "log": [False, True]}
 
 
 def _profile(name: str, kind: str, mechanism: Mechanism, delta: float) -> Line:
@@ -56,11 +56,11 @@ def trade_off(epsilon: float, delta: float, root: str = "") -> dict[str, Any]:
 
     ``noise``: of a number in which one record's part is at most 1, so that the promise just holds.
     """
-    _, found = calibrate(Gaussian(noise_multiplier=1.0), epsilon=epsilon, delta=delta)
-    require(isinstance(found, Gaussian), "The mechanism", "be Gaussian", type(found).__name__)
-    noise = found.noise_multiplier if isinstance(found, Gaussian) else math.inf
+    _, calibrated = calibrate(Gaussian(noise_multiplier=1.0), epsilon=epsilon, delta=delta)
+    require(isinstance(calibrated, Gaussian), "The mechanism", "be Gaussian", type(calibrated).__name__)
+    noise = calibrated.noise_multiplier if isinstance(calibrated, Gaussian) else math.inf
     alarms = np.linspace(0.0, 1.0, 61).tolist()
-    promised = [[alarm, 1 - detected(epsilon, delta, alarm)] for alarm in alarms]
+    promised = [[alarm, 1 - detection_rate(epsilon, delta, alarm)] for alarm in alarms]
     real = [[alarm, float(ndtr(-ndtri(alarm) - 1 / noise)) if 0 < alarm < 1 else 1 - alarm] for alarm in alarms]
     lines = [
         {"name": "what epsilon and delta allow", "kind": "other", "points": promised, "value": None},
@@ -120,7 +120,7 @@ def _places(noise: float, step: float, place: float) -> dict[str, Any]:
     )
     shown: Any = {
         "unhidden": ("every model seen", "baseline"),
-        "renyi-diffusion": ("Proposition 1, for comparison", "rival"),
+        "renyi-diffusion": ("Rényi (Asoodeh et al.), for comparison", "rival"),
         "block": ("block", "best"),
     }
     return _panel(profile_panel("", bounds_of(run, shown)))

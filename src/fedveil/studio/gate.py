@@ -77,7 +77,7 @@ class Gate:
         elif not same(_cookie(headers, self.cookie), self._known.session):
             await _refuse(send, 403, _NO_COOKIE)
         else:
-            await self._inner(scope, receive, _protected(send))
+            await self._inner(scope, receive, _with_headers(send))
 
     def _same_origin(self, method: str, headers: dict[str, str], host: str) -> bool:
         """Return whether a page of the studio, or the user with the address bar, asks.
@@ -103,13 +103,13 @@ class Gate:
 
 def _headers(scope: Scope) -> dict[str, str]:
     """Return the headers by name; ``host#`` counts how often the host is stated."""
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     hosts = 0
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
         hosts += key == "host"
-        found[key] = value.decode("latin-1")
-    return {**found, "host#": str(hosts)}
+        headers[key] = value.decode("latin-1")
+    return {**headers, "host#": str(hosts)}
 
 
 def _cookie(headers: dict[str, str], name: str) -> str | None:
@@ -121,7 +121,7 @@ def _cookie(headers: dict[str, str], name: str) -> str | None:
     return jar[name].value if name in jar else None
 
 
-def _protected(send: Send) -> Send:
+def _with_headers(send: Send) -> Send:
     """Add the headers that keep a page to itself; a page that states a policy of its own keeps that."""
 
     async def sent(message: MutableMapping[str, Any]) -> None:
@@ -140,7 +140,7 @@ async def _refuse(send: Send, status: int, sentence: str) -> None:
 
 
 async def _answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    whole = _protected(send)
+    whole = _with_headers(send)
     length = (b"content-length", str(len(body)).encode())
     await whole({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await whole({"type": "http.response.body", "body": body})

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fedveil.checks import require
-from fedveil.files import write_atomically
-from fedveil.run.files import private_folder
+from fedveil.core.checks import require
+from fedveil.core.files import write_atomically
+from fedveil.core.strict_json import read_object
+from fedveil.engine.files import private_folder
 
 FOLDER: Final = ".fedveil-studio"
 REQUEST, PROGRESS, OUTCOME, LOCK, LOG = "request.json", "progress.json", "outcome.json", "lock", "log"
@@ -76,8 +77,8 @@ def jobs(root: Path) -> list[Job]:
     """Return all jobs of the working folder, newest first."""
     _started[:] = [process for process in _started if process.poll() is None]
     place = root / FOLDER / "jobs"
-    found = sorted(place.iterdir(), key=lambda one: one.stat().st_mtime, reverse=True) if place.is_dir() else []
-    return [job_of(root, one.name) for one in found if (one / REQUEST).exists()]
+    folders = sorted(place.iterdir(), key=lambda one: one.stat().st_mtime, reverse=True) if place.is_dir() else []
+    return [job_of(root, one.name) for one in folders if (one / REQUEST).exists()]
 
 
 def job_of(root: Path, name: object) -> Job:
@@ -121,10 +122,9 @@ def _living(lock: Path) -> tuple[bool, int | None]:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
+        return read_object(path.read_bytes(), path.name)
     except (OSError, ValueError):
         return None
-    return found
 
 
 def run_state(folder: Path, mine: list[Job]) -> str:

@@ -57,7 +57,7 @@ class Frame:
 
     def form(self, action: str, *inside: object, **attributes: object) -> Markup:
         """Return a form that changes something."""
-        return tag("form", carried("word", self.word), *inside, method="post", action=action, **attributes)
+        return tag("form", hidden_field("word", self.word), *inside, method="post", action=action, **attributes)
 
 
 def _navigation(here: str) -> Markup:
@@ -68,7 +68,7 @@ def _navigation(here: str) -> Markup:
     return tag("nav", tag("ul", links), aria_label="Pages")
 
 
-def carried(name: str, value: str) -> Markup:
+def hidden_field(name: str, value: str) -> Markup:
     """Return a field that a form sends along without showing it."""
     return Markup(tag("input", name=name, value=value).replace("<input", '<input type="hidden"', 1))
 
@@ -100,6 +100,6 @@ def button(text: str, **attributes: object) -> Markup:
     return tag("button", text, **{"type": "submit", **attributes})
 
 
-def failed(sentence: str) -> Markup:
+def failure(sentence: str) -> Markup:
     """Return what went wrong, read out by a screen reader at once."""
     return tag("p", sentence, class_="sentence bad", role="alert")

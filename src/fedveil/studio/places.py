@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.files import open_file, read_file
+from fedveil.core.importing import Allowed, allowing, check_allowed
+from fedveil.core.tables import read_tables
 from fedveil.data.address import file_of
-from fedveil.errors import BadValue
-from fedveil.files import open_file, read_file
-from fedveil.importing import Allowed, allowing, check_allowed
-from fedveil.tables import read_tables
 
 Stamps = tuple[tuple[int, int], ...]
-TABLES = (".csv", ".tsv", ".csv.gz", ".parquet")  # what may be opened or uploaded as data
+TABLES = (".csv", ".tsv", ".csv.gz", ".parquet", ".feather")  # what may be opened or uploaded as data
 _DEPTH, _MOST = 3, 2000  # how deep, and at how many names, the working folder is looked through
 _PRIVATE = "private"  # the folder in which a run keeps what nobody may see
 _NO_STUDIES = ("plan.toml", "deployment.toml")
@@ -36,8 +36,8 @@ class Folder:
 
     def inside(self, name: object, what: str = "The file") -> Path:
         """Return the path that a browser names; refuse one that leads out of the folder or to what is not shown."""
-        plain = isinstance(name, str) and 0 < len(name) <= 1000 and name.isprintable()
-        require(plain, what, "be named by a path in the working folder", str(name)[:60])
+        printable = isinstance(name, str) and 0 < len(name) <= 1000 and name.isprintable()
+        require(printable, what, "be named by a path in the working folder", str(name)[:60])
         path = Path(str(name))
         within = bool(path.parts) and not path.is_absolute() and ".." not in path.parts and self.holds(self.root / path)
         require(within, what, "lie in the working folder", str(name), _HINT)
@@ -72,8 +72,8 @@ class Folder:
 
     def studies(self) -> list[str]:
         """Return the study files, as the browser names them."""
-        found = (path for path in self._files() if path.suffix == ".toml" and path.name not in _NO_STUDIES)
-        return sorted(self.name(path) for path in found if "[privacy]" in _beginning(path))
+        studies = (path for path in self._files() if path.suffix == ".toml" and path.name not in _NO_STUDIES)
+        return sorted(self.name(path) for path in studies if "[privacy]" in _beginning(path))
 
     def tables(self) -> list[str]:
         """Return the files of data."""
@@ -81,8 +81,8 @@ class Folder:
 
     def runs(self) -> list[str]:
         """Return the folders that hold a run, newest first."""
-        found = [path.parent for path in self._files() if path.name == "plan.toml" and path.parent != self.root]
-        return [self.name(path) for path in sorted(found, key=_changed, reverse=True)]
+        runs = [path.parent for path in self._files() if path.name == "plan.toml" and path.parent != self.root]
+        return [self.name(path) for path in sorted(runs, key=_changed, reverse=True)]
 
     def keys(self) -> list[str]:
         """Return the files of signing keys: those that have a public key beside them."""
@@ -90,17 +90,17 @@ class Folder:
 
     def deployments(self) -> list[str]:
         """Return the folders of deployments."""
-        found = [path.parent for path in self._files() if path.name == "deployment.toml"]
-        return sorted(self.name(path) for path in found if path != self.root)
+        deployments = [path.parent for path in self._files() if path.name == "deployment.toml"]
+        return sorted(self.name(path) for path in deployments if path != self.root)
 
     def sites(self, deployment: str) -> list[str]:
         """Return the sites that a deployment names."""
         try:
             text = read_file(self.root / deployment / "deployment.toml").decode("utf-8")
-            found = read_tables(text, "deployment.toml")
+            deployment_tables = read_tables(text, "deployment.toml")
         except (OSError, ValueError):
             return []
-        sites = _table(found, "deployment").get("sites", [])
+        sites = _table(deployment_tables, "deployment").get("sites", [])
         return [str(site) for site in sites] if isinstance(sites, list) else []
 
     def _files(self) -> Iterator[Path]:
@@ -151,8 +151,8 @@ def check_paths(tables: Mapping[str, Any], base: Path, folder: Folder) -> None:
     for name, source in named.items():
         if isinstance(source, str):
             _check_source(name, source, base, folder)
-    plain = {"data.labels": data.get("labels"), "books.ledger": _table(tables, "books").get("ledger")}
-    for name, path in plain.items():
+    single = {"data.labels": data.get("labels"), "books.ledger": _table(tables, "books").get("ledger")}
+    for name, path in single.items():
         if isinstance(path, str):
             require(folder.holds(base / path), name, "lie in the working folder", path, _HINT)
     pattern = data.get("files", "")
@@ -162,13 +162,13 @@ def check_paths(tables: Mapping[str, Any], base: Path, folder: Folder) -> None:
 
 def stamps(base: Path, sources: Iterable[str]) -> Stamps:
     """Return when the files of these sources were changed, and their sizes: so a plan that is out of date is known."""
-    found = []
+    stamped = []
     for source in sources:
         path = base / (file_of(source) or source)
         for one in [] if not path.exists() else [path, *(sorted(path.iterdir()) if path.is_dir() else [])]:
             state = one.stat()
-            found.append((state.st_mtime_ns, state.st_size))
-    return tuple(found)
+            stamped.append((state.st_mtime_ns, state.st_size))
+    return tuple(stamped)
 
 
 def sources_in(tables: Mapping[str, Any]) -> list[str]:
@@ -194,5 +194,5 @@ def _check_source(name: str, source: str, base: Path, folder: Folder) -> None:
 
 
 def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = tables.get(key, {})
-    return found if isinstance(found, Mapping) else {}
+    inside = tables.get(key, {})
+    return inside if isinstance(inside, Mapping) else {}

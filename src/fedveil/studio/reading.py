@@ -1,6 +1,5 @@
 """What a request brings: forms, JSON and uploaded files, each with its size bounded while it is being read."""
 
-import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,9 +8,10 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 
-from fedveil.checks import require
-from fedveil.errors import BadValue
-from fedveil.files import PART, sync_folder
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.files import PART, sync_folder
+from fedveil.core.strict_json import read_object
 from fedveil.studio.gate import same
 
 SMALL: Final = 1_000_000  # bytes of a form or of a study's text
@@ -40,14 +40,7 @@ async def form(request: Request, word: str) -> dict[str, str]:
 async def content(request: Request, word: str) -> dict[str, Any]:
     """Return the JSON object that a script of our own pages sent."""
     _check_word(request.headers.get("x-fedveil-word"), word)
-    try:
-        given = json.loads(await _body(request))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, BadValue):
-            raise
-        raise BadValue("The request must be one JSON object.") from error
-    require(isinstance(given, dict), "The request", "be one JSON object", type(given).__name__)
-    return dict(given)
+    return read_object(await _body(request), "The request")
 
 
 def text_in(given: dict[str, Any], key: str) -> str:
@@ -83,10 +76,10 @@ async def upload(request: Request, word: str, path: Path, most: int) -> int:
 
 
 async def _body(request: Request) -> bytes:
-    found = bytearray()
+    body = bytearray()
     async for piece in _pieces(request, SMALL):
-        found += piece
-    return bytes(found)
+        body += piece
+    return bytes(body)
 
 
 async def _pieces(request: Request, most: int) -> AsyncIterator[bytes]:

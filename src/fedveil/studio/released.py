@@ -3,29 +3,29 @@
 from pathlib import Path
 from typing import Any
 
-from fedveil.bundle.model import load_model
-from fedveil.bundle.predicting import predict_file
 from fedveil.certificate.certify import SEES, certify_written
-from fedveil.errors import CannotCertify
-from fedveil.guarantee import finite_or_none
-from fedveil.model.evaluation import no_better
-from fedveil.run.ending import written_metrics
-from fedveil.signature import check_signature
+from fedveil.core.errors import CannotCertify
+from fedveil.engine.ending import written_metrics
+from fedveil.models.metrics import no_better
+from fedveil.privacy.guarantee import finite_or_none
+from fedveil.release.model import load_model
+from fedveil.release.predicting import predict_file
+from fedveil.signing.signature import check_signature
 from fedveil.studio.places import Folder
-from fedveil.version import EARLIER, __version__
+from fedveil.version import __version__
 
 
-def released(out: str, root: str) -> dict[str, Any]:
+def finished_run(out: str, root: str) -> dict[str, Any]:
     """Return a finished run, with its certificate recomputed from its records."""
     folder = Folder(Path(root)).existing(out, "The run")
-    found, changes = certify_written(folder, __version__, EARLIER)
-    signature = None if changes else check_signature(folder, found.text().encode())
-    metrics, plan = written_metrics(folder), found.plan
+    certificate, changes = certify_written(folder, __version__)
+    signature = None if changes else check_signature(folder, certificate.text().encode())
+    metrics, plan = written_metrics(folder), certificate.plan
     test = metrics.get("test") or {}
     return {
         "name": plan.name,
         "plan": plan.hash,
-        "private": found.private,
+        "private": certificate.private,
         "exposed": plan.exposed_by,
         "warnings": list(plan.warnings),
         "changes": changes,
@@ -38,7 +38,7 @@ def released(out: str, root: str) -> dict[str, Any]:
                 "epsilon": None if plan.voided else finite_or_none(one.answer.epsilon),
                 "by": one.answer.certified_by,
             }
-            for one in found.guarantees
+            for one in certificate.guarantees
         ],
         "quality": [[key, test[key]] for key in ("accuracy", "auc", "r2", "mae", "rmse") if test.get(key) is not None],
         "records": test.get("records"),
@@ -51,18 +51,18 @@ def predict(out: str, data: str, file: str, probabilities: bool, root: str) -> d
     folder = Folder(Path(root))
     model = load_model(folder.existing(out, "The run"))
     target = folder.inside(file, "The predictions")
-    found = predict_file(model, data, target, with_probabilities=probabilities)
-    return {"file": file, "model": repr(model), **found.as_json()}
+    written = predict_file(model, data, target, with_probabilities=probabilities)
+    return {"file": file, "model": repr(model), **written.as_json()}
 
 
 def card(out: str, root: str) -> list[str]:
     """Write the model card of a run whose certificate matches its records; return its files."""
     from fedveil.report.regulator.about import About  # drawing is slow to import
-    from fedveil.report.regulator.writing import write_card
+    from fedveil.report.regulator.document import write_card
     from fedveil.report.view import view_of
 
     folder = Folder(Path(root)).existing(out, "The run")
-    _, changes = certify_written(folder, __version__, EARLIER)
+    _, changes = certify_written(folder, __version__)
     if changes:
         raise CannotCertify(f"The certificate in {out} does not match the run's records: {'; '.join(changes)}.")
     return [path.name for path in write_card(view_of(folder), About(), folder)]

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedveil.report import words
-from fedveil.report.blocks import badge, code, note, paragraph, section, table
-from fedveil.report.markup import Markup, joined, tag
+from fedveil.report.markup import Markup, badge, code, concat, note, paragraph, section, table, tag
 from fedveil.studio.jobs import Job
-from fedveil.studio.layout import Frame, address_of, button, carried, chooser, failed, field, link
+from fedveil.studio.layout import Frame, address_of, button, chooser, failure, field, hidden_field, link
 
 _STATES = {
     "running": ("running", "warn"),
@@ -79,7 +78,7 @@ def start_page(
     places = [("", "this machine"), *((one, f"the sites of {one}") for one in deployments)]
     form = frame.form(
         "/start",
-        carried("study", study),
+        hidden_field("study", study),
         field(
             "Folder for the results",
             tag("input", id="out", name="out", value=out, autocomplete="off", required=True),
@@ -95,7 +94,7 @@ def start_page(
     return frame.page(
         f"Run {study}",
         "/runs",
-        None if sentence is None else failed(sentence),
+        None if sentence is None else failure(sentence),
         note(approval),
         form,
         paragraph(link("Back to the study", "/design", study=study)),
@@ -118,13 +117,13 @@ def watch_view(frame: Frame, job: Job) -> Markup:
     """Return how far a job is, and what can be done with it."""
     said, outcome = job.progress, job.outcome or {}
     out = str(job.request.get("shown", ""))
-    name = carried("job", job.name)
+    name = hidden_field("job", job.name)
     again = frame.form("/resume", name, button("Go on", class_="main"))
     sentence = outcome.get("sentence")
     stage = said.get("stage") if job.state == "running" else None
     parts: list[object] = [tag("p", state_badge(job.state), " ", stage, class_="state")]
     if sentence is not None:
-        parts.append(failed(sentence) if job.state == "refused" else note(sentence))
+        parts.append(failure(sentence) if job.state == "refused" else note(sentence))
     if job.state == "killed":
         parts.append(note("Its process was killed. What was charged stays charged, and nothing is charged twice."))
     parts += [_rounds(said), _sites(said), _notes(said)]
@@ -137,7 +136,7 @@ def watch_view(frame: Frame, job: Job) -> Markup:
             parts.append(paragraph(tag("a", "See the run", href=address_of("/run", out=out), id="see")))
     if "verdict" in outcome:
         parts.append(paragraph("The verdict of all attacks: ", tag("strong", outcome["verdict"])))
-    return joined(parts)
+    return concat(parts)
 
 
 def _rounds(said: Mapping[str, Any]) -> Markup | None:
@@ -146,10 +145,10 @@ def _rounds(said: Mapping[str, Any]) -> Markup | None:
     epsilon = said.get("epsilon")
     charged = "not private" if epsilon is None else f"epsilon {words.up(epsilon)}"
     rate = f"{said['rate']:.3g} a second" if said.get("rate") else ""
-    told = f"Round {said['round']:,} of {said['total']:,}"
-    bar = tag("progress", value=said["round"], max=said["total"], aria_label=told)
-    rows = [("round", told), ("speed", rate or "–"), ("charged for the whole run", charged)]
-    return joined([bar, table(None, ("what", "value"), rows)])
+    sentence = f"Round {said['round']:,} of {said['total']:,}"
+    bar = tag("progress", value=said["round"], max=said["total"], aria_label=sentence)
+    rows = [("round", sentence), ("speed", rate or "–"), ("charged for the whole run", charged)]
+    return concat([bar, table(None, ("what", "value"), rows)])
 
 
 def _sites(said: Mapping[str, Any]) -> Markup | None:
@@ -170,7 +169,7 @@ def unfinished_page(frame: Frame, out: str, state: str, study: str | None, studi
     names = [(name, name) for name in ([study] if study is not None else studies)]
     form = frame.form(
         "/resume",
-        carried("out", out),
+        hidden_field("out", out),
         field("With the study", chooser("study", names, study), "study", "It must be as it was when the run began."),
         button("Go on", class_="main"),
     )
@@ -181,23 +180,27 @@ def unfinished_page(frame: Frame, out: str, state: str, study: str | None, studi
 
 
 def finished_page(
-    frame: Frame, out: str, found: Mapping[str, Any], approval: str, study: str | None, there: Sequence[str]
+    frame: Frame, out: str, run: Mapping[str, Any], approval: str, study: str | None, there: Sequence[str]
 ) -> str:
     """Return a finished run: its certificate, what it is good for, and what can be done with it."""
-    name = carried("out", out)
+    name = hidden_field("out", out)
     rows = [
         (one["adversary"], words.epsilon_text(one["epsilon"]), one["sees"], one["by"] or "–")
-        for one in found["observers"]
+        for one in run["observers"]
     ]
-    delta = found["target"]["delta"]
-    broken = found["changes"]
+    delta = run["target"]["delta"]
+    broken = run["changes"]
     right = badge("matches its records", "good") if not broken else badge("does NOT match its records", "bad")
-    signer = ["Not signed"] if found["signer"] is None else ["Signed by ", code(found["signer"])]
+    signer = ["Not signed"] if run["signer"] is None else ["Signed by ", code(run["signer"])]
     shown = [(file, title) for file, title in _FILES if file in there]
     files = [tag("li", tag("a", title, href=address_of("/file", out=out, name=file))) for file, title in shown]
     predict = tag(
         "form",
-        field("Records to predict", tag("input", type="file", id="upload", accept=".csv,.tsv,.gz,.parquet"), "upload"),
+        field(
+            "Records to predict",
+            tag("input", type="file", id="upload", accept=".csv,.tsv,.gz,.parquet,.feather"),
+            "upload",
+        ),
         button("Predict", id="send"),
         tag("p", "", id="upload-said", role="status"),
         tag("div", "", id="predicted"),
@@ -205,21 +208,21 @@ def finished_page(
         data_to="/predict",
         data_more=f"&{address_of('', out=out)[1:]}",
     )
-    attack = frame.form("/audit", name, carried("study", study or ""), button("Attack it"))
+    attack = frame.form("/audit", name, hidden_field("study", study or ""), button("Attack it"))
     return frame.page(
-        found["name"],
+        run["name"],
         "/runs",
         tag("p", state_badge("finished"), " ", right, class_="state"),
-        None if not broken else failed("; ".join(broken)),
-        None if found["exposed"] is None else note(f"NOT PRIVATE: {found['exposed']}.", kind="warning"),
-        [note(text, kind="warning") for text in found["warnings"]],
+        None if not broken else failure("; ".join(broken)),
+        None if run["exposed"] is None else note(f"NOT PRIVATE: {run['exposed']}.", kind="warning"),
+        [note(text, kind="warning") for text in run["warnings"]],
         section(
             "certificate",
             "What is certified",
             table(f"At delta {delta:g}", ("Observer", "Epsilon", "Sees", "Proved by"), rows, numbers=(1,)),
             paragraph(*signer, ". ", approval, " ", link("Sign it", "/sign", out=out)),
         ),
-        _quality(found),
+        _quality(run),
         section("files", "Read and keep", tag("ul", files), frame.form("/card", name, button("Write the card"))),
         section(
             "predict",
@@ -237,30 +240,30 @@ def finished_page(
     )
 
 
-def _quality(found: Mapping[str, Any]) -> Markup:
-    if not found["quality"]:
+def _quality(run: Mapping[str, Any]) -> Markup:
+    if not run["quality"]:
         return section(
             "quality", "How well it does", paragraph("The study holds no records out, so this was not measured.")
         )
-    rows = [(name, f"{value:.3g}") for name, value in found["quality"]]
-    worse = None if found["useless"] is None else note(found["useless"], kind="warning")
+    rows = [(name, f"{value:.3g}") for name, value in run["quality"]]
+    worse = None if run["useless"] is None else note(run["useless"], kind="warning")
     return section(
         "quality",
         "How well it does",
-        table(f"On {found['records']:,} held-out records", ("Measure", "Value"), rows, numbers=(1,)),
+        table(f"On {run['records']:,} held-out records", ("Measure", "Value"), rows, numbers=(1,)),
         worse,
     )
 
 
-def predicted_view(found: Mapping[str, Any], address: str) -> Markup:
+def predicted_view(predictions: Mapping[str, Any], address: str) -> Markup:
     """Return what was predicted, and the file with it."""
-    counts = found.get("counts")
+    counts = predictions.get("counts")
     rows = list(counts.items())[:20] if counts else []
-    without = found["without_prediction"]
-    return joined(
+    without = predictions["without_prediction"]
+    return concat(
         [
             paragraph(
-                f"{found['rows']:,} records were predicted. ", tag("a", "Keep the file", href=address, id="keep")
+                f"{predictions['rows']:,} records were predicted. ", tag("a", "Keep the file", href=address, id="keep")
             ),
             paragraph(f"{without:,} of them have a missing value that nothing stands for.") if without else None,
             table("How often each class", ("Class", "Records"), [(k, f"{v:,}") for k, v in rows], numbers=(1,))

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from fedveil.checks import require
-from fedveil.run.files import private_folder
+from fedveil.core.checks import require
+from fedveil.engine.files import private_folder
 from fedveil.studio import jobs, reading
 from fedveil.studio.approval import approval_words
 from fedveil.studio.edit import tables_in
@@ -25,7 +25,7 @@ from fedveil.studio.run_page import (
     watch_view,
 )
 from fedveil.studio.sentences import sentence_of
-from fedveil.studio.state import Studio, shown
+from fedveil.studio.state import Studio, html_response
 
 _FILES = ("report.html", "card.html", "card.md", "registry.yaml", "certificate.json", "certificate.sig", "bundle.zip")
 _PREDICTIONS = "predictions"
@@ -63,13 +63,13 @@ class Runs:
     def runs(self, request: Request) -> Response:
         """Show all runs."""
         work, folder, root = jobs.jobs(self._root), self._studio.folder, self._root
-        found = [(name, jobs.run_state(self._root / name, work)) for name in folder.runs()]
+        states = [(name, jobs.run_state(self._root / name, work)) for name in folder.runs()]
         sites = {name: _states(work, root / name, folder.sites(name)) for name in folder.deployments()}
-        return shown(runs_page(self._studio.frame, found, work, folder.studies(), sites))
+        return html_response(runs_page(self._studio.frame, states, work, folder.studies(), sites))
 
     def start_page(self, request: Request) -> Response:
         """Show the form that starts a run."""
-        return shown(self._start_page(request.query_params.get("study")))
+        return html_response(self._start_page(request.query_params.get("study")))
 
     def _start_page(self, study: object, sentence: str | None = None) -> str:
         path, _, _ = self._studio.study(study)
@@ -98,7 +98,7 @@ class Runs:
             require(free, "The folder for the results", "be new", given["out"], "Name another, or go on with that run.")
             name = self._begin(given.get("study"), out, resume=False, sign=given.get("sign"), on=given.get("on"))
         except ValueError as error:
-            return shown(self._start_page(given.get("study"), sentence_of(error)), 400)
+            return html_response(self._start_page(given.get("study"), sentence_of(error)), 400)
         return _to("/watch", job=name)
 
     def _begin(self, study: object, out: Path, *, resume: bool, sign: str | None, on: str | None) -> str:
@@ -125,13 +125,13 @@ class Runs:
 
     def watch(self, request: Request) -> Response:
         """Show a job."""
-        return shown(watch_page(self._studio.frame, jobs.job_of(self._root, request.query_params.get("job"))))
+        return html_response(watch_page(self._studio.frame, jobs.job_of(self._root, request.query_params.get("job"))))
 
     def job(self, request: Request) -> Response:
         """Return how far a job is."""
-        found = jobs.job_of(self._root, request.query_params.get("job"))
-        told = f"Round {found.progress['round']} of {found.progress['total']}" if "total" in found.progress else ""
-        return JSONResponse({"state": found.state, "told": told, "html": watch_view(self._studio.frame, found)})
+        job = jobs.job_of(self._root, request.query_params.get("job"))
+        progress = f"Round {job.progress['round']} of {job.progress['total']}" if "total" in job.progress else ""
+        return JSONResponse({"state": job.state, "told": progress, "html": watch_view(self._studio.frame, job)})
 
     async def stop(self, request: Request) -> Response:
         """Stop a job."""
@@ -170,11 +170,11 @@ class Runs:
         state, study = jobs.run_state(folder, work), self._study_of(folder, work)
         if state != "finished":
             page = unfinished_page(self._studio.frame, out, state, study, self._studio.folder.studies())
-            return shown(page)
-        found = await self._studio.ask("run", {"out": out})
+            return html_response(page)
+        run = await self._studio.ask("run", {"out": out})
         words = approval_words(None if study is None else self._root / study, folder)
         there = [one.name for one in folder.iterdir()]
-        return shown(finished_page(self._studio.frame, out, found, words, study, there))
+        return html_response(finished_page(self._studio.frame, out, run, words, study, there))
 
     def _study_of(self, out: Path, work: list[jobs.Job]) -> str | None:
         """Return the study that the studio ran in a folder, if it did and the study is still there."""
@@ -235,18 +235,18 @@ class Runs:
             await reading.upload(request, self._studio.known.form, data, self._studio.upload_limit)
             file = self._studio.folder.name(self._studio.folder.free(_PREDICTIONS, ".csv"))
             asked = {"out": out, "data": str(data), "file": file, "probabilities": True}
-            found = await self._studio.ask("predict", asked)
+            predictions = await self._studio.ask("predict", asked)
         finally:
             data.unlink(missing_ok=True)
-        return JSONResponse({"html": predicted_view(found, address_of("/file", name=file))})
+        return JSONResponse({"html": predicted_view(predictions, address_of("/file", name=file))})
 
 
 def _states(work: list[jobs.Job], deployment: Path, sites: list[str]) -> dict[str, str]:
     """Return in which state each site of a deployment is, as the newest run on it says."""
-    told: dict[str, Any] = next(
+    known: dict[str, Any] = next(
         (job.progress.get("sites", {}) for job in work if job.request.get("on") == str(deployment)), {}
     )
-    return {site: str(told.get(site, "not asked yet")) for site in sites}
+    return {site: str(known.get(site, "not asked yet")) for site in sites}
 
 
 def _to(address: str, **query: str) -> Response:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedveil.errors import AlreadyFinished
-from fedveil.files import write_atomically
-from fedveil.importing import allowed_now, allowing
+from fedveil.core.errors import AlreadyFinished
+from fedveil.core.files import write_atomically
+from fedveil.core.importing import allowed_now, allowing
+from fedveil.core.strict_json import read_object
 from fedveil.studio.jobs import OUTCOME, PROGRESS, REQUEST
 from fedveil.studio.sentences import sentence_of
 
@@ -22,7 +23,7 @@ _MOST_NOTES = 40
 
 
 @dataclass(slots=True)
-class Told:
+class ProgressFile:
     """What is said about the progress; written at most every quarter of a second."""
 
     path: Path
@@ -48,46 +49,46 @@ class Told:
             self.tell(now=True, notes=[*notes, text])
 
 
-def run(request: Mapping[str, Any], told: Told) -> dict[str, Any]:
+def run(request: Mapping[str, Any], progress: ProgressFile) -> dict[str, Any]:
     """Run or resume a study, here or on a deployment, with the functions that ``fedveil run`` calls."""
-    told.tell(now=True, stage="starting")
+    progress.tell(now=True, stage="starting")
+    from fedveil.engine.system import Progress, System
     from fedveil.jobs.local import run_study, tune_study  # after the first report: they take a second to load
     from fedveil.jobs.remote import run_on
-    from fedveil.run.system import Progress, System
-    from fedveil.study import tables_of
+    from fedveil.planning.study import tables_of
 
     def watch(step: Progress) -> None:
         epsilon = step.epsilon if math.isfinite(step.epsilon) else None
-        told.tell(stage="training", round=step.round, total=step.total, rate=step.rate, epsilon=epsilon)
+        progress.tell(stage="training", round=step.round, total=step.total, rate=step.rate, epsilon=epsilon)
 
     def stage(words: str) -> None:
-        told.tell(now=True, stage=words)
+        progress.tell(now=True, stage=words)
 
     study, out, resume = Path(request["study"]), Path(request["out"]), bool(request["resume"])
     sign = None if request.get("sign") is None else Path(request["sign"])
     if request.get("on") is not None:
-        run_on(study, out, request["on"], resume=resume, watch=watch, tell=told.site, sign=sign)
+        run_on(study, out, request["on"], resume=resume, watch=watch, tell=progress.site, sign=sign)
     else:
         job = tune_study if "tune" in tables_of(study) else run_study
-        job(study, out, resume=resume, watch=watch, system=System(tell=stage, note=told.note), sign=sign)
+        job(study, out, resume=resume, watch=watch, system=System(tell=stage, note=progress.note), sign=sign)
     return {"state": "done"}
 
 
-def audit(request: Mapping[str, Any], told: Told) -> dict[str, Any]:
+def audit(request: Mapping[str, Any], progress: ProgressFile) -> dict[str, Any]:
     """Attack a finished run by the command ``fedveil audit``."""
-    told.tell(now=True, stage="attacking the run; this trains it many times over")
+    progress.tell(now=True, stage="attacking the run; this trains it many times over")
     command = [sys.executable, "-P", "-m", "fedveil", "audit", request["out"], "--runs", str(request["runs"]), "--json"]
     if request.get("study") is not None:
         command += ["--study", request["study"]]
     command += [f"--module={name}" for name in sorted(allowed_now().names)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603
     try:
-        found = json.loads(done.stdout)
+        answer = read_object(done.stdout, "The audit")
     except ValueError:
-        found = {"error": "the audit ended without an answer; its log is beside the job"}
-    if "error" in found:
-        return {"state": "refused", "sentence": found["error"]}
-    return {"state": "done", "verdict": found["verdict"]}
+        answer = {"error": "the audit ended without an answer; its log is beside the job"}
+    if "error" in answer:
+        return {"state": "refused", "sentence": answer["error"]}
+    return {"state": "done", "verdict": answer["verdict"]}
 
 
 def main(folder: Path, modules: Sequence[str] = ()) -> int:
@@ -96,17 +97,17 @@ def main(folder: Path, modules: Sequence[str] = ()) -> int:
     ``modules``: code that may be run for it. It comes from whoever started the studio, never from a file.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the studio was started in the background
-    request = json.loads((folder / REQUEST).read_bytes())
-    told = Told(folder / PROGRESS)
+    request = read_object((folder / REQUEST).read_bytes(), REQUEST)
+    progress = ProgressFile(folder / PROGRESS)
     try:
         with allowing(*modules):
-            outcome = {"run": run, "audit": audit}[request["kind"]](request, told)
+            outcome = {"run": run, "audit": audit}[request["kind"]](request, progress)
     except AlreadyFinished:
         outcome = {"state": "done"}
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Interrupted"
         outcome = {"state": "stopped" if stopped else "refused", "sentence": sentence_of(error)}
-    told.tell(now=True)
+    progress.tell(now=True)
     write_atomically(folder / OUTCOME, json.dumps(outcome).encode())
     return 0 if outcome["state"] == "done" else 1
 

@@ -1,6 +1,6 @@
 """What went wrong, in one sentence for a person: the same that the command line prints."""
 
-from fedveil.errors import FedveilError, why
+from fedveil.core.errors import FedveilError, why
 
 
 class Refused(FedveilError):
@@ -15,13 +15,13 @@ def sentence_of(error: BaseException) -> str:
     """
     match error:
         case FedveilError() | ValueError():
-            told = str(error)
+            sentence = str(error)
         case MemoryError():
-            told = "this machine has not enough memory for this; choose fewer rows, columns or rounds"
+            sentence = "this machine has not enough memory for this; choose fewer rows, columns or rounds"
         case OSError():
-            told = f"{error.filename or 'the output'} cannot be used: {why(error)}"
+            sentence = f"{error.filename or 'the output'} cannot be used: {why(error)}"
         case KeyboardInterrupt():
-            told = "stopped"
+            sentence = "stopped"
         case _:
-            told = f"internal error, please report it: {type(error).__name__}: {error}"
-    return " ".join(told.split())
+            sentence = f"internal error, please report it: {type(error).__name__}: {error}"
+    return " ".join(sentence.split())

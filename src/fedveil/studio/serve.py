@@ -8,8 +8,8 @@ from pathlib import Path
 
 import uvicorn
 
-from fedveil.checks import require
-from fedveil.errors import BadValue, why
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, why
 from fedveil.studio.app import application
 from fedveil.studio.gate import OPEN
 from fedveil.studio.places import Folder
@@ -52,12 +52,12 @@ def serve(
 
 
 def _listening(port: int) -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((LOOPBACK, port))
-        found.listen(64)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((LOOPBACK, port))
+        listener.listen(64)
     except OSError as error:
-        found.close()
+        listener.close()
         raise BadValue(f"--port must be free on this machine, got {port}: {why(error)}.") from error
-    return found
+    return listener

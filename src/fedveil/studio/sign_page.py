@@ -1,12 +1,11 @@
-"""The officer's pages: what is to be signed, on which assumptions, and what the books say."""
+"""The officer's pages: what is to be signed, on which assumptions, and what the ledger says."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedveil.report import words
-from fedveil.report.blocks import badge, code, note, paragraph, section, table
-from fedveil.report.markup import Markup, joined, tag
-from fedveil.studio.layout import Frame, button, carried, chooser, failed, field, link
+from fedveil.report.markup import Markup, badge, code, concat, note, paragraph, section, table, tag
+from fedveil.studio.layout import Frame, button, chooser, failure, field, hidden_field, link
 
 
 def choose_page(frame: Frame, studies: Sequence[str], runs: Sequence[str], keys: Sequence[str]) -> str:
@@ -41,39 +40,49 @@ def choose_page(frame: Frame, studies: Sequence[str], runs: Sequence[str], keys:
 def plan_page(
     frame: Frame,
     study: str,
-    found: Mapping[str, Any],
+    certificate: Mapping[str, Any],
     spent: Mapping[str, Any],
     keys: Sequence[str],
     sentence: str | None = None,
 ) -> str:
-    """Return the certificate as it will be, with its assumptions and the books."""
-    target, data = found["target"], found["data"]
+    """Return the certificate as it will be, with its assumptions and the ledger."""
+    target, data = certificate["target"], certificate["data"]
     lead = (
-        f"{found['algorithm']}: {data['records']:,} records of {data['clients']:,} clients. One {target['unit']}, "
-        f"{target['neighbours']}; epsilon {target['epsilon']:g} at delta {target['delta']:g} against "
-        f"{target['adversary']}."
+        f"{certificate['algorithm']}: {data['records']:,} records of {data['clients']:,} clients. "
+        f"One {target['unit']}, {target['neighbours']}; epsilon {target['epsilon']:g} at delta {target['delta']:g} "
+        f"against {target['adversary']}."
     )
     return frame.page(
-        found["name"],
+        certificate["name"],
         "/sign",
-        None if sentence is None else failed(sentence),
-        None if found["exposed"] is None else note(f"NOT PRIVATE: {found['exposed']}.", kind="warning"),
-        [note(text, kind="warning") for text in found["warnings"]],
-        section("promise", "The certificate as it will be", promised(found), paragraph("Plan ", code(found["plan"]))),
-        section("assumptions", "What it rests on, and who must keep it", *_assumptions(found["assumptions"])),
-        section("books", "The books", _books(spent)),
-        section("approve", "Approve it", _approved(found["approved"]), _approving(frame, study, found["plan"], keys)),
+        None if sentence is None else failure(sentence),
+        None if certificate["exposed"] is None else note(f"NOT PRIVATE: {certificate['exposed']}.", kind="warning"),
+        [note(text, kind="warning") for text in certificate["warnings"]],
+        section(
+            "promise",
+            "The certificate as it will be",
+            observers_table(certificate),
+            paragraph("Plan ", code(certificate["plan"])),
+        ),
+        section("assumptions", "What it rests on, and who must keep it", *_assumptions(certificate["assumptions"])),
+        section("books", "The ledger", _books(spent)),
+        section(
+            "approve",
+            "Approve it",
+            _approval_state(certificate["approved"]),
+            _approving(frame, study, certificate["plan"], keys),
+        ),
         lead=lead,
     )
 
 
-def promised(found: Mapping[str, Any]) -> Markup:
+def observers_table(certificate: Mapping[str, Any]) -> Markup:
     """Return the five observers of a plan or a run."""
     rows = [
         (one["adversary"], words.epsilon_text(one["epsilon"]), one["sees"], one["by"] or "–")
-        for one in found["observers"]
+        for one in certificate["observers"]
     ]
-    caption = f"At delta {found['target']['delta']:g}"
+    caption = f"At delta {certificate['target']['delta']:g}"
     return table(caption, ("Observer", "Epsilon", "Sees", "Proved by"), rows, numbers=(1,))
 
 
@@ -88,10 +97,10 @@ def _assumptions(rows: Sequence[Mapping[str, Any]]) -> list[Markup]:
 
     heads = ("Assumption", "Here", "Kept by", "Needed against")
     first = [
-        cells(row, joined([badge("people", "warn"), " ", row["by"].removeprefix("declared").lstrip(": ")]))
+        cells(row, concat([badge("people", "warn"), " ", row["by"].removeprefix("declared").lstrip(": ")]))
         for row in people
     ]
-    told = (
+    sentence = (
         f"{len(people)} of {len(rows)} assumptions no program can enforce: you, and those who run it, answer for them."
     )
     rest = tag(
@@ -99,12 +108,12 @@ def _assumptions(rows: Sequence[Mapping[str, Any]]) -> list[Markup]:
         tag("summary", f"The {len(kept)} assumptions that the program keeps"),
         table(None, heads, [cells(row, row["by"]) for row in kept]),
     )
-    return [paragraph(told), table(None, heads, first) if first else paragraph("None."), rest]
+    return [paragraph(sentence), table(None, heads, first) if first else paragraph("None."), rest]
 
 
 def _books(spent: Mapping[str, Any]) -> Markup:
     if spent["where"] is None:
-        return paragraph("These data lie nowhere that several runs could share: each run keeps books of its own.")
+        return paragraph("These data lie nowhere that several runs could share: each run keeps a ledger of its own.")
     if not spent["runs"]:
         caps = [f"{cap['adversary']}: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}" for cap in spent["caps"]]
         cap = f" The study sets caps: {'; '.join(caps)}." if caps else " There is no cap."
@@ -127,10 +136,10 @@ def _books(spent: Mapping[str, Any]) -> Markup:
         for row in spent["observers"]
     ]
     heads = ("Observer", "For one", "Spent", "Cap", "Left", "More runs like the last")
-    return joined([runs, table("All runs together, epsilons added up", heads, rows, numbers=(2, 3, 4, 5))])
+    return concat([runs, table("All runs together, epsilons added up", heads, rows, numbers=(2, 3, 4, 5))])
 
 
-def _approved(given: Mapping[str, Any] | None) -> Markup:
+def _approval_state(given: Mapping[str, Any] | None) -> Markup:
     if given is None:
         return paragraph(badge("not approved", "warn"), " Nobody has approved this plan.")
     if given["fits"]:
@@ -145,8 +154,8 @@ def _approving(frame: Frame, study: str, plan: str, keys: Sequence[str]) -> Mark
         return paragraph("There is no key to sign with: ", link("make one", "/sign"), ".")
     return frame.form(
         "/approve",
-        carried("study", study),
-        carried("plan", plan),
+        hidden_field("study", study),
+        hidden_field("plan", plan),
         field("Sign with", chooser("key", [(key, key) for key in keys], keys[0]), "key"),
         paragraph(
             "Your signature is over the bytes of this plan. A run writes the same bytes into its folder, so that "
@@ -157,24 +166,24 @@ def _approving(frame: Frame, study: str, plan: str, keys: Sequence[str]) -> Mark
 
 
 def run_sign_page(
-    frame: Frame, out: str, found: Mapping[str, Any], keys: Sequence[str], approval: str, sentence: str | None = None
+    frame: Frame, out: str, run: Mapping[str, Any], keys: Sequence[str], approval: str, sentence: str | None = None
 ) -> str:
     """Return a finished run's certificate, to be signed."""
-    matches = not found["changes"]
+    matches = not run["changes"]
     state = badge("matches its records", "good") if matches else badge("does NOT match its records", "bad")
-    signer = "Nobody has signed it." if found["signer"] is None else f"It is signed by {found['signer']}."
+    signer = "Nobody has signed it." if run["signer"] is None else f"It is signed by {run['signer']}."
     form = frame.form(
         "/sign",
-        carried("out", out),
+        hidden_field("out", out),
         field("Sign with", chooser("key", [(key, key) for key in keys], keys[0] if keys else None), "key"),
         button("Sign the certificate", class_="main"),
     )
     return frame.page(
-        found["name"],
+        run["name"],
         "/sign",
-        None if sentence is None else failed(sentence),
+        None if sentence is None else failure(sentence),
         tag("p", state, class_="state"),
-        section("promise", "The certificate", promised(found), paragraph("Plan ", code(found["plan"]))),
+        section("promise", "The certificate", observers_table(run), paragraph("Plan ", code(run["plan"]))),
         section(
             "signature",
             "Sign it",

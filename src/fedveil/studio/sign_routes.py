@@ -6,13 +6,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.studio import reading
 from fedveil.studio.approval import approval_words
 from fedveil.studio.layout import address_of
 from fedveil.studio.sentences import Refused, sentence_of
 from fedveil.studio.sign_page import choose_page, plan_page, run_sign_page
-from fedveil.studio.state import Studio, shown
+from fedveil.studio.state import Studio, html_response
 
 
 class Signing:
@@ -34,26 +34,28 @@ class Signing:
         """Show what can be signed, a plan, or a finished run."""
         study, out = request.query_params.get("study"), request.query_params.get("out")
         if study is not None:
-            return shown(await self._plan_page(study))
+            return html_response(await self._plan_page(study))
         if out is not None:
-            return shown(await self._run_page(out))
+            return html_response(await self._run_page(out))
         folder = self._studio.folder
         finished = [name for name in folder.runs() if (folder.root / name / "certificate.json").exists()]
-        return shown(choose_page(self._studio.frame, folder.studies(), finished, self._keys()))
+        return html_response(choose_page(self._studio.frame, folder.studies(), finished, self._keys()))
 
     async def _plan_page(self, study: str, sentence: str | None = None) -> str:
         self._studio.study(study)
-        found = await self._studio.ask("certificate", {"study": study})
+        certificate = await self._studio.ask("certificate", {"study": study})
         spent = await self._studio.ask("books", {"study": study})
-        return plan_page(self._studio.frame, study, found, spent, self._keys(), sentence)
+        return plan_page(self._studio.frame, study, certificate, spent, self._keys(), sentence)
 
     async def _run_page(self, out: str, sentence: str | None = None) -> str:
         folder = self._studio.folder.existing(out, "The run")
-        found = await self._studio.ask("run", {"out": out})
+        run = await self._studio.ask("run", {"out": out})
         beside = [self._studio.folder.root / name for name in self._studio.folder.studies()]
-        told = [approval_words(path, folder) for path in beside]
-        approval = next((words for words in told if words.startswith("Its plan")), "Nobody has approved this plan.")
-        return run_sign_page(self._studio.frame, out, found, self._keys(), approval, sentence)
+        approvals = [approval_words(path, folder) for path in beside]
+        approval = next(
+            (words for words in approvals if words.startswith("Its plan")), "Nobody has approved this plan."
+        )
+        return run_sign_page(self._studio.frame, out, run, self._keys(), approval, sentence)
 
     def _keys(self) -> list[str]:
         given = [] if self._studio.key is None else [str(self._studio.key)]
@@ -74,7 +76,7 @@ class Signing:
             asked = {"study": study, "key": self._key(given.get("key")), "plan": given.get("plan", "")}
             await self._studio.ask("approve", asked)
         except (Refused, ValueError) as error:
-            return shown(await self._plan_page(study, sentence_of(error)), 400)
+            return html_response(await self._plan_page(study, sentence_of(error)), 400)
         return RedirectResponse(address_of("/sign", study=study), status_code=303)
 
     async def sign(self, request: Request) -> Response:
@@ -84,7 +86,7 @@ class Signing:
         try:
             await self._studio.ask("sign", {"out": out, "key": self._key(given.get("key"))})
         except (Refused, ValueError) as error:
-            return shown(await self._run_page(out, sentence_of(error)), 400)
+            return html_response(await self._run_page(out, sentence_of(error)), 400)
         return RedirectResponse(address_of("/sign", out=out), status_code=303)
 
     async def key(self, request: Request) -> Response:

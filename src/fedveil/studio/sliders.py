@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.core.tables import read_tables
 from fedveil.studio.sentences import Refused
-from fedveil.tables import read_tables
 
 EPSILONS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 DELTAS: Final = (1e-9, 1e-7, 1e-5, 1e-3)
@@ -106,20 +106,20 @@ def between(low: Answer, high: Answer, share: float, at: Point) -> dict[str, Any
     nearer = dict(low if share < 0.5 else high)
     nearer["target"] = {**nearer["target"], "epsilon": at[0], "delta": at[1]}
     for key in ("noise", "risk"):
-        nearer[key] = _mixed(low[key], high[key], share)
+        nearer[key] = _interpolate(low[key], high[key], share)
     other = {row["adversary"]: row for row in high["observers"]}
     nearer["observers"] = [
-        {**row, "epsilon": _mixed(row["epsilon"], other[row["adversary"]]["epsilon"], share)}
+        {**row, "epsilon": _interpolate(row["epsilon"], other[row["adversary"]]["epsilon"], share)}
         for row in low["observers"]
     ]
     if low["alone"] is None or high["alone"] is None:
         nearer["alone"] = None
     else:
-        nearer["alone"] = {key: _mixed(value, high["alone"][key], share) for key, value in low["alone"].items()}
+        nearer["alone"] = {key: _interpolate(value, high["alone"][key], share) for key, value in low["alone"].items()}
     return nearer
 
 
-def _mixed(low: float | None, high: float | None, share: float) -> float | None:
+def _interpolate(low: float | None, high: float | None, share: float) -> float | None:
     if low is None or high is None or not (low > 0 and high > 0):
         return None
     return math.exp((1 - share) * math.log(low) + share * math.log(high))

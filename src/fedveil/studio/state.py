@@ -12,9 +12,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from fedveil.checks import require
-from fedveil.errors import BadValue, FedveilError, why
-from fedveil.files import PUBLIC, read_file, write_atomically
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, FedveilError, why
+from fedveil.core.files import PUBLIC, read_file, write_atomically
 from fedveil.studio.asker import WORKER, Asker
 from fedveil.studio.gate import Secrets
 from fedveil.studio.layout import Frame
@@ -100,7 +100,7 @@ def mark_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def shown(page: str, status: int = 200) -> Response:
+def html_response(page: str, status: int = 200) -> Response:
     """Return a page as an answer."""
     return HTMLResponse(page, status_code=status)
 

@@ -10,7 +10,8 @@ import sys
 from importlib import import_module
 from typing import Any, Final
 
-from fedveil.importing import allowing
+from fedveil.core.importing import allowing
+from fedveil.core.strict_json import read_object
 from fedveil.studio.sentences import sentence_of
 
 # Loaded when they are first asked for: what is behind them takes a second to load.
@@ -26,7 +27,7 @@ QUESTIONS: Final = {
     "sign": "fedveil.studio.certificates:sign",
     "new_key": "fedveil.studio.certificates:new_key",
     "books": "fedveil.studio.books:books",
-    "run": "fedveil.studio.released:released",
+    "run": "fedveil.studio.released:finished_run",
     "predict": "fedveil.studio.released:predict",
     "card": "fedveil.studio.released:card",
     "figure": "fedveil.studio.figures:figure",
@@ -53,9 +54,9 @@ def main(modules: list[str]) -> None:
     os.dup2(2, 1)
     with allowing(*modules):
         for line in sys.stdin.buffer:
-            asked = json.loads(line)
-            found = answer_to(asked["name"], asked["arguments"])
-            answers.write(json.dumps(found, allow_nan=False).encode() + b"\n")
+            asked = read_object(line, "The question")
+            answer = answer_to(asked["name"], asked["arguments"])
+            answers.write(json.dumps(answer, allow_nan=False).encode() + b"\n")
             answers.flush()
 
 

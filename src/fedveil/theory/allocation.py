@@ -19,9 +19,9 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import isotonic_regression
 from scipy.special import ndtr, ndtri
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.loss import Tails
-from fedveil.values import Vector
 
 Summand = tuple[tuple[float, float], ...]  # (shift, probability) of the rounds of one part; few different shifts
 Summands = tuple[tuple[Summand, int], ...]  # each with the number of equal parts

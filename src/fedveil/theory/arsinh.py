@@ -10,10 +10,10 @@ from typing import final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.loss import Tails
 from fedveil.theory.numerics import smallest_epsilon
-from fedveil.values import Vector
 
 LARGEST_SHIFT = 100.0
 _HALVINGS = 70

@@ -9,7 +9,7 @@ $P(X = k) \le \sqrt{n/(2\pi k(n-k))}\, e^{-n D(k/n\|p)}$. Theory page: sampled-s
 import math
 from fractions import Fraction
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 
 _UP = 1 + 1e-9  # more than all roundings of the factors
 _DOWN = 1 - 1e-10  # the same for the exponent

@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedveil.core.values import Indices, Vector
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.rounds import Rounds
-from fedveil.values import Indices, Vector
 
 LogDivergence = Callable[[Vector, Vector], Vector]  # (epsilon, distance over noise) -> log E_epsilon
 

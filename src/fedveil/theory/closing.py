@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Vector
 from fedveil.theory.rounds import Rounds
-from fedveil.values import Indices, Vector
 
 _UP = 1 + 1e-12  # lengths are rounded up: a longer shift is never less safe
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.theory.convolution import (
     Tilt,
     TiltedSum,

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
+from fedveil.core.values import Vector
 from fedveil.theory.lattice import LatticeLaw
-from fedveil.values import Vector
 
 _UNIT = 2.0**-52
 _TRANSFORM_UNITS = 4.0  # ulps allowed for each level of a Fourier transform, and for each use of a law

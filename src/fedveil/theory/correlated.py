@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.filtering import lfilter
-from fedveil.values import Vector
 
 
 def coefficients_of(column: Sequence[float], rounds: int) -> Vector:

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from scipy.optimize import minimize
 
+from fedveil.core.values import Vector
 from fedveil.theory.correlated import (
     coefficients_of_buffers,
     joined_columns,
@@ -19,7 +20,6 @@ from fedveil.theory.correlated import (
     squared_error,
 )
 from fedveil.theory.filtering import lfilter
-from fedveil.values import Vector
 
 _SLOWEST: Final = 7.0  # a buffer keeps at most 1 - 10**-7 of itself
 _WORST: Final = 1e100

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from fedveil.core.values import Vector
 from fedveil.theory.numerics import ROUNDING
-from fedveil.values import Vector
 
 _UNIT = 1e-13  # relative error of the normal distribution function; measured: 3.3e-14 above -13
 _VANISHING = 1e-30  # covers what its far tail loses

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr
 
+from fedveil.core.values import Vector
 from fedveil.theory.allocation import AllocationLaw, Summand, Summands, wrapped
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, LossLaw, law_of_profile
 from fedveil.theory.quick_window import quick_window
-from fedveil.values import Vector
 
 _CELLS = 3000  # of the normal variable, for each summand
 _FINE, _ROUGH = 6e-5, 8e-4  # the variance that rounding may add, relative; where many epsilons are asked for

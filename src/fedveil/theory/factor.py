@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector, number
 from fedveil.theory.correlated import coefficients_of, coefficients_of_buffers, inverse_of, sensitivity
 from fedveil.theory.grid import LARGEST_STATE
-from fedveil.values import Vector, number
 
 MOST_ROUNDS: Final = 20_000
 MOST_BANDS: Final = 4096
@@ -46,7 +46,7 @@ class Factor:
             fine = self.column[0] == 1 and all(abs(value) <= 1 for value in self.column)
             require(fine, "factor.column", "begin with 1 and lie in [-1, 1]", self.column[:4])
             require(len(self.column) <= MOST_BANDS, "factor.column", f"have at most {MOST_BANDS}", len(self.column))
-            require(not self.decays, "factor.decays", "be left out without scales", self.decays)
+            require(not self.decays, "factor.decays", "go with scales", self.decays)
             return
         fits = len(self.scales) == len(self.decays) <= MOST_BUFFERS
         require(fits, "factor.decays", f"be as many as scales, at most {MOST_BUFFERS}", len(self.decays))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedveil.values import Vector
+from fedveil.core.values import Vector
 
 
 def lfilter(above: Vector | Sequence[float], below: Vector | Sequence[float], values: Vector, axis: int = -1) -> Vector:

@@ -12,10 +12,10 @@ from typing import Final, Literal
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.numerics import ROUNDING
-from fedveil.values import Vector
 
 NoiseLaw = Literal["gaussian", "laplace"]
 Moves = Sequence[tuple[float, int]]  # (how far one unit moves a noisy release, over its noise; number of such releases)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fedveil.core.values import Vector
 from fedveil.theory.composition import Uses, worst_delta_upper
 from fedveil.theory.convolution import choose_window, convolve, opened
 from fedveil.theory.lattice import from_above, sketch
 from fedveil.theory.loss import LossLaw
 from fedveil.theory.numerics import LARGEST_EPSILON
-from fedveil.values import Vector
 
 _POINTS = 160
 _CELLS = 4000  # of the grid of losses, over the widest law's reach

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from fedveil.core.values import Vector
 from fedveil.theory.loss import LossLaw
-from fedveil.values import Vector
 
 _UNIT = 2.0**-52
 _ERROR_UNITS = 4.0  # ulps allowed for a normal tail of size t: this much times 2 - ln(t); measured: below half

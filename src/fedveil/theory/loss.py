@@ -17,8 +17,8 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import ndtr, ndtri, xlog1py, xlogy
 
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 LARGEST_GROUP = 200
 _RARE = math.log(1e-45)  # counts of a group that are less likely than this are moved

@@ -13,9 +13,9 @@ from typing import Literal, final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.loss import Tails
-from fedveil.values import Vector
 
 Way = Literal["present", "null", "exchange"]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 Point = tuple[float, float]  # (place, value)
 

@@ -12,9 +12,9 @@ from typing import final
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.loss import GaussianLaw, Tails
-from fedveil.values import Vector
 
 LARGEST_SHUFFLED = 40
 

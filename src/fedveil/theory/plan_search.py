@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedveil.core.values import Vector
 from fedveil.theory.closing import Part, Shape, lengths, neighbours, plan, shapes
 from fedveil.theory.mixture_law import Way
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.sampled_poisson import part_law
-from fedveil.values import Vector
 
 _CELLS = 2048
 _NODES = 500

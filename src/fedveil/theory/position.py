@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Vector
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import ROUNDING, check_epsilon, log_sum
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import uses_mu
-from fedveil.values import Indices, Vector
 
 _LOWEST, _HIGHEST = (
     -37.5,

@@ -12,13 +12,13 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.special import ndtr, ndtri
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Vector
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import ROUNDING, check_epsilon
 from fedveil.theory.position import Star, check_places, log_above, log_average, own_mu, pair_mu, symmetric
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import uses_mu
-from fedveil.values import Indices, Vector
 
 _MOST = 16  # most groups of places
 _BUDGET, _FEW = 400_000, 12  # numbers spent on each table of mu; number of uses up to which a mu is cheap

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.values import Vector
+from fedveil.core.values import Vector
 
 _ATOMS = 250  # points of a summand that are told apart
 _Atoms = tuple[NDArray[np.intp], Vector, int]  # places in rising order, their masses, and the number of such summands

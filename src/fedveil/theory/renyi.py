@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, xlog1py
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, log_sum
 
 LARGEST_SAMPLED_ORDER = 10_000  # beyond this, the rounding error of the binomial sum exceeds ROUNDING

@@ -7,7 +7,7 @@ improved. Theory page: renyi-conversion.md.
 
 import math
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 
 
 def greatest_power(alpha: float, zeta: float, level: float) -> float:

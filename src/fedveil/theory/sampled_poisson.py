@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlog1py, xlogy
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.closing import Part, joint_lengths, lengths, longest
 from fedveil.theory.mixture_law import MixtureLaw, Way
 from fedveil.theory.rounds import Rounds
-from fedveil.values import Vector
 
 Whole = NDArray[np.int64]
 

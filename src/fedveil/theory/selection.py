@@ -18,9 +18,9 @@ from typing import Self, final
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.numerics import check_delta
-from fedveil.values import Vector
 
 Profile = Callable[[float], float]  # an upper bound on delta at an epsilon
 _WIDEST = 600.0  # exp of it is still a number

@@ -13,10 +13,10 @@ import math
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.rounds import Indices as Indices
 from fedveil.theory.rounds import Rounds
-from fedveil.values import Vector
 
 _EXHAUSTIVE = 1500  # most rounds for which every starting round is tried
 _FEW = 12  # most uses for which many hulls are computed at once

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfinv, ndtr
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.theory.coupling import Shifts, Table, bound, paths, too_high
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, smallest_epsilon
-from fedveil.values import Vector
 
 _CELLS = (32, 64)  # number of distances in a table: at least, at most
 _GRADING = 1.25  # they are denser towards zero, where V has a corner

@@ -14,11 +14,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fedveil.core.values import Indices, Vector
 from fedveil.theory.numerics import ROUNDING, log_sum
 from fedveil.theory.position import Star, star
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import uses_mu
-from fedveil.values import Indices, Vector
 
 _SINGLE = 10  # places next to a look that are not merged
 _WIDER = 1.35  # growth factor of groups of rounds and of places away from the ends

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import xlog1py
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Vector
 from fedveil.theory.rounds import Rounds
-from fedveil.values import Indices, Vector
 
 _TINY = 1e-150  # products of Lipschitz constants are kept above this, so that their squares do not underflow
 _SURELY = 1_000_000  # most kinds of outcome for which a hypergeometric law is computed

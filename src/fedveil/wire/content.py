@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.strict_json import read_object
 from fedveil.wire.envelope import Refused
 
 Rows = NDArray[np.int64] | NDArray[np.float64]
@@ -47,7 +48,7 @@ class Content:
         """Read what :meth:`write` wrote; refuse anything else."""
         line, found, rest = data.partition(b"\n")
         try:
-            head = json.loads(line)
+            head = read_object(line, "head")
             values, rows, blocks = head["values"], head["rows"], head["blocks"]
             sizes = [8 * _whole(size) for _, _, size in rows] + [_whole(size) for _, size in blocks]
             if not found or set(head) != {"values", "rows", "blocks"} or not isinstance(values, dict):

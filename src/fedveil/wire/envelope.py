@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedveil.checks import require
-from fedveil.errors import FedveilError
-from fedveil.limits import ENVELOPE
+from fedveil.core.checks import require
+from fedveil.core.errors import FedveilError
+from fedveil.core.limits import ENVELOPE
+from fedveil.core.strict_json import read_object
 from fedveil.wire.keys import Card, Identity, check_name
 
 MAGIC: Final = b"fedveil envelope 1\n"
@@ -73,7 +74,7 @@ class Head:
     def read(cls, data: bytes) -> "Head":
         """Read exactly what :meth:`text` wrote; refuse anything else."""
         try:
-            head = cls(**json.loads(data))
+            head = cls(**read_object(data, "head"))
         except (ValueError, TypeError, RecursionError) as error:
             raise Refused("malformed") from error
         if head.text() != data:  # two ways to write the same head could be signed differently

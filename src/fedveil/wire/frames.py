@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from fedveil.limits import BLOCKS, FRAME
+from fedveil.core.limits import BLOCKS, FRAME
 
 LARGEST: Final = FRAME
 MOST: Final = BLOCKS

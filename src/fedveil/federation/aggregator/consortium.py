@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.algorithms.across_sites import Consortium, Member
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Indices
 from fedveil.data.records import DataShape
 from fedveil.data.spec import Places
-from fedveil.errors import BadValue
-from fedveil.values import Indices
+from fedveil.stages.protocol import Consortium, Member
 from fedveil.wire.content import Content
 
 _NAMED: tuple[Places, ...] = ("client column", "file names")  # descriptions that a site may give; others are ignored

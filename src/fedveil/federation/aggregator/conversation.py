@@ -11,25 +11,23 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, Final, final
 
-import numpy as np
-
-from fedveil.algorithms.across_sites import Consortium, Serving, Standing
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.files import public_folder
+from fedveil.core.values import Indices
+from fedveil.engine.ending import destroy_secrets
+from fedveil.engine.files import private_folder, sole_use, write_atomically
+from fedveil.engine.system import Progress, System
+from fedveil.federation.aggregator.across import Across
 from fedveil.federation.aggregator.consortium import consortium
 from fedveil.federation.aggregator.described import Described, described_by
 from fedveil.federation.aggregator.post import Post
 from fedveil.federation.aggregator.refusals import ask_all, never
 from fedveil.federation.aggregator.round_sums import RoundSums
 from fedveil.federation.agreements.carried import Carried
-from fedveil.files import public_folder
 from fedveil.ledger.costs import cost_of, written
 from fedveil.noise.entropy import KEY_BYTES
-from fedveil.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fedveil.run.ending import destroy_secrets
-from fedveil.run.files import private_folder, sole_use, write_atomically
-from fedveil.run.system import Progress, System
-from fedveil.study import Books
-from fedveil.values import Indices, Vector
+from fedveil.planning.study import Books
+from fedveil.stages.protocol import Consortium
 from fedveil.wire.content import Content
 from fedveil.wire.keys import Card
 
@@ -148,38 +146,22 @@ class Conversation:
         """Return what names this run of this plan in a checkpoint."""
         return sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
 
-    def rounds(
-        self, plan: Carried, server: Serving, told: int | None = None, sums: Callable[[Standing], Vector] | None = None
-    ) -> Standing:
-        """Run all rounds and return the last state, which is on the disk before the next question leaves.
-
-        After ``told`` rounds, what ``sums`` returns is told to the sites before the next round, and again after a
-        restart.
-        """
-        private, tick = self.folder / "private", self.ticking(plan)
-        adding = RoundSums(
-            server=server,
-            trust=plan.trust,
-            run=self.begun.run,
-            private=private,
-            cards=self.cards,
-            post=self.post,
-            holder=self.holder,
+    def across(self, plan: Carried, members: Consortium) -> Across:
+        """Return what adds up the stages of a plan across its sites, going on from what was kept."""
+        private = self.folder / "private"
+        sums = RoundSums(
+            plan=plan, run=self.begun.run, private=private, cards=self.cards, post=self.post, holder=self.holder
         )
-        adding.prepare()
-        path, mark = private / "checkpoint", self.mark(plan)
-        found = load_checkpoint(path, plan=mark, run=self.begun.run)
-        stand = server.begin() if found is None else Standing(found.round, np.array(found.state, dtype=np.float64))
-        while told is not None or stand.round < server.last:
-            if told is not None and sums is not None and stand.round >= told:
-                adding.tell_learned(sums(stand))
-                told = None
-                continue
-            stand = server.advance(stand, adding.sum(stand))
-            mine = Checkpoint(plan=mark, run=self.begun.run, round=stand.round, state=stand.row, counts={})
-            save_checkpoint(path, mine)
-            tick(stand.round, server.last)
-        return stand
+        found = Across(
+            plan=plan,
+            members=members,
+            sums=sums,
+            path=private / "checkpoint",
+            mark=self.mark(plan),
+            tick=self.ticking(plan),
+        )
+        found.open()
+        return found
 
     def ticking(self, plan: Carried) -> Callable[[int, int], None]:
         """Return a function that reports the progress to the watcher: rounds done, and rounds in all."""
@@ -194,7 +176,7 @@ class Conversation:
 
         return tick
 
-    def end(self, plan: Carried, more: Mapping[str, bytes], seconds: float = _HELLO) -> None:
+    def end(self, plan: Carried, more: Mapping[str, bytes]) -> None:
         """Destroy the secrets, then tell the sites that were not told yet; doing it again has no effect.
 
         What was released is sent to every site, which closes its record; a site that is away gets it when the run is
@@ -210,6 +192,7 @@ class Conversation:
         asked = {site: Content(blocks=blocks) for site in self.cards}
         if outside(plan) and self.holder is not None:
             asked[self.holder.name] = Content()
+        seconds = plan.trust.timeout if all(stage.served for stage in plan.stages) else _HELLO
         found = self.post.ask("finish", 0, asked, seconds, lambda _, answer: answer.kind == "recorded", never)
         if len(found) == len(asked):
             released.unlink(missing_ok=True)

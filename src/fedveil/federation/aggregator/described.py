@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.strict_json import read_object
 from fedveil.data.row_rule import RowRule
-from fedveil.errors import BadValue
-from fedveil.prepare.columns import Outline
-from fedveil.prepare.learned import read_outline
-from fedveil.prepare.reading import Reading
-from fedveil.strict_json import read_object
+from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.prepare.learned import read_outline
+from fedveil.stages.prepare.reading import Reading
 from fedveil.wire.content import Content
 
 _MOST = 2**24  # bytes of a description

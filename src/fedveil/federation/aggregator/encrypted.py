@@ -11,15 +11,15 @@ from typing import Protocol
 
 import numpy as np
 
-from fedveil.algorithms.across_sites import Serving, Standing
-from fedveil.errors import BadValue, TooFewSurvivors
+from fedveil.core.errors import BadValue, TooFewSurvivors
+from fedveil.engine.files import write_atomically
 from fedveil.federation.aggregator.post import Answer
 from fedveil.federation.aggregator.refusals import reason
-from fedveil.federation.aggregator.serving import least
+from fedveil.federation.aggregator.turn import Turn
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.consents import majority
 from fedveil.federation.agreements.encrypted import parameters_of
 from fedveil.federation.agreements.turns import length_of
-from fedveil.run.files import write_atomically
 from fedveil.sums.homomorphic.roles import Adder
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
@@ -36,9 +36,9 @@ class Asks(Protocol):
     ) -> dict[str, Answer]: ...
 
 
-def adder_of(serving: Serving, public: bytes, turn: int) -> Adder:
+def adder_of(plan: Carried, public: bytes, turn: int) -> Adder:
     """Return an empty sum; refuse a key that does not fit the plan."""
-    return Adder.open(public, parameters_of(serving.plan), turn=turn, size=length_of(serving.plan, turn))
+    return Adder.open(public, parameters_of(plan), turn=turn, size=length_of(plan, turn))
 
 
 def weight(answer: Answer) -> int:
@@ -48,24 +48,24 @@ def weight(answer: Answer) -> int:
     return int(answer.kind in ("consented", "opened"))
 
 
-def encrypted_sum(serving: Serving, stand: Standing, public: bytes, ask: Asks, log: Path) -> bytes:
-    """Return the sum of the next round, still encrypted; there is only one such sum.
+def encrypted_sum(plan: Carried, turn: Turn, public: bytes, ask: Asks, log: Path) -> bytes:
+    """Return the sum of a turn, still encrypted; there is only one such sum.
 
     A round with too few updates is refused.
     """
-    turn, empty = stand.round, adder_of(serving, public, stand.round)
-    kept = _read_log(log, turn)
+    empty = adder_of(plan, public, turn.number)
+    kept = _read_log(log, turn.number)
     if kept is None:
-        needed, adder = least(serving, turn), empty
-        answers = ask("encrypt", serving.questions(stand), needed, empty)
+        needed, adder = turn.least, empty
+        answers = ask("encrypt", turn.questions, needed, empty)
         for site in sorted(answers):
             adder = taken(adder, answers[site].content)
         if not len(adder.senders) >= needed:
             raise TooFewSurvivors(
-                f"Round {turn + 1} has the answers of {len(adder.senders)} clients and needs {needed}: nobody may open"
-                " its sum. What was charged stays charged; go on with --resume when the sites are back."
+                f"Round {turn.number + 1} has the answers of {len(adder.senders)} clients and needs {needed}: nobody"
+                " may open its sum. What was charged stays charged; go on with --resume when the sites are back."
             )
-        kept = Content(values={"round": turn}, blocks={"sum": adder.close()})
+        kept = Content(values={"round": turn.number}, blocks={"sum": adder.close()})
         write_atomically(log, kept.write())
     return kept.blocks["sum"]
 
@@ -114,7 +114,7 @@ def taken(adder: Adder, said: Content) -> Adder:
     return adder
 
 
-def right(serving: Serving, turn: int, site: str, answer: Answer, empty: Adder) -> bool:
+def right(turn: Turn, site: str, answer: Answer, empty: Adder) -> bool:
     """Return whether an answer is acceptable.
 
     It must hold updates of the site's own clients that can be added, a consent, or an opened sum.
@@ -123,8 +123,8 @@ def right(serving: Serving, turn: int, site: str, answer: Answer, empty: Adder) 
         return "consent" in answer.content.blocks
     if answer.kind == "opened":
         total = answer.content.rows.get("total")
-        return total is not None and total.dtype == np.int64 and total.shape == (length_of(serving.plan, turn),)
-    own = {str(client) for client in serving.clients(turn, site)}
+        return total is not None and total.dtype == np.int64 and total.shape == (turn.size,)
+    own = {str(client) for client in turn.clients[site]}
     if answer.kind != "encrypted" or not answer.content.blocks or not set(answer.content.blocks) <= own:
         return False
     try:

@@ -1,56 +1,79 @@
-"""Carry out a study across sites: agree, charge, ask round by round, record, release. A crash loses no charge.
+"""Carry out a study across sites: its stages are those of a run in one process, and so is their order.
 
-The order is that of a run in one process. The question of a round is determined by the checkpoint that was on the disk
-before, so a restarted aggregator asks the same question, and a site gives the same answer.
+The question of a turn is determined by what was on the disk before, so a restarted aggregator asks the same question,
+and a site gives the same answer.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, final
 
-from fedveil.algorithms.across_sites import Consortium, Serving, Standing
-from fedveil.algorithms.acting import Relay
-from fedveil.algorithms.registry import acts_of
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.fields import Exclusion, check_exclusions
+from fedveil.core.limits import ENVELOPE
+from fedveil.core.values import Vector
 from fedveil.data.load import Loaded
-from fedveil.data.row_rule import Labels
+from fedveil.data.records import DataShape
+from fedveil.data.row_rule import RowRule
+from fedveil.engine.ending import written_metrics
+from fedveil.engine.evaluating import ModelEvaluator, evaluation_in
+from fedveil.engine.job import Release
+from fedveil.engine.measure import measure, plain, published
+from fedveil.engine.model_file import model_file
+from fedveil.engine.preparing import preparation_in, units_of
+from fedveil.federation.aggregator.across import Across
 from fedveil.federation.aggregator.conversation import Conversation
 from fedveil.federation.aggregator.described import Described
-from fedveil.federation.aggregator.evaluating import EvaluatedServer, check_evaluated, counted_held
 from fedveil.federation.aggregator.held import Held, keep_rule, kept_rule
+from fedveil.federation.aggregator.job import Agreed, conduct
 from fedveil.federation.aggregator.late_windows import LateWindows
-from fedveil.federation.aggregator.preparing import MeasuredServer, planned_outline
 from fedveil.federation.aggregator.refusals import ask_all
 from fedveil.federation.agreements.terms import carried_by_sites
-from fedveil.ledger import Ledger
-from fedveil.ledger.transaction import Transaction, caps_of, moment
-from fedveil.limits import ENVELOPE
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan, read_plan, write_plan
-from fedveil.prepare.columns import Outline
-from fedveil.prepare.learned import LearnedRule
-from fedveil.run.ending import LAST, has_released, written_metrics
-from fedveil.run.files import PUBLIC, sole_use, write_atomically
-from fedveil.run.measure import measure, plain, published
-from fedveil.run.model_file import model_file
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import Study
+from fedveil.privacy.trust import Trust
+from fedveil.stages.prepare.budget import settled
+from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.prepare.learned import LearnedRule
+from fedveil.stages.prepare.replay import learned_by
+from fedveil.stages.prepare.request import PrepareRequest
+from fedveil.stages.protocol import Consortium
 from fedveil.stages.sums import FILE as PREPARATION
-from fedveil.study import Study
-from fedveil.trust import Trust
+from fedveil.stages.sums import NO_SUMS, NoisySums
+from fedveil.stages.train.acting import Relay, TrainAsking
+from fedveil.stages.train.registry import acts_of
 from fedveil.wire.content import Content
 
-_ATTEMPT: Final = 2**32  # most envelopes that one start of the aggregator may send
-_HELLO: Final = 120.0  # seconds in which sites must introduce themselves, before there is a plan
+_LATE: Final = "Updates that come late have no place among its rounds."
+EXCLUSIONS: Final = (  # of plans that sites carry out
+    Exclusion(
+        "[evaluation]",
+        "sites and no server",
+        "Take an algorithm with a server.",
+        lambda plan: not plan.method.served,
+        attrgetter("evaluation"),
+    ),
+    Exclusion("trust.patience", "a private evaluation", _LATE, attrgetter("evaluation"), lambda plan: _patience(plan)),
+    Exclusion(
+        "trust.patience", "a private preparation", _LATE, attrgetter("preparation"), lambda plan: _patience(plan)
+    ),
+    Exclusion(
+        "algorithm.choose",
+        "sites",
+        "State segments that are all run, or run the study in one process.",
+        lambda plan: True,
+        lambda plan: plan.method.choice.rule if plan.method.chooses else None,
+    ),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A model that is ready for its release; ``learned`` and ``told``: what was measured before and after training."""
-
-    model: Any
-    learned: LearnedRule | None = None
-    told: Callable[[Labels | None], dict[str, Any]] | None = None
+def _patience(plan: Plan) -> str | None:
+    """Return what is stated, also where it is 0 seconds."""
+    return None if plan.trust.patience is None else f"{plan.trust.patience:g} seconds"
 
 
 def check_carried(plan: Plan) -> None:
@@ -61,6 +84,7 @@ def check_carried(plan: Plan) -> None:
     require(plan.method.waits, "algorithm", "let clients wait for each other across sites", "a network", hint)
     most = ENVELOPE // 16  # leaves as many bytes again for everything around the model
     require(plan.dimension <= most, "The model", f"have at most {most} parameters across sites", plan.dimension)
+    check_exclusions(plan, "", EXCLUSIONS)
 
 
 def together(study: Study, members: Consortium) -> Study:
@@ -72,14 +96,53 @@ def together(study: Study, members: Consortium) -> Study:
     return replace(study, trust=study.trust.joined(most))
 
 
+def planned_outline(
+    study: Study, outline: Outline | None, shape: DataShape
+) -> tuple[NoisySums, Outline | None, DataShape]:
+    """Return what will be measured of columns like these, the outline of their rows, and the shape of these.
+
+    Nothing where the sites have rows already.
+    """
+    asked = study.prepare
+    if outline is None:
+        stated = asked is None or asked.kind == "stated"
+        hint = "Leave data.feature_bound out of the sites' data files, or [prepare] out of the study."
+        require(stated, "[prepare]", "find columns left open at the sites", "sites that state their rule", hint)
+        return NO_SUMS, None, shape
+    request = asked or PrepareRequest()
+    hint = "State data.feature_bound in the sites' data files, or leave prepare.kind out of the study."
+    require(request.kind != "stated", "prepare.kind", "be auto or private for sites like these", request.kind, hint)
+    hint = "State data.categories at every site: words that nobody knows beforehand cannot be added up in parts."
+    require(not outline.open_texts, "The sites", "state the categories of their columns", outline.open_texts, hint)
+    open_outline = replace(outline, components=request.components, whiten=request.whiten)
+    found, fitted = settled(request, open_outline, shape, study.target, study.trust)
+    return found, fitted, replace(shape, features=fitted.width, bound=fitted.total)
+
+
+def counted_held(study: Study, members: Consortium, own: int) -> DataShape | None:
+    """Return the shape of the sites' held-out records that the study's evaluation counts; None if it counts none.
+
+    ``own``: how many records the aggregator has to measure on.
+    """
+    if members.held is None or not study.evaluation.asks_of_sites:
+        return None
+    hint = "Leave [data.held_out] out of the sites' data files, or the aggregator's records out of the study."
+    require(own == 0, "[evaluation]", "count held-out records of the sites or of the aggregator, not both", own, hint)
+    return members.held
+
+
 @final
 @dataclass(slots=True, kw_only=True)
 class Federation:
-    """A study that one start of an aggregator carries out with the sites of ``talk``."""
+    """Implements Job: a study that one start of an aggregator carries out with its sites."""
 
     study: Study
     talk: Conversation
     held: Held
+    what: str = "study"
+    also_told: tuple[str, ...] = (PREPARATION,)
+    _described: Described = field(init=False)
+    _outline: Outline | None = field(init=False, default=None)
 
     @property
     def folder(self) -> Path:
@@ -89,62 +152,86 @@ class Federation:
     def conduct(self) -> dict[str, Any]:
         """Run the study and return the metrics that were written."""
         require(not self.study.baselines, "report.baselines", "be false across sites", True)
-        with sole_use(self.folder / "private"):
-            if has_released(self.folder):  # stopped between the release and the certificate
-                self._end()
-                return written_metrics(self.folder)
-            members, described = self.talk.members()
-            plan, outline = self._plan(members, described)
-            path, random = self.talk.books(self.study.books), self.talk.system.random
-            with Ledger.open(path, self.talk.fingerprint, urandom=random) as ledger:
-                books = Transaction(ledger, self.talk.begun.run, moment(plan, self.talk.system.now()))
-                books.charge(plan, caps=caps_of(self.study.books, self.study.target))
-                entropy = self._entropy(plan)
-                trained = self._train(plan, members, entropy, outline)
-                keep_rule(self.folder, described, trained.learned)
-                return self._release(plan, trained, entropy, books)
+        conduct(self, self.talk)
+        return written_metrics(self.folder)
 
-    def _train(self, plan: Plan, members: Consortium, entropy: Entropy, outline: Outline | None) -> "Trained":
-        """Return the released model, and what was learned before and after it was trained, if anything was."""
-        acts = acts_of(plan.method.kind)
-        server = None if acts.serve is None else acts.serve(plan, members, entropy)
-        measured = None if outline is None else MeasuredServer(plan, members, outline, server)
-        first = measured or server
+    def agree(self, members: Consortium, described: Described) -> Agreed:
+        """Return the plan; every site learns the numbers of its clients and the rounds of its own records."""
+        plan, self._outline = self._planned(members, described)
+        self._described = described
+        values: dict[str, Any] = {}
+        if plan.seeded:
+            values["seed"] = self.study.seed
+        if self.study.prepare is not None and plan.preparation:
+            values |= {"components": self.study.prepare.components, "whiten": self.study.prepare.whiten}
+        asking = self._asking(plan, members)
         numbers = {site: {"numbers": member.clients} for site, member in members.members.items()}
-        self._propose(plan, numbers.__getitem__ if first is None else first.proposal)
-        if acts.relay is not None:
-            learned = None if measured is None else measured.learned(self._rounds(plan, measured))
-            return Trained(self._relayed(plan, acts.relay), learned)
-        assert server is not None  # noqa: S101  an algorithm has a server or a relay
-        if plan.trust.patience is not None:
-            return Trained(self._windows(plan, members, server))
-        whole = measured or server
-        if plan.evaluation is None:
-            stand = self._rounds(plan, whole)
-            return Trained(whole.model(stand), None if measured is None else measured.learned(stand))
-        counting = EvaluatedServer(plan, members, whole)
-        stand = self._rounds(plan, counting)
-        learned = None if measured is None else measured.learned(counting.before(stand))
-        return Trained(counting.model(stand), learned, lambda labels: counting.told(stand, labels))
+        rows = numbers if asking is None else {site: asking.proposal(site) for site in members.members}
+        return Agreed(plan=plan, rows=rows, values=values)
 
-    def _plan(self, members: Consortium, described: Described) -> tuple[Plan, Outline | None]:
-        path, study = self.folder / "plan.toml", together(self.study, members)
+    def _asking(self, plan: Plan, members: Consortium) -> TrainAsking | None:
+        make = acts_of(plan.method.kind).asking
+        return None if make is None else make(plan, members, self._entropy(plan))
+
+    def carry_out(self, across: Across) -> Release:
+        """Prepare, train and evaluate, as far as the plan has these stages, and return what is released."""
+        plan = across.plan
+        if not isinstance(plan, Plan):
+            raise TypeError("a plan of training was expected")
+        learned = None if self._outline is None else self._learned(plan, self._outline, across)
+        model = self._trained(plan, across)
+        told = self._evaluated(plan, model, across) if plan.evaluation else None
+        keep_rule(self.folder, self._described, learned)
+        return self._release(plan, model, learned, told)
+
+    def _learned(self, plan: Plan, outline: Outline, across: Across) -> LearnedRule:
+        """Measure what the study leaves open; the sites are told before training begins, and again after a restart."""
+        found = learned_by(
+            preparation_in(plan),
+            outline,
+            plan.data.classes,
+            units_of(plan),
+            across.measures("preparation", across.members.sizes),
+        )
+        across.tell("preparation")
+        return found
+
+    def _trained(self, plan: Plan, across: Across) -> Vector:
+        asking, relay = self._asking(plan, across.members), acts_of(plan.method.kind).relay
+        if relay is not None:
+            return self._relayed(plan, relay)
+        assert asking is not None  # noqa: S101  an algorithm has a server or a relay
+        if plan.trust.patience is not None:
+            return self._windows(plan, across, asking)
+        return asking.model(across.rounds("training", asking))
+
+    def _evaluated(self, plan: Plan, model: Vector, across: Across) -> dict[str, Any]:
+        """Count with noise how good the model is, on the records that the plan names."""
+        members, counts = across.members, ModelEvaluator.of(plan, model)
+        held = not evaluation_in(plan).trains and members.held_sizes is not None
+        sizes = members.held_sizes if held and members.held_sizes is not None else members.sizes
+        # A bound for units that are exchanged is half of how far that moves a sum: the norm is at most twice it.
+        by = across.measures("evaluation", sizes, times=2, beside={"model": model})
+        rule = self.held.preparation or self._rule
+        return counts.counted(None, by, None if rule is None else rule.labels)
+
+    @property
+    def _rule(self) -> RowRule | None:
+        return self._described.rule or kept_rule(self.folder)
+
+    def _planned(self, members: Consortium, described: Described) -> tuple[Plan, Outline | None]:
+        study = together(self.study, members)
         preparation, outline, shape = planned_outline(study, described.outline, members.shape)
         theirs = counted_held(study, members, self.held.count)
         count, public = (self.held.count, self.held.public) if theirs is None else (theirs.records, False)
-        planned = study.planned(shape, count, public, preparation, theirs, joint=True)
-        plan = members.stated(planned.plan)
+        plan = study.planned(shape, count, public, preparation, theirs, joint=True).plan
+        blank = plan.origin.blank_rows or members.blank_rows
+        origin = replace(plan.origin, places=plan.origin.places or members.places, blank_rows=blank)
+        plan = replace(plan, origin=origin)
         check_carried(plan)
-        check_evaluated(plan)
         relay = acts_of(plan.method.kind).relay
         if relay is not None:
             relay.check_parties(members)
-        self.talk.check_holder(plan)
-        if path.exists():
-            begun = read_plan(path.read_text(encoding="utf-8"))
-            hint = "Or begin in another folder."
-            require(begun == plan, "The study", f"give the plan that was begun, {begun.hash}", plan.hash, hint)
-        write_atomically(path, write_plan(plan).encode(), mode=PUBLIC)
         return plan, outline
 
     def _entropy(self, plan: Plan) -> Entropy:
@@ -152,16 +239,7 @@ class Federation:
             return Entropy.from_seed(self.study.seed)
         return Entropy.from_key(self.talk.begun.key, context=plan.hash + self.talk.begun.run)
 
-    def _propose(self, plan: Plan, rows: Callable[[str], dict[str, Any]]) -> None:
-        """Send the plan to every site, with the rounds of its own records, and require that it agrees."""
-        values: dict[str, Any] = {}
-        if plan.seeded:
-            values["seed"] = self.study.seed
-        if self.study.prepare is not None and plan.preparation is not None:
-            values |= {"components": self.study.prepare.components, "whiten": self.study.prepare.whiten}
-        self.talk.propose(plan, rows, values)
-
-    def _relayed(self, plan: Plan, relay: Relay) -> Any:
+    def _relayed(self, plan: Plan, relay: Relay) -> Vector:
         """Relay all rounds of a method without a server; the aggregator carries the messages and cannot read them."""
         tick = self.talk.ticking(plan)
 
@@ -172,11 +250,13 @@ class Federation:
         log = self.folder / "private" / "relayed"
         return relay.model(plan, list(self.talk.cards), ask, log, lambda turn: tick(turn, plan.method.total))
 
-    def _windows(self, plan: Plan, members: Consortium, server: Serving) -> Any:
+    def _windows(self, plan: Plan, across: Across, asking: TrainAsking) -> Vector:
         """Run all windows of sites that do not wait for each other, and return the last model."""
         return LateWindows(
-            server=server,
-            members=members,
+            plan=plan,
+            span=across.span("training"),
+            server=asking,
+            members=across.members,
             trust=plan.trust,
             post=self.talk.post,
             private=self.folder / "private",
@@ -184,35 +264,19 @@ class Federation:
             tick=self.talk.ticking(plan),
         ).model()
 
-    def _rounds(self, plan: Plan, server: Serving) -> Standing:
-        """Run all rounds; what a preparation has learned is told to the sites before training begins."""
-        first = server.then if isinstance(server, EvaluatedServer) else server
-        if isinstance(first, MeasuredServer):
-            return self.talk.rounds(plan, server, first.rounds, first.sums)
-        return self.talk.rounds(plan, server)
-
-    def _release(self, plan: Plan, trained: "Trained", entropy: Entropy, books: Transaction) -> dict[str, Any]:
-        """Record the release, then publish the model, then tell the sites."""
-        model, learned = trained.model, trained.learned
-        metrics = self._metrics(plan, model, entropy, learned)
-        if trained.told is not None:
-            rule = self.held.preparation or kept_rule(self.folder)
-            metrics["evaluation"] = plain(trained.told(None if rule is None else rule.labels))
+    def _release(self, plan: Plan, model: Vector, learned: LearnedRule | None, told: dict[str, Any] | None) -> Release:
+        metrics = self._metrics(plan, model, learned)
+        if told is not None:
+            metrics["evaluation"] = plain(told)
         data = model_file(plan, model, learned)
-        also = ["metrics.json"] if metrics["test"] or trained.told is not None else []
-        also += [] if learned is None else [PREPARATION]
-        books.release(data, also=also)
+        files = {"model.npz": data, "metrics.json": (json.dumps(metrics, indent=1, allow_nan=False) + "\n").encode()}
+        also = ["metrics.json"] if metrics["test"] or told is not None else []
         if learned is not None:
-            write_atomically(self.folder / PREPARATION, learned.text().encode(), mode=PUBLIC)
-        write_atomically(self.folder / "model.npz", data, mode=PUBLIC)
-        text = json.dumps(metrics, indent=1, allow_nan=False) + "\n"
-        write_atomically(self.folder / "metrics.json", text.encode(), mode=PUBLIC)
-        write_atomically(self.folder / "private" / "released", data)  # kept until every site has received it
-        write_atomically(self.folder / LAST, books.export(), mode=PUBLIC)
-        self._end()
-        return metrics
+            also.append(PREPARATION)
+            files = {PREPARATION: learned.text().encode(), **files}
+        return Release(output=data, files=files, also=tuple(also))
 
-    def _metrics(self, plan: Plan, model: Any, entropy: Entropy, learned: LearnedRule | None) -> dict[str, Any]:
+    def _metrics(self, plan: Plan, model: Vector, learned: LearnedRule | None) -> dict[str, Any]:
         held = self.held.rows(learned)
         if held is None:
             task = "classification" if plan.data.classes else "regression"
@@ -226,14 +290,4 @@ class Federation:
             feature_names=(),
             preparation=self.held.preparation if self.held.cells is None else kept_rule(self.folder),
         )
-        return published(plan, measure(plan, loaded, model, entropy), self.folder / "private")
-
-    def _end(self) -> None:
-        """Destroy the secrets, and send the model to the sites that do not have it yet."""
-        learned = self.folder / PREPARATION
-        plan = read_plan((self.folder / "plan.toml").read_text(encoding="utf-8"))
-        more = {"preparation": learned.read_bytes()} if learned.exists() else {}
-        if plan.method.served:
-            self.talk.end(plan, more, plan.trust.timeout)
-        else:
-            self.talk.end(plan, more)
+        return published(plan, measure(plan, loaded, model, self._entropy(plan)), self.folder / "private")

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fedveil.core.strict_json import read_object
 from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
+from fedveil.engine.files import write_atomically
 from fedveil.federation.aggregator.described import Described
-from fedveil.prepare.bundled import preparation_of
-from fedveil.prepare.learned import LearnedRule
-from fedveil.prepare.loading import Unprepared
-from fedveil.run.files import write_atomically
+from fedveil.stages.prepare.bundled import preparation_of
+from fedveil.stages.prepare.learned import LearnedRule
+from fedveil.stages.prepare.loading import Unprepared
 
 _RULE: Final = "rule.json"  # in the private folder: how a record becomes a row, as the sites say
 
@@ -51,4 +52,4 @@ def keep_rule(folder: Path, described: Described, learned: LearnedRule | None) -
 def kept_rule(folder: Path) -> RowRule | None:
     """Return how a record becomes a row, as the sites said it; None where they did not."""
     path = folder / "private" / _RULE
-    return RowRule.read(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    return RowRule.read(read_object(path.read_bytes(), _RULE)) if path.exists() else None

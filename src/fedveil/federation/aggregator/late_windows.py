@@ -14,15 +14,16 @@ from typing import final
 
 import numpy as np
 
-from fedveil.algorithms.across_sites import Consortium, Serving, Standing
-from fedveil.checks import require
-from fedveil.errors import BadValue, TooFewSurvivors
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, TooFewSurvivors
+from fedveil.core.values import Vector
+from fedveil.engine.files import write_atomically
 from fedveil.federation.aggregator.post import AGAIN, PAUSE, Answer, Post, Sent
-from fedveil.federation.aggregator.serving import right
-from fedveil.federation.agreements.turns import length_of
-from fedveil.run.files import write_atomically
-from fedveil.trust import Trust
-from fedveil.values import Vector
+from fedveil.federation.aggregator.turn import turn_of
+from fedveil.federation.agreements.carried import Carried
+from fedveil.federation.agreements.turns import Span
+from fedveil.privacy.trust import Trust
+from fedveil.stages.protocol import Asking, Consortium, State, Total
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 
@@ -66,7 +67,9 @@ class LateWindows:
     ``tick`` is called with the number of windows that have come, of all sites together.
     """
 
-    server: Serving
+    plan: Carried
+    span: Span
+    server: Asking
     members: Consortium
     trust: Trust
     post: Post
@@ -110,7 +113,7 @@ class LateWindows:
         path = self.private / "windows"
         if path.exists():
             return Flow.read(path.read_bytes(), self.mark)
-        model = self.server.begin().row
+        model = self.server.start().row
         flow = Flow(model, dict.fromkeys(self.members.members, model))
         write_atomically(path, flow.write(self.mark))
         return flow
@@ -136,7 +139,8 @@ class LateWindows:
 
     def _answered(self, flow: Flow) -> dict[str, Answer]:
         def fine(site: str, answer: Answer) -> bool:
-            return right(self.server, flow.turn(site), site, answer)
+            state = State(flow.turn(site), flow.held[site])
+            return turn_of(self.plan, self.span, self.server, state, self.members).right(site, answer)
 
         found = self.post.collect(self._waiting, fine)
         self._waiting = [sent for sent in self._waiting if sent not in [back for back, _ in found]]
@@ -144,10 +148,10 @@ class LateWindows:
 
     def _closed(self, flow: Flow, answers: Mapping[str, Answer]) -> Flow:
         """Close a window and save it; the sum does not depend on the order in which updates came."""
-        total = np.zeros(length_of(self.server.plan, len(flow.windows)), dtype=np.int64)
+        total = np.zeros(self.span.stage.size(0), dtype=np.int64)
         for answer in answers.values():
             total += answer.content.rows["total"].astype(np.int64)
-        model = self.server.advance(Standing(len(flow.windows), flow.model), total).row
+        model = self.server.advance(State(len(flow.windows), flow.model), Total(total)).row
         held = {site: model if site in answers else row for site, row in flow.held.items()}
         after = Flow(model, held, (*flow.windows, tuple(sorted(answers))))
         write_atomically(self.private / "windows", after.write(self.mark))

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedveil.algorithms.across_sites import Serving, Standing
-from fedveil.errors import TooFewSurvivors
+from fedveil.core.errors import TooFewSurvivors
+from fedveil.engine.files import write_atomically
 from fedveil.federation.aggregator.post import Answer
-from fedveil.federation.aggregator.serving import least
+from fedveil.federation.aggregator.turn import Turn
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.masked import STAGES, setting_of
-from fedveil.run.files import write_atomically
 from fedveil.sums.masks.refusals import Refused as Ended
 from fedveil.sums.masks.server import ServerRound
 from fedveil.sums.seam import Whole
@@ -27,24 +27,23 @@ class Asks(Protocol):
     def __call__(self, stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]: ...  # noqa: D102
 
 
-def masked_sum(serving: Serving, run: str, stand: Standing, ask: Asks, log: Path, keys: Mapping[int, bytes]) -> Whole:
-    """Return the sum of the next round, computed behind masks; too few answers at any stage are refused.
+def masked_sum(plan: Carried, run: str, turn: Turn, ask: Asks, log: Path, keys: Mapping[int, bytes]) -> Whole:
+    """Return the sum of a turn, computed behind masks; too few answers at any stage are refused.
 
     ``keys``: the identity keys of the clients.
     """
-    turn = stand.round
-    members = {site: serving.clients(turn, site) for site in serving.questions(stand)}
+    members = {site: turn.clients[site] for site in turn.questions}
     cohort = tuple(sorted(client for mine in members.values() for client in mine))
-    server = ServerRound(setting_of(serving.plan, run, turn, cohort, keys))
-    done = _read_log(log, turn)
+    server = ServerRound(setting_of(plan, run, turn.number, cohort, keys))
+    done = _read_log(log, turn.number)
     inbox: dict[int, bytes] = {}
     for number, stage in enumerate(STAGES):
         if number < len(done):
             answers = done[number]
         else:
-            answers = ask(stage, _questions(serving, stand, stage, inbox, members, cohort), least(serving, turn))
+            answers = ask(stage, _questions(turn, stage, inbox, members, cohort), turn.least)
             done.append(answers)
-            _write_log(log, turn, done)
+            _write_log(log, turn.number, done)
         for client in sorted(answers):
             try:
                 server.handle(answers[client], sender=client)
@@ -53,19 +52,18 @@ def masked_sum(serving: Serving, run: str, stand: Standing, ask: Asks, log: Path
         try:
             inbox = server.advance()
         except Ended as error:
-            raise TooFewSurvivors(f"Round {turn + 1} is refused at the stage {stage}: {error}") from error
+            raise TooFewSurvivors(f"Round {turn.number + 1} is refused at the stage {stage}: {error}") from error
     return server.result.total
 
 
-def right(serving: Serving, turn: int, site: str, answer: Answer) -> bool:
+def right(turn: Turn, site: str, answer: Answer) -> bool:
     """Return whether an answer holds messages of the site's own clients, and of no others."""
-    own = {str(client) for client in serving.clients(turn, site)}
+    own = {str(client) for client in turn.clients[site]}
     return answer.kind == "masked" and set(answer.content.blocks) <= own
 
 
 def _questions(
-    serving: Serving,
-    stand: Standing,
+    turn: Turn,
     stage: str,
     inbox: Mapping[int, bytes],
     members: Mapping[str, set[int]],
@@ -79,7 +77,7 @@ def _questions(
         row: Any = {"cohort": np.array(cohort, dtype=np.int64)}
         return {
             site: Content(values={**asked.values, "stage": stage}, rows={**asked.rows, **row}, blocks=asked.blocks)
-            for site, asked in serving.questions(stand).items()
+            for site, asked in turn.questions.items()
         }
     asked: dict[str, Content] = {}
     for site, mine in members.items():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.federation.aggregator.post import Answer, Post
 from fedveil.wire.content import Content
 

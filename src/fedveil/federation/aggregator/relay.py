@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.wire import frames
 
 READY: Final = "ready"  # the first word of a relay, sent when it has a task at the link

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from fedveil.algorithms.across_sites import Serving, Standing
-from fedveil.errors import TooFewSurvivors
+from fedveil.core.errors import TooFewSurvivors
+from fedveil.core.values import Vector
+from fedveil.engine.files import write_atomically
 from fedveil.federation.aggregator import encrypted as encrypted_server
 from fedveil.federation.aggregator import masked as masked_server
 from fedveil.federation.aggregator.post import Answer, Post
 from fedveil.federation.aggregator.refusals import SiteRefused, ask_all, never, reason
-from fedveil.federation.aggregator.serving import count, least, right, summed
+from fedveil.federation.aggregator.turn import Turn, count
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.encrypted import maker_of
 from fedveil.federation.agreements.enrolment import roster_of
 from fedveil.federation.agreements.turns import server_of
 from fedveil.federation.agreements.vouched_key import public_of
-from fedveil.run.files import write_atomically
+from fedveil.privacy.trust import Trust
 from fedveil.sums.homomorphic.roles import Adder
 from fedveil.sums.seam import Whole
-from fedveil.trust import Trust
-from fedveil.values import Vector
 from fedveil.wire.content import Content
 from fedveil.wire.keys import Card
 
@@ -33,13 +33,17 @@ class RoundSums:
     ``holder``: the third party that holds the key of encrypted sums, if the plan has one.
     """
 
-    server: Serving
-    trust: Trust
+    plan: Carried
     run: str
     private: Path
     cards: Mapping[str, Card]
     post: Post
     holder: Card | None = None
+
+    @property
+    def trust(self) -> Trust:
+        """Whom the sites trust with what."""
+        return self.plan.trust
 
     def prepare(self) -> None:
         """Make the keys for encrypted sums and for signed masks, once in a run."""
@@ -50,22 +54,24 @@ class RoundSums:
         if self.trust.identities is not None:
             self._enrol()
 
-    def sum(self, stand: Standing) -> Whole:
-        """Return the sum of the next round over those who answered in time."""
-        match server_of(self.server.plan, stand.round):
+    def sum(self, turn: Turn) -> Whole:
+        """Return the sum of a turn over those who answered in time."""
+        match server_of(self.plan, turn.number):
             case "secure-aggregation":
-                return self._masked(stand)
+                return self._masked(turn)
             case "homomorphic":
-                return self._encrypted(stand)
+                return self._encrypted(turn)
             case _:
-                return self._open(stand)
+                return self._open(turn)
 
-    def tell_learned(self, sums: Vector) -> None:
-        """Tell every site what the sums of the preparation were; as many clients as a round needs must know them."""
-        server = self.server
+    def tell(self, place: int, sums: Vector, clients: Mapping[str, int]) -> None:
+        """Tell every site what the sums of a stage were; as many clients as a turn needs must know them.
+
+        ``place``: of the stage among all; ``clients``: how many each site has.
+        """
         said = self.post.ask(
             "learned",
-            0,
+            place,
             {site: Content(rows={"sums": sums}) for site in self.cards},
             self.trust.timeout,
             lambda _, answer: answer.kind in ("prepared", "refused"),
@@ -74,48 +80,46 @@ class RoundSums:
         refused = {site: answer for site, answer in said.items() if answer.kind == "refused"}
         for site in sorted(refused):
             raise SiteRefused(f"Site {site} refuses: {reason(refused[site])}. Go on with --resume.")
-        known, needed = sum(len(server.clients(0, site)) for site in said), least(server, 0)
+        known, needed = sum(clients[site] for site in said), max(self.trust.least(sum(clients.values())), 1)
         if not known >= needed:
             raise TooFewSurvivors(
-                f"The sites of {known} clients know what the preparation has learned, and {needed} must. What was"
-                " charged stays charged; go on with --resume when the sites are back."
+                f"The sites of {known} clients know what the {self.plan.stages[place].name} has learned, and {needed}"
+                " must. What was charged stays charged; go on with --resume when the sites are back."
             )
 
-    def _open(self, stand: Standing) -> Whole:
-        server, turn = self.server, stand.round
+    def _open(self, turn: Turn) -> Whole:
         answers = self.post.ask(
             "step",
-            turn,
-            server.questions(stand),
+            turn.number,
+            turn.questions,
             self.trust.timeout,
-            lambda site, answer: right(server, turn, site, answer),
-            lambda answers: count(answers) >= least(server, turn),
+            turn.right,
+            lambda answers: count(answers) >= turn.least,
         )
-        return summed(server, turn, answers)
+        return turn.summed(answers)
 
-    def _masked(self, stand: Standing) -> Whole:
-        """Return the sum of a masked round; the aggregator learns the sum only."""
-        server, turn = self.server, stand.round
+    def _masked(self, turn: Turn) -> Whole:
+        """Return the sum of a masked turn; the aggregator learns the sum only."""
 
         def ask(stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]:
             answers = self.post.ask(
                 "masked",
-                turn,
+                turn.number,
                 questions,
                 self.trust.timeout,
-                lambda site, answer: masked_server.right(server, turn, site, answer),
+                lambda site, answer: masked_server.right(turn, site, answer),
                 lambda answers: sum(len(answer.content.blocks) for answer in answers.values()) >= needed,
             )
             return {int(name): data for one in answers.values() for name, data in one.content.blocks.items()}
 
         signed = self.trust.identities is not None
         lists = Content.read((self.private / "roster").read_bytes()).blocks if signed else {}
-        keys = roster_of(lists, self.cards, self.run, server.plan.data.clients) if signed else {}
-        return masked_server.masked_sum(server, self.run, stand, ask, self.private / "masked", keys)
+        keys = roster_of(lists, self.cards, self.run, self.plan.data.clients) if signed else {}
+        return masked_server.masked_sum(self.plan, self.run, turn, ask, self.private / "masked", keys)
 
-    def _encrypted(self, stand: Standing) -> Whole:
-        """Return the sum of an encrypted round: the aggregator adds, and the key holder opens only the sum."""
-        server, turn, sites = self.server, stand.round, sorted(self.cards)
+    def _encrypted(self, turn: Turn) -> Whole:
+        """Return the sum of an encrypted turn: the aggregator adds, and the key holder opens only the sum."""
+        sites = sorted(self.cards)
 
         def ask(kind: str, questions: Mapping[str, Content], needed: int, empty: Adder, /) -> dict[str, Answer]:
             def enough(answers: Mapping[str, Answer]) -> bool:
@@ -123,16 +127,16 @@ class RoundSums:
 
             def taken(site: str, answer: Answer) -> bool:
                 no = kind != "encrypt" and answer.kind == "refused"  # asking again would not help
-                return no or encrypted_server.right(server, turn, site, answer, empty)
+                return no or encrypted_server.right(turn, site, answer, empty)
 
-            return self.post.ask(kind, turn, questions, self.trust.timeout, taken, enough)
+            return self.post.ask(kind, turn.number, questions, self.trust.timeout, taken, enough)
 
         public = (self.private / "sums.public").read_bytes()
-        kept = encrypted_server.encrypted_sum(server, stand, public, ask, self.private / "encrypted")
-        empty = encrypted_server.adder_of(server, public, turn)
+        kept = encrypted_server.encrypted_sum(self.plan, turn, public, ask, self.private / "encrypted")
+        empty = encrypted_server.adder_of(self.plan, public, turn.number)
         if self.trust.key_holder == "third-party":
-            return encrypted_server.opened_outside(turn, kept, ask, self._holder.name, empty)
-        return encrypted_server.opened_by_most(turn, kept, ask, sites, empty)
+            return encrypted_server.opened_outside(turn.number, kept, ask, self._holder.name, empty)
+        return encrypted_server.opened_by_most(turn.number, kept, ask, sites, empty)
 
     @property
     def _holder(self) -> Card:
@@ -146,7 +150,7 @@ class RoundSums:
             return
         found = ask_all(self.post, "enrol", {site: Content() for site in self.cards}, seconds, "enrolled")
         lists = Content(blocks={site: answer.content.blocks.get("list", b"") for site, answer in found.items()})
-        roster_of(lists.blocks, self.cards, self.run, self.server.plan.data.clients)
+        roster_of(lists.blocks, self.cards, self.run, self.plan.data.clients)
         ask_all(self.post, "roster", dict.fromkeys(self.cards, lists), seconds, "known")
         write_atomically(path, lists.write())
 
@@ -163,7 +167,7 @@ class RoundSums:
         for site in self.cards:
             if site != maker and f"for {site}" not in made:
                 raise SiteRefused(f"Site {maker} has no public key of {site}: put it at peers/{site}.pub there.")
-        encrypted_server.adder_of(self.server, made.get("public", b""), 0)
+        encrypted_server.adder_of(self.plan, made.get("public", b""), 0)
         asked = {site: Content(blocks={"key": made[f"for {site}"]}) for site in self.cards if site != maker}
         ask_all(self.post, "take-key", asked, seconds, "taken")
         write_atomically(path, made["public"])
@@ -176,8 +180,8 @@ class RoundSums:
         asked = {holder.name: Content()}
         made = ask_all(self.post, "make-key", asked, seconds, "made", who="Key holder")
         signed = made[holder.name].content.blocks.get("key", b"")
-        public = public_of(signed, holder, self.run, self.server.plan.hash)
-        encrypted_server.adder_of(self.server, public, 0)
+        public = public_of(signed, holder, self.run, self.plan.hash)
+        encrypted_server.adder_of(self.plan, public, 0)
         told = Content(blocks={"key": signed})
         ask_all(self.post, "take-key", dict.fromkeys(self.cards, told), seconds, "taken")
         write_atomically(path, public)

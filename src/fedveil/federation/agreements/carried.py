@@ -1,9 +1,10 @@
-"""The plans that sites carry out together: one of training, or one of a generator, which trains nothing."""
+"""The plans that sites carry out together: of training, of a generator, or of any stage of noisy sums."""
 
-from fedveil.plan import Plan
-from fedveil.prepare.synthesis.plan import SynthesisPlan
+from fedveil.planning.plan import Plan
+from fedveil.stages.measured.plan import MeasuredPlan
+from fedveil.stages.synthesise.plan import SynthesisPlan
 
-Carried = Plan | SynthesisPlan
+Carried = Plan | SynthesisPlan | MeasuredPlan
 
 
 def seeded(plan: Carried) -> bool:

@@ -7,13 +7,14 @@ any function that can be imported at a site could be named. So the names are che
 from collections.abc import Collection
 from typing import Any, Final
 
-from fedveil.algorithms.registry import acts_of
+from fedveil.core.importing import Allowed
+from fedveil.core.tables import read_tables
 from fedveil.data.records import DataShape
 from fedveil.federation.agreements.carried import Carried
-from fedveil.importing import Allowed
 from fedveil.ledger.costs import read_charged, written
-from fedveil.plan import Plan
-from fedveil.tables import read_tables
+from fedveil.models.spec import code_named
+from fedveil.planning.plan import Plan
+from fedveil.stages.train.registry import acts_of
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 
@@ -44,7 +45,7 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Carried:
     if not isinstance(plan, Carried):
         raise Refused("not-by-parts")  # a profile or an evaluation by itself: those are made in one process
     late = plan.trust.patience is not None
-    if isinstance(plan, Plan) and plan.evaluation is not None and (late or not plan.method.served):
+    if isinstance(plan, Plan) and plan.evaluation and (late or not plan.method.served):
         raise Refused("not-by-parts")  # there is no round for its sums
     if not carried_by_sites(plan):
         raise Refused("not-by-parts")
@@ -58,13 +59,10 @@ def carried_by_sites(plan: Carried) -> bool:
 
 def _check_code(model: Any, modules: Collection[str]) -> None:
     """Refuse functions that the operator has not named, and models whose size could only be found by running code."""
-    if not isinstance(model, dict) or model.get("kind") != "torch":
-        return
-    named = [model.get("module"), *(name for name in [model.get("criterion")] if ":" in str(name))]
-    allowed = Allowed(frozenset(modules))
-    if not all(allowed.permits(name) for name in named):
+    named = list(code_named(model).values())
+    if not all(Allowed(frozenset(modules)).permits(name) for name in named):
         raise Refused("other-code")
-    if type(model.get("parameters")) is not int:
+    if named and type(model.get("parameters")) is not int:
         raise Refused("malformed")
 
 

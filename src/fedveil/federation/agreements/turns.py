@@ -1,67 +1,72 @@
-"""The rounds of a run across sites, counted on the wire: the preparation's sums, training, then the evaluation's sums.
+"""The turns of a run across sites, counted on the wire through all stages of the plan.
 
-The sums of a generator are those of a preparation, and there is nothing after them.
-
-Both sides work this out from the plan. A round is answered once, so no two kinds may share a number. The evaluation
-begins after the last round that training may have, also if training stops before.
+Both sides work this out from the plan. A turn is answered once, so no two stages may share a number: a stage begins
+after the last turn that the stage before it may have, also if that ends before.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
+from fedveil.engine.sums import Floors
 from fedveil.federation.agreements.carried import Carried
-from fedveil.plan import Plan
-from fedveil.run.sums import Floors, floors_of
-from fedveil.stages.sums import Measurement
+from fedveil.stages.stage import Stage
 from fedveil.wire.envelope import Refused
 
 
-def measured(plan: Carried) -> int:
-    """Return how many rounds the preparation has: one for each measurement, none without a preparation."""
-    return 0 if plan.preparation is None else len(plan.preparation.measurements)
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The turns of one stage: its place among the stages, and the number of its first turn."""
 
+    place: int
+    first: int
+    stage: Stage
 
-def evaluated(plan: Carried) -> int:
-    """Return how many rounds the evaluation has, likewise."""
-    if not isinstance(plan, Plan) or plan.evaluation is None:
-        return 0
-    return len(plan.evaluation.sums.measurements)
+    @property
+    def end(self) -> int:
+        """The number of the first turn after it."""
+        return self.first + self.stage.turns
 
 
 @lru_cache(maxsize=16)
-def evaluated_from(plan: Plan) -> int:
-    """Return the first round of the evaluation."""
-    return measured(plan) + len(floors_of(plan))
+def spans(plan: Carried) -> tuple[Span, ...]:
+    """Return the turns of every stage, in order."""
+    found: list[Span] = []
+    for place, stage in enumerate(plan.stages):
+        found.append(Span(place, found[-1].end if found else 0, stage))
+    return tuple(found)
 
 
-def measurement_of(plan: Carried, turn: int) -> Measurement | None:
-    """Return the measurement of a round; None for a round of training."""
-    if plan.preparation is not None and 0 <= turn < measured(plan):
-        return plan.preparation.measurements[turn]
-    if not isinstance(plan, Plan) or plan.evaluation is None or not 0 <= turn - evaluated_from(plan) < evaluated(plan):
-        return None
-    return plan.evaluation.sums.measurements[turn - evaluated_from(plan)]
+def span_of(plan: Carried, turn: int) -> Span:
+    """Return the stage that a turn belongs to; refuse a turn that the plan does not have."""
+    found = next((span for span in spans(plan) if span.first <= turn < span.end), None)
+    if found is None:
+        raise Refused("no-such-round")
+    return found
 
 
 def length_of(plan: Carried, turn: int) -> int:
-    """Return how many numbers a sum of this round has."""
-    one = measurement_of(plan, turn)
-    if one is not None:
-        return one.size
-    if not isinstance(plan, Plan):
-        raise Refused("no-such-round")
-    return plan.sum_length
+    """Return how many numbers the sum of a turn has."""
+    span = span_of(plan, turn)
+    return span.stage.size(turn - span.first)
+
+
+def least_of(plan: Carried, turn: int) -> int:
+    """Return how many clients must answer in a turn."""
+    span = span_of(plan, turn)
+    return max(plan.trust.least(span.stage.cohort(turn - span.first)), 1)
 
 
 def all_floors(plan: Carried) -> Floors:
     """Return, for each sum of the run, how many clients take part in it and how many must answer."""
-    size = plan.data.clients
-    everybody = [(size, max(1, plan.trust.least(size)))]
-    trained = floors_of(plan) if isinstance(plan, Plan) else []
-    return everybody * measured(plan) + trained + everybody * evaluated(plan)
+    sizes = [span.stage.cohort(turn) for span in spans(plan) for turn in range(span.stage.turns)]
+    return [(size, max(1, plan.trust.least(size))) for size in sizes]
 
 
 def server_of(plan: Carried, turn: int) -> str:
-    """Return who adds up a round: as the plan's trust says; behind masks, where the algorithm has no server."""
-    if not isinstance(plan, Plan) or plan.method.served:
+    """Return who adds up a turn: as the plan's trust says; nobody, where the algorithm has no server.
+
+    Its other stages are then added up behind masks.
+    """
+    if all(span.stage.served for span in spans(plan)):
         return plan.trust.server
-    return "secure-aggregation" if measurement_of(plan, turn) is not None else ""
+    return "secure-aggregation" if span_of(plan, turn).stage.served else ""

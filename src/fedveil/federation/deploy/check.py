@@ -14,7 +14,7 @@ from typing import Final
 
 from cryptography import x509
 
-from fedveil.errors import FedveilError, why
+from fedveil.core.errors import FedveilError, why
 from fedveil.federation.deploy.files import LINK, PROXY, RELAY, read_deployment, read_site
 from fedveil.federation.deploy.units import INSIDE
 from fedveil.federation.flower.internals import TRIED, is_tried

@@ -7,8 +7,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from fedveil.checks import require
-from fedveil.errors import BadValue, why
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, why
+from fedveil.core.files import public_folder, read_file
+from fedveil.core.tables import known, read_tables, table, write_tables
+from fedveil.engine.files import PUBLIC, private_folder, write_atomically
 from fedveil.federation.deploy.certificates import MOST_DAYS, Certified, make_certificates, make_node_key
 from fedveil.federation.deploy.page import page
 from fedveil.federation.deploy.proxy import proxy_configuration
@@ -25,9 +28,6 @@ from fedveil.federation.deploy.units import (
     relay_unit,
 )
 from fedveil.federation.flower.network import SECRET
-from fedveil.files import public_folder, read_file
-from fedveil.run.files import PUBLIC, private_folder, write_atomically
-from fedveil.tables import known, read_tables, table, write_tables
 from fedveil.wire.keys import AGGREGATOR, Card, Identity, check_name
 
 HOLDER: Final = "key-holder"  # its folder's name
@@ -188,7 +188,7 @@ def read_deployment(folder: Path) -> Deployment:
     tables = read_tables(read_text(center / "deployment.toml"), "deployment.toml")
     where = table(tables.get("deployment", {}), "deployment")
     known(where, ["host", "port", "inside", "relay", "sites", "key_holder"], "[deployment]")
-    hint = "It was written by an older version, whose link was open to whoever reached it; write a new one."
+    hint = "Write a new one with: fedveil deploy."
     require({"inside", "relay"} <= set(where), "deployment.toml", "name inside and relay", sorted(where), hint)
     wanted = Wanted(
         sites=tuple(where.get("sites", ())),

@@ -26,7 +26,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, final
 
-from fedveil.errors import NotAvailable
+from fedveil.core.errors import NotAvailable
 
 TRIED: Final = ("1.41.0", "1.42.0")  # the end-to-end tests passed with each of these
 LINK_READY: Final = "Uvicorn running on"  # in the link's log

@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.data.records import Records
 from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.deploy.files import (
@@ -37,7 +37,7 @@ from fedveil.federation.flower.network import (
 )
 from fedveil.federation.flower.processes import Processes, Started, free_port
 from fedveil.federation.site.data import write_dealt
-from fedveil.prepare.loading import Unprepared
+from fedveil.stages.prepare.loading import Unprepared
 
 _READY = "listening"
 _SOCKET = "relay.sock"

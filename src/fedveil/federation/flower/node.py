@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.federation.flower.internals import NODE_ADMITTED, is_tried, node_loop, shorten_pauses, untried_warning
 from fedveil.federation.flower.network import Link, check_installed, run_command, supernode_command
 from fedveil.federation.flower.processes import Processes, Started, free_port

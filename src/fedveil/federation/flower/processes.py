@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self, final
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 
 _GRACE: Final = 5.0  # seconds between asking a process to end and killing it
 SAFE: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}

@@ -11,21 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, why
+from fedveil.core.files import read_file
+from fedveil.core.strict_json import read_object
+from fedveil.core.tables import filled, known, read_tables, table
+from fedveil.core.values import Indices
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.load import load
 from fedveil.data.records import DataShape, Records
 from fedveil.data.row_rule import RowRule
 from fedveil.data.spec import HeldOut, Places, Source, Split
-from fedveil.errors import BadValue, why
-from fedveil.files import read_file
-from fedveil.prepare.columns import Columns, Outline, Words
-from fedveil.prepare.learned import LearnedRule, described_outline, read_outline
-from fedveil.prepare.loading import Unprepared, open_columns
-from fedveil.prepare.reading import Reading
-from fedveil.prepare.request import BOUND, PrepareRequest
-from fedveil.tables import filled, known, read_tables, table
-from fedveil.values import Indices
+from fedveil.stages.prepare.columns import Columns, Outline, Words
+from fedveil.stages.prepare.learned import LearnedRule, described_outline, read_outline
+from fedveil.stages.prepare.loading import Unprepared, open_columns
+from fedveil.stages.prepare.reading import Reading
+from fedveil.stages.prepare.request import BOUND, PrepareRequest
 from fedveil.wire.content import Content
 
 
@@ -56,8 +57,8 @@ class Cells:
 class SiteData:
     """The records of a site, with its own clients numbered from 0.
 
-    ``places``, ``blank_rows``: what the certificate must say about them, as in a plan (fedveil.plan). ``cells``: where
-    the rule for rows is to be learned; ``records`` then say whose each record is and what it is to predict, and hold no
+    ``places``, ``blank_rows``: what the certificate must say about them, as in a plan. ``cells``: where the
+    rule for rows is to be learned; ``records`` then say whose each record is and what it is to predict, and hold no
     features. ``rule``: how they were made, where the site's file states it. ``held``: records of the same clients that
     never train, for a private evaluation; ``held_columns``: their cells, likewise. ``notes``: for the site's operator
     alone.
@@ -293,12 +294,12 @@ def _dealt_held(archive: Any) -> tuple[dict[str, Any], Columns | None]:
     rows = {name: np.ascontiguousarray(archive[f"held_{name}"]) for name in ("features", "targets", "owner")}
     if "held_numbers" not in archive.files:
         return rows, None
-    spelt = json.loads(str(archive["columns"]))["held_spelt"]
+    spelt = read_object(str(archive["columns"]), "columns")["held_spelt"]
     return rows, _dealt_columns(archive["held_numbers"], archive["held_codes"], spelt)
 
 
 def _dealt_cells(archive: Any) -> Cells:
-    told = json.loads(str(archive["columns"]))
+    told = read_object(str(archive["columns"]), "columns")
     columns = _dealt_columns(archive["numbers"], archive["codes"], told["spelt"])
     reading = None if told["reading"] is None else Reading.read(told["reading"])
     return Cells(columns, read_outline(told["outline"]), reading)

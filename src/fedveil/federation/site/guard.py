@@ -12,11 +12,12 @@ from typing import Any, final
 
 import numpy as np
 
-from fedveil.algorithms.across_sites import SiteWork
-from fedveil.algorithms.registry import acts_of
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.files import owners_folder
+from fedveil.core.importing import Allowed, allowing
 from fedveil.data.records import Records
-from fedveil.errors import BadValue, FedveilError
+from fedveil.engine.files import private_folder, write_atomically
 from fedveil.federation.agreements.carried import Carried, seeded
 from fedveil.federation.agreements.encrypted import KEY_FILE
 from fedveil.federation.agreements.enrolment import enrolment, roster_of
@@ -24,23 +25,20 @@ from fedveil.federation.agreements.instructions import ANY, agreed_to, answered
 from fedveil.federation.agreements.masked import STAGES
 from fedveil.federation.agreements.terms import plan_of
 from fedveil.federation.agreements.turns import all_floors, server_of
-from fedveil.federation.site.agreeing import agreed_work, check_proposed
+from fedveil.federation.site.checks import check_proposed
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.encrypted import EncryptedSite
 from fedveil.federation.site.kept_answer import KeptAnswer
 from fedveil.federation.site.masked import MaskedSite
-from fedveil.federation.site.measuring import Measuring
-from fedveil.federation.site.prepared import SUMS, learned_at, notes_at, told
 from fedveil.federation.site.record import Record, World
+from fedveil.federation.site.stages import MEMORY, SiteStages
 from fedveil.federation.site.state import SiteState, save_state
-from fedveil.files import owners_folder
-from fedveil.guarantee import Neighbours, Unit
-from fedveil.importing import Allowed, allowing
 from fedveil.ledger import Cap, CapExceeded
 from fedveil.ledger.costs import covered
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.files import private_folder, write_atomically
+from fedveil.planning.plan import Plan
+from fedveil.privacy.guarantee import Neighbours, Unit
+from fedveil.stages.train.registry import acts_of
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Opened, Refused, unseal
@@ -124,7 +122,7 @@ class Guard:
     show: Callable[[Carried], None]
     finished: Callable[[Path], None]
     note: Callable[[str], None] = lambda text: None
-    _works: dict[str, SiteWork] = field(default_factory=dict)
+    _works: dict[str, SiteStages] = field(default_factory=dict)
     _machines: dict[str, MaskedSite] = field(default_factory=dict)
     _kept: KeptAnswer = field(default_factory=KeptAnswer)
 
@@ -311,17 +309,14 @@ class Guard:
         """
         if not state.plan:
             raise Refused("not-accepted")
-        plan, proposal = self._agreed(record, state)
+        plan, _ = self._agreed(record, state)
         relay = acts_of(plan.method.kind).relay if isinstance(plan, Plan) else None
         if relay is None or not isinstance(plan, Plan):
             raise Refused("unknown-kind")
         turn = opened.head.round
-        entropy, memory = self._entropy(record, plan, proposal), record.private / "memory"
-        keys, records = (self.site.identity, self.site.peers), self.site.records
-        measuring = Measuring.make(plan, self.site.data, proposal, entropy)
-        if measuring is not None:
-            records = self.site.data.prepared(learned_at(measuring, record.private / SUMS))
-        party = relay.party(plan, record.run, records, keys, entropy, memory, self.world.random)
+        work = self._work(record, state)
+        keys, memory = (self.site.identity, self.site.peers), record.private / MEMORY
+        party = relay.party(plan, record.run, work.records, keys, work.entropy, memory, self.world.random)
         if opened.head.kind == "lead":
             return "led", party.lead(turn, asked)
         return "sum", party.contribute(turn, asked)
@@ -330,16 +325,9 @@ class Guard:
         """Keep what the sums of the preparation were, and tell the operator what follows for the site's own records."""
         if not state.plan:
             raise Refused("not-accepted")
-        plan, proposal = self._agreed(record, state)
-        if not isinstance(plan, Plan):
-            raise Refused("unknown-kind")
-        measuring = Measuring.make(plan, self.site.data, proposal, self._entropy(record, plan, proposal))
-        if measuring is None:
-            raise Refused("unknown-kind")
-        learned = told(measuring, record.private / SUMS, asked)
-        if learned is not None:
-            for text in record.keep_notes(notes_at(measuring, learned)):
-                self.note(text)
+        notes = self._work(record, state).keep_learned(asked)
+        for text in [] if notes is None else record.keep_notes(notes):
+            self.note(text)
         return "prepared", Content()
 
     def _server(self, record: Record, state: SiteState, turn: int) -> str:
@@ -365,12 +353,12 @@ class Guard:
         self.finished(record.folder)
         return "recorded", Content()
 
-    def _work(self, record: Record, state: SiteState) -> SiteWork:
+    def _work(self, record: Record, state: SiteState) -> SiteStages:
         """Return the work that was agreed, set up once in a process."""
         if record.run not in self._works:
             plan, proposal = self._agreed(record, state)
             entropy = self._entropy(record, plan, proposal)
-            self._works[record.run] = agreed_work(plan, self.site.data, proposal, entropy, record)
+            self._works[record.run] = SiteStages(plan, self.site.data, proposal, entropy, record.private)
         return self._works[record.run]
 
     def _agreed(self, record: Record, state: SiteState) -> tuple[Carried, Content]:

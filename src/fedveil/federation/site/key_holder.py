@@ -12,6 +12,11 @@ from datetime import UTC
 from pathlib import Path
 from typing import final
 
+from fedveil.core.files import owners_folder
+from fedveil.core.importing import allowing
+from fedveil.core.strict_json import read_object
+from fedveil.engine.ending import destroy_secrets
+from fedveil.engine.files import PUBLIC, private_folder, write_atomically
 from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.encrypted import KEY_FILE
 from fedveil.federation.agreements.instructions import ANY, agreed_to, answered
@@ -20,12 +25,7 @@ from fedveil.federation.agreements.vouched_key import vouched
 from fedveil.federation.site.record import World
 from fedveil.federation.site.state import SiteState, save_state
 from fedveil.federation.site.sums_key import keys_at, made_at, opened_sum
-from fedveil.files import owners_folder
-from fedveil.importing import allowing
 from fedveil.ledger.costs import written
-from fedveil.run.ending import destroy_secrets
-from fedveil.run.files import PUBLIC, private_folder, write_atomically
-from fedveil.strict_json import read_object
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Opened, Refused, unseal
 from fedveil.wire.keys import Card, Identity

@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.enrolment import signer_of
 from fedveil.federation.agreements.masked import STAGES, setting_of

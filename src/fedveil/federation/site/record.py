@@ -15,7 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.engine.ending import destroy_secrets
+from fedveil.engine.files import PUBLIC, private_folder, write_atomically
+from fedveil.engine.preparing import write_notes
 from fedveil.federation.agreements.carried import Carried, private
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.upkeep import SECRETS
@@ -23,14 +26,12 @@ from fedveil.ledger import Cap, Ledger
 from fedveil.ledger.costs import written
 from fedveil.ledger.transaction import Transaction, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
-from fedveil.plan import Plan
-from fedveil.prepare.synthesis.generator import FILE as GENERATOR
-from fedveil.prepare.synthesis.generator import Generator
-from fedveil.prepare.synthesis.plan import SynthesisPlan
-from fedveil.run.ending import destroy_secrets
-from fedveil.run.files import PUBLIC, private_folder, write_atomically
-from fedveil.run.preparing import write_notes
+from fedveil.planning.plan import Plan
+from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.sums import FILE as PREPARATION
+from fedveil.stages.synthesise.generator import FILE as GENERATOR
+from fedveil.stages.synthesise.generator import Generator
+from fedveil.stages.synthesise.plan import SynthesisPlan
 from fedveil.wire.envelope import Refused
 
 _SALT: Final = 32
@@ -103,8 +104,7 @@ class Record:
 
     def released(self, model: bytes) -> bool:
         """Return whether this is the model, or the generator, that was recorded as released."""
-        paths = [self.folder / name for name in ("model.npz", GENERATOR)]
-        return any(path.exists() and path.read_bytes() == model for path in paths)
+        return any(path.is_file() and path.read_bytes() == model for path in self.folder.iterdir())
 
     def keep_notes(self, notes: list[str]) -> list[str]:
         """Keep what the operator alone should know of the site's records, and return it."""
@@ -119,9 +119,12 @@ class Record:
         if isinstance(plan, SynthesisPlan):
             self._release_generator(plan, data, model)
             return
+        if isinstance(plan, MeasuredPlan):
+            self._release_file(plan, data, plan.file, model)
+            return
         _check_model(plan, model)
         also = []
-        if plan.preparation is not None:
+        if plan.preparation:
             _check_learned(model, learned)
             also.append(PREPARATION)
         with self._opened(data) as ledger:
@@ -142,9 +145,12 @@ class Record:
             raise Refused("wrong-shape") from error
         if (found.name, found.records, len(found.columns)) != (plan.name, plan.units, plan.data.features):
             raise Refused("wrong-shape")
+        self._release_file(plan, data, GENERATOR, text)
+
+    def _release_file(self, plan: Carried, data: SiteData, name: str, content: bytes) -> None:
         with self._opened(data) as ledger:
-            export = self._transaction(ledger, plan).release(text).export()
-        write_atomically(self.folder / GENERATOR, text, mode=PUBLIC)
+            export = self._transaction(ledger, plan).release(content).export()
+        write_atomically(self.folder / name, content, mode=PUBLIC)
         write_atomically(self.folder / "ledger.jsonl", export, mode=PUBLIC)
 
     def _check_charged(self, plan: Carried, data: SiteData) -> None:
@@ -158,8 +164,7 @@ class Record:
             raise Refused("changed-data")  # the same rows prepared into other records: a round would get two answers
 
     def _ledger(self, data: SiteData) -> Ledger:
-        older, random = data.records_fingerprint, self.world.random
-        return Ledger.open(self.books, data.fingerprint, older=older, urandom=random)
+        return Ledger.open(self.books, data.fingerprint, urandom=self.world.random)
 
     def _opened(self, data: SiteData) -> Ledger:
         """Open the books, which must exist and belong to these data."""

@@ -4,10 +4,10 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedveil.checks import require
-from fedveil.errors import BadValue
-from fedveil.run.files import write_atomically
-from fedveil.strict_json import read_object
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.strict_json import read_object
+from fedveil.engine.files import write_atomically
 from fedveil.wire.envelope import Refused
 
 

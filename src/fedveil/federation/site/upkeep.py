@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
+from fedveil.engine.ending import destroy_secrets
+from fedveil.engine.files import clear_parts
 from fedveil.federation.agreements.encrypted import KEY_FILE
 from fedveil.federation.site.state import load_state
-from fedveil.run.ending import destroy_secrets
-from fedveil.run.files import clear_parts
 
 # at a site; a key holder has only the second
 SECRETS: Final = ("key", KEY_FILE, "memory", "proposal", "prepared", "preparation.sums")

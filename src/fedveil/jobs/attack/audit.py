@@ -10,28 +10,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedveil.algorithms.registry import attack_view
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import FEWEST, MOST, runs_needed
 from fedveil.audit.record import Audit
 from fedveil.certificate.certify import Certificate, certify_written
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, CannotCertify
 from fedveil.data.canaries import Canaries
 from fedveil.data.records import Records
-from fedveil.errors import BadValue, CannotCertify
-from fedveil.guarantee import finite_or_none
 from fedveil.jobs.attack.cost import most_runs
 from fedveil.jobs.attack.game import game, what_hiding_buys
-from fedveil.jobs.attack.leakage import LINEAR, leakage
+from fedveil.jobs.attack.leakage import leakage
 from fedveil.jobs.attack.membership import attacked, watched
 from fedveil.jobs.attack.one_run import one_run
 from fedveil.jobs.attack.releases import plays_torch, view_of
 from fedveil.jobs.attack.sampler import sampler_finding
 from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.version import EARLIER, __version__
+from fedveil.planning.plan import Plan
+from fedveil.privacy.guarantee import finite_or_none
+from fedveil.stages.train.registry import attack_view
+from fedveil.version import __version__
 
 Watch = Callable[[str], None]
 
@@ -104,7 +104,7 @@ def audit_run(
         skipped.append("membership inference and leakage need the records: give --study")
         return Audited(certificate=certificate, public=public, private=None, skipped=tuple(skipped))
     more = _with_records(plan, _records(plan, study, data), effort, entropy, tell, skipped)
-    if plan.training_public:
+    if plan.origin.public:
         together = replace(public, findings=(*public.findings, *more.findings), leakage=more.leakage)
         return Audited(certificate=certificate, public=together, private=None, skipped=tuple(skipped))
     own = replace(more, plan=plan.hash, run=certificate.run)
@@ -112,7 +112,7 @@ def audit_run(
 
 
 def _canaries(folder: Path, plan: Plan, effort: Effort, tell: Watch, skipped: list[str]) -> list[Finding]:
-    if getattr(plan, "canaries", None) is None:
+    if not plan.canaries:
         skipped.append("no canaries: add [audit] canaries = 100 to a study to audit a single run")
         return []
     tell("scoring the canaries")
@@ -122,7 +122,7 @@ def _canaries(folder: Path, plan: Plan, effort: Effort, tell: Watch, skipped: li
 def checked(folder: Path) -> Certificate:
     """Return the recomputed certificate of the run; refuse a run that is incomplete or was changed by hand."""
     require(folder.is_dir(), "The run", "be a folder that a run left", str(folder))
-    found, changes = certify_written(folder, __version__, EARLIER)
+    found, changes = certify_written(folder, __version__)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
     return found
@@ -154,17 +154,17 @@ def playable(plan: Plan, effort: Effort) -> tuple[int, str]:
 def _unknown(plan: Plan) -> str:
     """Return why the game is not known for a plan; an empty string if it is known."""
     kind, method = plan.method.kind, plan.method
-    if plan.selection is not None:
+    if plan.selection:
         return "the released model is the best of several trials, and the game plays one run of a plan"
     if attack_view(kind) is None:
         return f"it is not known for {kind} training"
-    if plan.model.kind == "torch" and not plays_torch(plan):
+    if not plan.model.linear and not plays_torch(plan):
         return f"for {kind} it knows losses of linear scores, not torch models"
     if method.hides:
         return "" if plan.run.stopping == "end" else "it is not known for random stopping"
     if method.noiseless:
         return "nothing is hidden where no noise is added"
-    if plan.model.kind != "torch" and plan.model.loss.outputs != 1:
+    if plan.model.linear and plan.model.loss.outputs != 1:
         return f"for {kind} it knows losses of one score, not {plan.model.kind}"
     if getattr(method, "sampling", "") == "fixed-size":
         return "it is not known for batches or cohorts of fixed size"
@@ -192,10 +192,10 @@ def _records(plan: Plan, study: Wanted | None, data: Given) -> Records:
         found, loaded = open_study(study, data)
         records = loaded.train
         hint = "Give the study of this very run."
-        same = found.training_public == plan.training_public
-        require(same, "data.public", f"be {plan.training_public} as in the run", found.training_public, hint)
-    shape, count = records.shape, getattr(plan, "canaries", None)
-    if count is not None:
+        same = found.data.public == plan.origin.public
+        require(same, "data.public", f"be {plan.origin.public} as in the run", found.data.public, hint)
+    shape, count = records.shape, plan.canaries
+    if count:
         columns = plan.real_features < plan.data.features
         slots = Canaries(count=count, neighbours=plan.target.neighbours, unit=plan.target.unit, columns=columns)
         shape = slots.blank(records).shape
@@ -219,7 +219,7 @@ def _with_records(
         skipped.append("membership inference and leakage: the run had canaries, attack one without")
         return Audit(plan=plan.hash, run="-", findings=findings)
     try:
-        if effort.shadows and plan.model.kind in LINEAR and plan.data.classes:
+        if effort.shadows and plan.model.linear and plan.model.loss.predicts == "class":
             shadows = watched(plan, records, effort.shadows + 1, entropy, tell)
             findings = attacked(plan, shadows, alarm=effort.canary_alarm)
         elif effort.shadows:
@@ -227,7 +227,7 @@ def _with_records(
     except BadValue as error:
         skipped.append(f"membership inference: {error}")
     try:
-        if plan.training_public:
+        if plan.origin.public:
             tell("reconstructing records from gradients")
             shown = leakage(plan, records, entropy, public=True)
         else:

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedveil.algorithms.hidden.deal import Batch, deal
-from fedveil.algorithms.hidden.steps import Rule, State, draw, step
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
 from fedveil.data.rows import row_norms
 from fedveil.jobs.attack.drawn_runs import Join, drawn_batches, join
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.values import Indices, Vector
+from fedveil.planning.plan import Plan
+from fedveil.stages.train.hidden.deal import Batch, deal
+from fedveil.stages.train.hidden.steps import Rule, State, draw, step
 
 Draw = Callable[[Rule, int, int, Entropy], Vector]
 Step = Callable[[Rule, State, Batch, Vector], State]
@@ -102,7 +102,7 @@ def _dealt(plan: Plan, records: Records, runs: int, entropy: Entropy) -> tuple[C
         places = np.repeat(np.arange(plan.run.rounds), np.diff(dealt.starts))
         kept = {turn: stacked([dealt.batch(turn)] * runs) for turn in range(plan.run.rounds)}
         return kept.__getitem__, _padded(places, plan)[None, :]
-    if plan.deal == "records":
+    if plan.hidden.deal == "records":
         return _dealt_records(plan, records, runs, entropy)
     require(runs <= 20_000, "runs", "be at most 20000 where whole clients are dealt secretly", runs)
     each = [deal(plan, records, _own(entropy, 1 + run)) for run in range(runs)]

@@ -9,20 +9,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedveil.algorithms.registry import attack_view
 from fedveil.audit.canary_estimate import cosines, estimate
 from fedveil.audit.finding import Finding
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Vector
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.guarantee import Adversary, finite_or_none
+from fedveil.engine.train import train
 from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.ledger.costs import cost_of
-from fedveil.model.loss import Loss
+from fedveil.models.loss import Loss
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
-from fedveil.values import Vector
+from fedveil.planning.plan import Plan
+from fedveil.privacy.guarantee import Adversary, finite_or_none
+from fedveil.stages.train.base import Method
+from fedveil.stages.train.registry import attack_view
 
 _INSIDE = 1 - 2.0**-40
 
@@ -49,9 +50,9 @@ def canary_estimate(
     found, loaded = open_study(study, data)
     rows, spare = (directions(n, loaded.train, generator) for n in (canaries, fresh))
     records = with_clients(loaded.train, rows)
-    plan = replace(found, canaries=None).planned(records.shape).plan
+    plan = replace(found, canaries=0).planned(records.shape).plan
     shortened = _shortened(plan)
-    require(plan.model.kind != "torch", "model.kind", "be one that the attack knows", plan.model.kind)
+    require(plan.model.linear, "model.kind", "be one that the attack knows", plan.model.kind)
     source = Entropy.from_system() if entropy is None else entropy
     key = source.words("canary clients", 0, 4).tobytes()
     seen = _changes(plan, records, key, shortened) if every_round else train(plan, records, Entropy.from_key(key)).model
@@ -93,7 +94,7 @@ def _target(classes: int) -> float:
     return 0.0 if classes else 1.0
 
 
-def _shortened(plan: Plan) -> Callable[[Plan, int], Plan]:
+def _shortened(plan: Plan) -> Callable[[Plan, int], Method]:
     view = attack_view(plan.method.kind)
     releases = None if view is None else view.releases
     found = releases.shortened if releases is not None and releases.clients else None
@@ -103,11 +104,13 @@ def _shortened(plan: Plan) -> Callable[[Plan, int], Plan]:
     return found
 
 
-def _changes(plan: Plan, records: Records, key: bytes, shortened: Callable[[Plan, int], Plan]) -> Vector:
+def _changes(plan: Plan, records: Records, key: bytes, shortened: Callable[[Plan, int], Method]) -> Vector:
     """Return the change of the model in every round.
 
     The noise of a round is a function of key and round, so runs share it.
     """
     turns = range(1, plan.method.total + 1)
-    models = [train(shortened(plan, turn), records, Entropy.from_key(key)).model for turn in turns]
+    models = [
+        train(replace(plan, method=shortened(plan, turn)), records, Entropy.from_key(key)).model for turn in turns
+    ]
     return np.diff(np.array([np.zeros(plan.dimension), *models]), axis=0)

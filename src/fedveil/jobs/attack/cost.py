@@ -4,7 +4,7 @@ import numpy as np
 
 from fedveil.audit.game import MOST
 from fedveil.jobs.attack.releases import WIDTH, rows_each, view_of
-from fedveil.plan import Plan
+from fedveil.planning.plan import Plan
 
 BYTES = 2 * 10**9
 NUMBERS = 2 * 10**10  # most rows times features to process, about ten minutes
@@ -36,7 +36,7 @@ def _releases(plan: Plan) -> int:
     A wide problem is held in memory completely, and copied; every release of each run is kept.
     """
     method, rows = plan.method, WIDTH * rows_each(plan)
-    again = view_of(plan).work(plan) * (_TORCH if plan.model.kind == "torch" else 1)
+    again = view_of(plan).work(plan) * (1 if plan.model.linear else _TORCH)
     room = BYTES - 3 * _WORD * rows * WIDTH
     rounds = (
         int(np.max([p.rounds for p in method.client_settings])) if hasattr(method, "client_settings") else method.total

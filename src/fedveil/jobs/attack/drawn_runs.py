@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from fedveil.algorithms.draws import coins, picks
-from fedveil.algorithms.hidden.deal import Batch
+from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
 from fedveil.data.rows import row_norms
-from fedveil.mechanism import LastIterate
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.values import Indices, Vector
+from fedveil.planning.plan import Plan
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.stages.train.draws import coins, picks
+from fedveil.stages.train.hidden.deal import Batch
 
 Joined = NDArray[np.bool_]  # a row a run, a column a unit
 Join = Callable[[LastIterate, int, int, int, Entropy], Joined]

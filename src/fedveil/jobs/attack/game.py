@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from fedveil.audit.claim import Claim, claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Seen, play
-from fedveil.checks import require
-from fedveil.guarantee import Adversary
+from fedveil.core.checks import require
 from fedveil.jobs.attack.batched_runs import Parts, many_runs
 from fedveil.jobs.attack.neighbours import worst_pair
 from fedveil.jobs.attack.observed_runs import Scene, look, some_models
 from fedveil.jobs.attack.releases import releases, view_of
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.promises import ADVERSARIES
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.privacy.guarantee import Adversary
 
 Claims = Callable[[Adversary], Claim]
 

@@ -22,20 +22,19 @@ from fedveil.audit.finding import Finding
 from fedveil.audit.game import FEWEST, MOST, Seen, play
 from fedveil.audit.record import Audit
 from fedveil.certificate.synthesis import certify_synthesis
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Vector
 from fedveil.data.row_rule import Labels
 from fedveil.noise.entropy import Entropy
-from fedveil.prepare.columns import Columns, Outline, Words
-from fedveil.prepare.learn import Measures
-from fedveil.prepare.synthesis.counts import TableCounts
-from fedveil.prepare.synthesis.learn import learned_generator
-from fedveil.prepare.synthesis.plan import SynthesisPlan
-from fedveil.prepare.synthesis.request import GeneratorRequest
-from fedveil.prepare.synthesis.table import Table
-from fedveil.stages.adding import Measurer
+from fedveil.stages.measuring import Measurer, Measures
+from fedveil.stages.prepare.columns import Columns, Outline, Words
 from fedveil.stages.sums import COUNTED, STEPS, Measurement, NoisySums
+from fedveil.stages.synthesise.counts import TableCounts
+from fedveil.stages.synthesise.learn import learned_generator
+from fedveil.stages.synthesise.plan import SynthesisPlan
+from fedveil.stages.synthesise.request import GeneratorRequest
+from fedveil.stages.synthesise.table import Table
 from fedveil.stages.units import Sums, root_up
-from fedveil.values import Indices, Vector
 from fedveil.version import __version__
 
 _WORDS: Final = 18  # of a column, which the coarsest look tells apart

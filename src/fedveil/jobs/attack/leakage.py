@@ -11,21 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.algorithms.observation import Observation
 from fedveil.audit.leakage import read_classes, read_linear
 from fedveil.audit.pictures import Greys, at_best_scale, cosine, greys, psnr, square
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Vector
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
-from fedveil.guarantee import finite_or_none
 from fedveil.jobs.attack.observing import first_round, observe, with_noise
-from fedveil.model.torch import TorchLoss
+from fedveil.models.loss import NetworkLoss
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.promises import promise
-from fedveil.values import Vector
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import promise
+from fedveil.privacy.guarantee import finite_or_none
+from fedveil.stages.train.observation import Observation
 
-LINEAR = ("softmax", "logistic", "smoothed-hinge", "huber")
 FACTORS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 _SHOWN = 10  # number of victims whose pictures are kept
 
@@ -59,9 +58,8 @@ def leakage(
     require(public is True, "public", "be true for records that the attack may show", public, hint)
     hint = "It knows what a record's share of the noise is, not a client's: attack the study without [trust]."
     require(not plan.trust.shared, "plan.trust", "be absent for the leakage attack", plan.trust, hint)
-    known = plan.model.kind in LINEAR or plan.model.kind == "torch"
-    if not known:
-        raise BadValue(f"The leakage attack must know the model, and it knows {', '.join(LINEAR)}, torch.")
+    known, rule = plan.model.loss.predicts in ("class", "number"), "be of classes or of a number for the leakage attack"
+    require(known, "model.kind", rule, plan.model.kind)
     require(len(factors) >= 1, "factors", "name at least one level of noise", list(factors))
     chosen = _victims(records, first_round(plan, records, entropy), victims)
     constant = constant_of(records)
@@ -131,7 +129,7 @@ def _guesses(
     row, label = records.features[victim], int(records.targets[victim]) if records.classes else 0
     truth = row if constant == 0 else row[:-1]
     loss = plan.model.loss
-    if isinstance(loss, TorchLoss):
+    if isinstance(loss, NetworkLoss):
         return _by_matching(plan, loss, observation, truth, row.size, label, (records.features, steps))
     outputs, width = loss.outputs, row.size
     by_class = read_classes(observation.gradient, width, outputs, observation.records or np.inf, constant)
@@ -143,7 +141,7 @@ def _guesses(
 
 def _by_matching(
     plan: Plan,
-    loss: TorchLoss,
+    loss: NetworkLoss,
     observation: Observation,
     truth: Vector,
     width: int,
@@ -152,8 +150,8 @@ def _by_matching(
 ) -> list[Guess]:
     from fedveil.audit.matching import Search, cosine_matching, idlg, read_first_layer  # imports PyTorch
 
-    right = loss.criterion == "cross-entropy"
-    require(right, "model.criterion", "be cross-entropy for gradient matching", loss.criterion)
+    right = plan.model.loss.link == "softmax"
+    require(right, "model.criterion", "be cross-entropy for gradient matching", plan.model.criterion or "mse")
     features, steps = known
     module = loss.module_at(np.zeros(plan.dimension), width)
     span = float(features.min()), float(features.max())

@@ -11,17 +11,17 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import logsumexp
 
-from fedveil.algorithms.registry import pulls_when_empty
 from fedveil.audit.claim import Claim, claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.membership import Shadows, lira_offline, lira_online, membership_finding
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.data.records import Records
+from fedveil.engine.train import train
 from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.run.train import train
-from fedveil.values import Vector
+from fedveil.planning.plan import Plan
+from fedveil.stages.train.registry import pulls_when_empty
 
 DELTAS = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.2, 0.4)
 
@@ -37,7 +37,7 @@ def membership(
     for the bound. ``entropy`` gives coins and noise; the system's by default.
     """
     found, loaded = open_study(study, data)
-    plan = replace(found, canaries=None).planned(loaded.train.shape).plan
+    plan = replace(found, canaries=0).planned(loaded.train.shape).plan
     seen = watched(plan, loaded.train, shadows + 1, Entropy.from_system() if entropy is None else entropy)
     return attacked(plan, seen, alarm=alarm)
 
@@ -95,7 +95,7 @@ def attacked(plan: Plan, shadows: Shadows, *, claim: Claim | None = None, alarm:
 def check_zeroing(plan: Plan) -> None:
     """Refuse plans in which a row of zeros does not mean that a record is out."""
     hint = "Only losses of linear scores are known to the attack."
-    require(plan.model.kind != "torch", "model.kind", "be one that the attack knows", plan.model.kind, hint)
+    require(plan.model.linear, "model.kind", "be one that the attack knows", plan.model.kind, hint)
     kind = plan.method.kind
     pulled = pulls_when_empty(kind) and plan.model.l2 > 0 and plan.target.neighbours == "zero-out"
     require(not pulled, "model.l2", f"be 0 for {kind} with zero-out neighbours here", plan.model.l2)

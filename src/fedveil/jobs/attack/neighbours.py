@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
-from fedveil.model.torch import TorchLoss
-from fedveil.plan import Plan
-from fedveil.values import Indices, Vector
+from fedveil.planning.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +27,7 @@ class Pair:
 def worst_pair(plan: Plan) -> Pair:
     """Return the pair for a plan; refuse models for which a zero row might push somewhere."""
     hint = "Zero rows push a torch model too: audit it with canaries."
-    require(not isinstance(plan.model.loss, TorchLoss), "model.kind", "be a loss of linear scores", "torch", hint)
+    require(plan.model.linear, "model.kind", "be a loss of linear scores", plan.model.kind, hint)
     data = plan.data
     owner = _owners(plan)
     victim = _victim(plan, owner)

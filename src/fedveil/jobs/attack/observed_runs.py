@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from fedveil.account.hidden import per_round
-from fedveil.algorithms.projection import project
+from fedveil.accounting.hidden import per_round
 from fedveil.audit.game import Seen
+from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
-from fedveil.guarantee import Adversary
 from fedveil.jobs.attack.batched_runs import Parts, Trace, copies, stepped
 from fedveil.jobs.attack.drawn_runs import drawn_scores
 from fedveil.jobs.attack.neighbours import Pair
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
-from fedveil.plan import Plan
-from fedveil.values import Indices, Vector
+from fedveil.planning.plan import Plan
+from fedveil.privacy.guarantee import Adversary
+from fedveil.stages.train.projection import project
 
 Mask = NDArray[np.bool_]
 _MOST_FEATURES = 60  # with more features, too few runs are left to choose a direction

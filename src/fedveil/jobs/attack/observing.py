@@ -1,23 +1,24 @@
 """The first round of a run as each observer sees it, for any algorithm."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from fedveil.algorithms.observation import AttackView, Observations
-from fedveil.algorithms.registry import attack_view
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Indices
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.values import Indices
+from fedveil.planning.plan import Plan
+from fedveil.stages.train.observation import AttackView, Observations
+from fedveil.stages.train.registry import attack_view
 
 
 def with_noise(plan: Plan, factor: float) -> Plan:
     """Return the plan with its noise multiplied; 0 leaves none, or as little as the algorithm allows."""
     require(0 <= factor < np.inf, "factor", "be finite and non-negative", factor)
-    return _view(plan).with_noise(plan, factor)
+    return replace(plan, method=_view(plan).with_noise(plan, factor))
 
 
 def observe(plan: Plan, records: Records, entropy: Entropy, clients: Sequence[int], *, noiseless: bool) -> Observations:

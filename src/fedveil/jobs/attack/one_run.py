@@ -14,16 +14,16 @@ from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.one_run import finding_of_scores
 from fedveil.certificate.certify import certify, read_records
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, why
+from fedveil.core.files import read_file
+from fedveil.core.values import Vector
 from fedveil.data.canaries import canary_rows, other_targets, sign_rows
 from fedveil.data.read_npz import model_arrays
-from fedveil.errors import BadValue, why
-from fedveil.files import read_file
-from fedveil.model.torch import TorchLoss
-from fedveil.plan import Plan
-from fedveil.run import coins
-from fedveil.run.coins import check_commitment, read_coins
-from fedveil.values import Vector
+from fedveil.engine import coins
+from fedveil.engine.coins import check_commitment, read_coins
+from fedveil.models.loss import NetworkLoss
+from fedveil.planning.plan import Plan
 from fedveil.version import __version__
 
 DELTAS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)  # deltas of the claim besides the plan's own, for smaller p-values
@@ -36,8 +36,7 @@ def one_run(folder: Path, *, alarm: float = 0.05) -> Finding:
     """
     plan, entries = read_records(folder)
     hint = "Add [audit] with canaries = 100 to the study, and run it again."
-    require(plan.canaries is not None, "The run", "have canaries to be audited", "none", hint)
-    assert plan.canaries is not None  # noqa: S101  for the type checker
+    require(plan.canaries, "The run", "have canaries to be audited", "none", hint)
     certify(folder, __version__)  # refuses a run that is incomplete or was changed
     kept = read_coins(folder / "private" / coins.NAME, plan.canaries)
     check_commitment(kept, entries[0].payload["extra"].get(coins.CHARGED))
@@ -53,8 +52,8 @@ def canary_scores(plan: Plan, model: Vector) -> Vector:
     Canaries have separate columns, so their steps are orthogonal and none hides another. Of a torch model: how far the
     canary's loss fell on the way from the start to the model, which adds its pushes up along that way.
     """
-    count, loss = plan.canaries or 0, plan.model.loss
-    if isinstance(loss, TorchLoss):
+    count, loss = plan.canaries, plan.model.loss
+    if isinstance(loss, NetworkLoss):
         return _falls(plan, loss, model)
     rows, targets = canary_rows(count, plan.real_features, plan.data.bound, plan.data.classes)
     zero, scores = np.zeros(plan.dimension), np.empty(count)
@@ -65,10 +64,10 @@ def canary_scores(plan: Plan, model: Vector) -> Vector:
     return scores
 
 
-def _falls(plan: Plan, loss: TorchLoss, model: Vector) -> Vector:
+def _falls(plan: Plan, loss: NetworkLoss, model: Vector) -> Vector:
     """Return how far each canary's loss fell; where its opposite was put in its place, by how much more than that's."""
     data, start = plan.data, np.zeros_like(model)
-    rows, targets = sign_rows(plan.canaries or 0, data.features, data.bound, data.classes)
+    rows, targets = sign_rows(plan.canaries, data.features, data.bound, data.classes)
     falls = loss.losses(start, rows, targets) - loss.losses(model, rows, targets)
     if plan.target.neighbours == "replace-one":
         other = other_targets(targets, data.classes)

@@ -13,21 +13,22 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import logsumexp
 
-from fedveil.algorithms.observation import Push, Releases
-from fedveil.algorithms.registry import attack_view
 from fedveil.audit.game import Seen
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Vector
 from fedveil.data.records import Records
-from fedveil.errors import BadValue
 from fedveil.jobs.attack.drawn_runs import picked_ratio
+from fedveil.models.torch.loss import STAND_IN
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
+from fedveil.planning.plan import Plan
+from fedveil.privacy.trust import CENTRAL
+from fedveil.stages.evaluate.statement import NO_EVALUATION
+from fedveil.stages.train.observation import Push, Releases
+from fedveil.stages.train.registry import attack_view
 from fedveil.theory.filtering import lfilter
-from fedveil.trust import CENTRAL
-from fedveil.values import Vector
 
 WIDTH = 200  # number of runs in one problem
-STAND_IN = "fedveil.model.torch_stand_in:layer"
 Sums = Callable[[Plan, Records, Entropy], Vector]  # returns the released sums of all rounds, one per row
 
 
@@ -70,16 +71,16 @@ def with_stand_in(plan: Plan) -> Plan:
 
     A row of zeros moves no such layer, and rows are so long that every victim pushes at its clip.
     """
-    if plan.model.kind != "torch" or plan.model.clip is None:
+    if plan.model.linear or plan.model.clip is None:
         return plan
     model = replace(plan.model, module=STAND_IN, criterion="logistic", classes=2, parameters=WIDTH)
     data = replace(plan.data, features=WIDTH, classes=2, bound=2.0**20 * plan.model.clip)
-    return replace(plan, model=model, data=data, canaries=None, evaluation=None)
+    return replace(plan, model=model, data=data, canaries=0, evaluation=NO_EVALUATION)
 
 
 def _check(plan: Plan) -> None:
     hint = "Audit it with canaries or membership inference."
-    linear = plays_torch(plan) if plan.model.kind == "torch" else plan.model.loss.outputs == 1
+    linear = plan.model.loss.outputs == 1 if plan.model.linear else plays_torch(plan)
     require(linear, "model.kind", "be a loss of one linear score here", plan.model.kind, hint)
     sampling = getattr(plan.method, "sampling", "")
     hint = "The runs of a wide problem would not be independent."
@@ -112,7 +113,7 @@ def wide_problem(plan: Plan, present: bool) -> tuple[Plan, Records]:
     # A client that sends records' sums adds all of their noise by itself, whoever adds up, masked or not, and who else
     # is there; so its releases are those of a run with this one client, which no mask could hide among others.
     trust = plan.trust if view.clients else CENTRAL
-    wide = replace(plan, data=records.shape, method=view.widened(plan, WIDTH), trust=trust, evaluation=None)
+    wide = replace(plan, data=records.shape, method=view.widened(plan, WIDTH), trust=trust, evaluation=NO_EVALUATION)
     return wide, records
 
 

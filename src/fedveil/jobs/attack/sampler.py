@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from fedveil.algorithms.observation import DrawnRounds
-from fedveil.algorithms.registry import attack_view
 from fedveil.audit.finding import Finding
 from fedveil.audit.sampling import Joined, judge_draws
-from fedveil.guarantee import Adversary
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.promises import promise
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import promise
+from fedveil.privacy.guarantee import Adversary
+from fedveil.stages.train.observation import DrawnRounds
+from fedveil.stages.train.registry import attack_view
 
 CELLS = 2_000_000  # units times rounds that are drawn
 _FEWEST, _MOST = 4, 400  # passes

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.audit.pictures import square
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Vector
 from fedveil.data.records import DataShape, Records
-from fedveil.errors import BadValue
-from fedveil.values import Vector
 
 _MOST_NUMBERS = 200_000_000
 

@@ -5,23 +5,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedveil.algorithms.auto import AutoRequest
-from fedveil.algorithms.registry import KINDS, weighed_for
-from fedveil.algorithms.request import AlgorithmRequest, NoiseCanMove
-from fedveil.algorithms.schedule_request import ScheduleRequest
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.tables import read_tables
 from fedveil.data.load import Loaded
-from fedveil.design import Planned, read_request
-from fedveil.errors import BadValue, FedveilError
-from fedveil.guarantee import Adversary
+from fedveil.engine.preparing import planned_columns
 from fedveil.jobs.compare.noises import by_noise
 from fedveil.jobs.compare.result import Entry, View
-from fedveil.plan import Plan
-from fedveil.prepare.loading import Unprepared
-from fedveil.promises import promise
-from fedveil.run.preparing import planned_columns
-from fedveil.study import Study
-from fedveil.tables import read_tables
+from fedveil.planning.design import Planned, read_request
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import promise
+from fedveil.planning.study import Study
+from fedveil.privacy.guarantee import Adversary
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.train.auto import AutoRequest
+from fedveil.stages.train.registry import KINDS, facts_of, weighed_for
+from fedveil.stages.train.request import AlgorithmRequest, NoiseCanMove
+from fedveil.stages.train.schedule_request import ScheduleRequest
 
 LOCAL = "local noise"
 # The target's observer decides who adds the noise.
@@ -135,10 +135,10 @@ def _planned_one(entry: Entry, study: Study, loaded: Loaded | Unprepared) -> tup
         else:
             planned = study.planned(loaded.train.shape, held, loaded.test_public)
         plan = planned.plan
-        found = math.inf if plan.told_by_places else promise(plan, entry.adversary).epsilon
+        found = math.inf if plan.origin.told_by_places else promise(plan, entry.adversary).epsilon
     except (FedveilError, ValueError) as error:
         return replace(entry, refused=" ".join(str(error).split())), None
-    facts = plan.method.facts(plan.setup)
+    facts = facts_of(plan.method, plan.setup)
     noise = "; ".join(f"{name} {value}" for name, value in facts if name.startswith("noise"))
     average = plan.method.average_noise(loaded.train.sizes, plan.setup)
     passes, updates = planned.draft.passes, plan.method.traffic(plan.setup, together=False)[0]

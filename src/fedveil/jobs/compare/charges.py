@@ -4,15 +4,15 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from fedveil.core.errors import BadValue
 from fedveil.data.load import Loaded
-from fedveil.errors import BadValue
+from fedveil.engine.held_out import ledgers_beside
 from fedveil.jobs.compare.result import Comparison
 from fedveil.ledger.place import books_of, open_books
 from fedveil.ledger.transaction import Transaction, caps_of
-from fedveil.plan import Plan
-from fedveil.prepare.loading import Unprepared
-from fedveil.run.held_out import ledgers_beside
-from fedveil.study import Study
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import Study
+from fedveil.stages.prepare.loading import Unprepared
 
 
 def charge(comparison: Comparison, loaded: Loaded | Unprepared, plans: Sequence[Plan]) -> str:
@@ -37,11 +37,10 @@ def record(comparison: Comparison, loaded: Loaded | Unprepared, plans: Sequence[
 @contextmanager
 def _opened(study: Study, loaded: Loaded | Unprepared, plans: Sequence[Plan], name: str) -> Iterator[Transaction]:
     """Open the ledger of the training data, and that of a held-out source that exact scores are released about."""
-    own = loaded.cells_fingerprint if isinstance(loaded, Unprepared) else loaded.train.fingerprint
     if books_of(study, None) is None:
         raise BadValue("The study must name a ledger to be charged.")
     with (
-        open_books(study, None, loaded.fingerprint, own) as ledger,
+        open_books(study, None, loaded.fingerprint) as ledger,
         ledgers_beside(study, plans[0], loaded, ledger.path) as beside,
     ):
         yield Transaction(ledger, name, beside=beside)

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from fedveil.algorithms.correlated_request import CORRELATED, DRAWN, INDEPENDENT
-from fedveil.algorithms.registry import DEFAULT, weighed_for
-from fedveil.algorithms.request import AlgorithmRequest, NoiseCanMove, NoiseComesInKinds
-from fedveil.algorithms.schedule_request import ScheduleRequest
-from fedveil.design import read_request
-from fedveil.guarantee import Adversary
 from fedveil.jobs.compare.result import Entry
-from fedveil.promises import ADVERSARIES
-from fedveil.study import Study
+from fedveil.planning.design import read_request
+from fedveil.planning.promises import ADVERSARIES
+from fedveil.planning.study import Study
+from fedveil.privacy.guarantee import Adversary
+from fedveil.stages.train.correlated_request import CORRELATED, DRAWN, INDEPENDENT
+from fedveil.stages.train.registry import DEFAULT, weighed_for
+from fedveil.stages.train.request import AlgorithmRequest, NoiseCanMove, NoiseComesInKinds
+from fedveil.stages.train.schedule_request import ScheduleRequest
 
 _WORDS: Final = {
     INDEPENDENT: "new noise in every round",

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedveil.guarantee import Adversary, finite_or_none
 from fedveil.ledger import Cost
-from fedveil.study import Study
+from fedveil.planning.study import Study
+from fedveil.privacy.guarantee import Adversary, finite_or_none
 
 View = Literal["algorithms", "trust", "noise"]
 
@@ -104,7 +104,7 @@ class Comparison:
     @property
     def private(self) -> bool:
         """True if all noise was secret and covers everything, and nothing was trained without noise."""
-        secret = self.study.seed is None and not self.study.told_by_places
+        secret = self.study.seed is None and not self.study.data.origin.told_by_places
         return secret and self.reference is None and not self.exposed
 
     @property
@@ -126,7 +126,7 @@ class Comparison:
         text = f"{self.trained} models were trained on the same records and each is a release. "
         if self.study.seed is not None:
             return text + "NOT PRIVATE: the noise came from the study's seed. For public data or a rehearsal only."
-        if self.study.told_by_places:
+        if self.study.data.origin.told_by_places:
             return text + "NOT PRIVATE: the split depends on labels, and data.public does not declare them public."
         loose = target.loose_delta(self.clients if target.unit == "client" else self.records)
         text += "" if loose is None else f"{loose} "

@@ -7,28 +7,28 @@ from typing import get_args
 
 import numpy as np
 
-from fedveil.algorithms.trained import Trained
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import FedveilError
+from fedveil.core.values import Vector
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.errors import FedveilError
-from fedveil.evaluate.request import EvaluationRequest
+from fedveil.engine.baselines import centralised
+from fedveil.engine.preparing import learned_from
+from fedveil.engine.train import train
 from fedveil.jobs.compare.candidates import candidates, planned_entry
 from fedveil.jobs.compare.charges import charge, record
 from fedveil.jobs.compare.result import Comparison, Entry, View
 from fedveil.jobs.local import Given, Wanted, open_any_study, refuse_evaluation
 from fedveil.ledger.place import books_of
 from fedveil.ledger.transaction import costs_of
-from fedveil.model.evaluation import evaluate_numbers, majority
-from fedveil.model.metrics import scores
+from fedveil.models.metrics import evaluate_numbers, majority, scores
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.prepare.loading import Unprepared
-from fedveil.run.baselines import centralised
-from fedveil.run.preparing import learned_from
-from fedveil.run.train import train
-from fedveil.study import Study
-from fedveil.values import Vector
+from fedveil.planning.plan import Plan
+from fedveil.planning.study import Study
+from fedveil.planning.tune_request import NOT_TUNED
+from fedveil.stages.evaluate.request import UNSAID, EvaluationRequest
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.train.trained import Trained
 
 
 def compare(
@@ -57,11 +57,11 @@ def compare(
     hint = "Declare them public, or say [evaluation] private = false: then every observer is charged infinity."
     free = loaded.test is None or loaded.test_public or found.exact
     require(free, "[data.held_out]", "be public where algorithms are compared on it exactly", "private records", hint)
-    kind = found.model.kind
-    require(kind != "survival", "model.kind", "be of classes or of a number to be compared", kind)
+    rule = "be of classes or of a number to be compared"
+    require(not found.model.survival, "model.kind", rule, found.model.kind)
     # canaries are for a run that is audited, and a search is for one that is tuned; scores are exact
-    exact = EvaluationRequest(private=False) if found.exact else None
-    found = replace(found, canaries=None, tune=None, evaluation=exact)
+    exact = EvaluationRequest(private=False) if found.exact else UNSAID
+    found = replace(found, canaries=0, tune=NOT_TUNED, evaluation=exact)
     planned: list[tuple[Entry, Plan | None]] = []
     for entry, one in candidates(found, view, algorithms):
         watch(f"planning {entry.label}")
@@ -155,7 +155,7 @@ def _constant(loaded: Loaded | Unprepared) -> tuple[float | None, str]:
 
 def _reference(study: Study, plans: Sequence[Plan], given: Loaded | Unprepared) -> float | None:
     """Train on pooled data without noise, if the study asks for baselines and says that its records are public."""
-    if not (study.baselines and study.training_public) or given.test is None or not plans:
+    if not (study.baselines and study.data.public) or given.test is None or not plans:
         return None
     seed = study.seed
     loaded = _loaded(given, plans[0], Entropy.from_system() if seed is None else Entropy.from_seed(seed))

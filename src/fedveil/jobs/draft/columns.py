@@ -6,9 +6,7 @@ it, and a profile, whose plan is published, refuses it. So data that differ in o
 them is refused: what two units rule out, at least one of them still rules out after a change of the other.
 """
 
-import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,20 +14,23 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.data.cells import WRITINGS, is_written, writing_of
+from fedveil.core.checks import require
+from fedveil.data.cells import MISSING, WRITINGS, is_written, writing_of
+from fedveil.data.column import as_texts
+from fedveil.data.fingerprint import Cells
 from fedveil.data.opening import failing_clearly, text_of
 from fedveil.data.read_csv import DELIMITERS
-from fedveil.data.sources import files_of, format_of, read
-from fedveil.data.spec import MISSING, Source
-from fedveil.data.streams import chunks
+from fedveil.data.sources import files_of, format_of, open_source
+from fedveil.data.spec import Source
+from fedveil.data.table import Opened
 from fedveil.data.tables import nearest
+from fedveil.data.typed import cells_of, stacked
 from fedveil.jobs.draft.names import DATE, is_identifier
 
 Kind = Literal["numbers", "texts", "dates", "empty"]
 DATES: Final = "holds dates"
 _USUAL: Final = ("target", "label", "class", "outcome", "y", "response", "diagnosis")
-_TABLES: Final = ("csv", "parquet")
+_TABLES: Final = ("csv", "parquet", "feather")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +98,10 @@ def columns_of(
     source = _source(data, reading)
     require(source.shipped is None, "DATA", "be a file, a folder or a table", data, "A study can name it as it is.")
     form, layout = ("sql", {}) if source.database else _described(source, base / data, reading)
-    source = _source(data, reading)
-    with closing(chunks(source, base, {})) as parts:
-        part = next(parts, None)
-    require(part is not None, source.source, "hold at least one row", "none")
-    names = () if part is None else part.names
-    cells = _cells(data, reading, base, names)
-    marks = frozenset(MISSING)
-    owner = None if client is None or client not in cells else np.unique(cells[client], return_inverse=True)[1]
-    held = {name: _Held.of(cells[name], marks, owner) for name in names}
+    opened = open_source(_source(data, reading), base)
+    names, cells = _cells(opened)
+    owner = None if client is None or client not in cells else as_texts(cells[client]).codes
+    held = {name: _Held.of(cells[name], owner, opened[0].declared) for name in names}
     open_signs = form == "csv" and "decimal" not in reading and "thousands" not in reading
     told = {name: _told(held[name], open_signs) for name in names if name not in stated}
     reading |= _writing(told)
@@ -119,7 +115,7 @@ def columns_of(
         mixed=mixed,
         unsettled=tuple(name for name in told if not told[name].settled and name not in mixed),
         layout=layout,
-        repeated=tuple(name for name in names if is_identifier(name) and held[name].repeats),
+        repeated=tuple(name for name in names if is_identifier(name) and _repeats(cells[name])),
     )
 
 
@@ -127,8 +123,8 @@ def columns_of(
 class _Held:
     """The different words of a column that mark no missing value, how often each occurs, and the units that hold it.
 
-    No words for a column that is stored as numbers, whose type is no matter of its cells. ``owner``: of each row, None
-    where records are the units.
+    No words for a column that is stored as numbers, whose type is no matter of its cells, and one that stands for all
+    where the cells of a text file are all numbers. ``owner``: of each row, None where records are the units.
     """
 
     words: list[str]
@@ -138,29 +134,19 @@ class _Held:
     owner: Any
 
     @classmethod
-    def of(cls, cells: Any, missing: Collection[str], owner: Any) -> "_Held":
-        numeric = cells.dtype.kind in "biuf"
-        if numeric:
-            cells = cells[~np.isnan(cells.astype(np.float64))]
-            _, counts = np.unique(cells, return_counts=True)
-            return cls([], counts.tolist(), True, None, None)
-        written, codes, counts = np.unique(cells, return_inverse=True, return_counts=True)
-        spelt = [str(word).strip() for word in written.tolist()]
-        there = [place for place, word in enumerate(spelt) if word not in missing]
-        renumbered = np.full(len(spelt), -1, dtype=np.int64)
+    def of(cls, cells: Cells, owner: Any, declared: bool) -> "_Held":
+        if isinstance(cells, np.ndarray):
+            if declared:
+                return cls([], [], True, None, None)
+            gone = np.isnan(cells)
+            count = int((~gone).sum())
+            return cls(["0"] if count else [], [count] if count else [], False, np.where(gone, -1, 0), owner)
+        counts = np.bincount(cells.codes, minlength=len(cells.words)).tolist()
+        there = [place for place, word in enumerate(cells.words) if word not in MISSING]
+        renumbered = np.full(len(cells.words), -1, dtype=np.int64)
         renumbered[there] = np.arange(len(there))
-        return cls(
-            [spelt[place] for place in there],
-            [int(counts[place]) for place in there],
-            False,
-            renumbered[codes.reshape(-1)],
-            owner,
-        )
-
-    @property
-    def repeats(self) -> bool:
-        """Whether a value occurs in several rows."""
-        return max(self.counts, default=0) > 1
+        words = [cells.words[place] for place in there]
+        return cls(words, [counts[place] for place in there], False, renumbered[cells.codes], owner)
 
     def against(self, reads: Callable[[str], bool]) -> int:
         """How many units hold a word that this reading cannot read; 2 stands for two or more."""
@@ -236,18 +222,29 @@ def _described(source: Source, path: Path, stated: dict[str, Any]) -> tuple[str,
     return form, layout
 
 
-def _source(data: str, reading: Mapping[str, Any], target: str | int | None = None) -> Source:
-    """A source whose cells are all taken as they are written."""
-    return Source(source=data, feature_bound=1.0, classes=2, target=target, learned="all", **reading)
+def _source(data: str, reading: Mapping[str, Any]) -> Source:
+    return Source(source=data, feature_bound=1.0, classes=2, learned="all", **reading)
 
 
-def _cells(data: str, reading: Mapping[str, Any], base: Path, names: Sequence[str]) -> dict[str, Any]:
-    """All cells as they are written; the last column stands in for the target, whose cells are read like the others."""
+def _cells(opened: Sequence[Opened]) -> tuple[tuple[str, ...], dict[str, Cells]]:
+    """The columns of all files, and their cells: numbers where all are, else texts as they are written."""
+    names = opened[0].names
     require(len(names) >= 2, "The data", "have at least two columns, one of them to predict", list(names))
-    table, _ = read(_source(data, reading, names[-1] if reading.get("header", True) else -1), base)
-    place = {name: index for index, name in enumerate(table.choice.numbers)}
-    cells = {name: table.numbers[:, place[name]] if name in place else table.texts[name] for name in names[:-1]}
-    return {**cells, names[-1]: table.target}
+    parts: dict[str, list[Any]] = {name: [] for name in names}
+    for one in opened:
+        files = f"{one.file} and {opened[0].file}"
+        require(one.names == names, files, "have the same columns in the same order", one.names[:20])
+        for batch in one.batches(names, ()):
+            for name, column in batch.items():
+                parts[name].append(column)
+        require(parts[names[0]], one.file, "hold at least one row", "none")
+    return names, {name: cells_of(stacked(parts.pop(name))) for name in names}
+
+
+def _repeats(cells: Cells) -> bool:
+    """Whether a value occurs in several rows."""
+    there = cells[~np.isnan(cells)] if isinstance(cells, np.ndarray) else cells.codes[~cells.among(MISSING)]
+    return bool(np.unique(there).size < there.size)
 
 
 def _layout(path: Path) -> dict[str, Any]:
@@ -273,16 +270,3 @@ def _writing(told: Mapping[str, _Told]) -> dict[str, str]:
         return {}
     decimal, thousands = signs
     return ({} if decimal == "." else {"decimal": decimal}) | ({} if thousands is None else {"thousands": thousands})
-
-
-def quoted(value: Any) -> str:
-    """A value in TOML, on one line."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case float() | int():
-            return repr(value)
-        case list() | tuple():
-            return "[" + ", ".join(quoted(item) for item in value) + "]"
-        case _:
-            return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fedveil.data.spec import OTHER
 from fedveil.jobs.draft.study import Draft
-from fedveil.prepare.profile.found import Profile
+from fedveil.stages.profile.found import Profile
 
 MISSING_WORD = "(missing)"  # the category of an empty cell, where many are
 _COVERED = 0.8  # of the targets, that a drafted range must be seen to hold

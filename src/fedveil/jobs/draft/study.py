@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedveil.jobs.draft.columns import quoted
-from fedveil.prepare.request import BOUND
+from fedveil.core.tables import write_value
+from fedveil.stages.prepare.request import BOUND
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -122,26 +122,27 @@ class Draft:
             yield f"# {remark}"
         for one in self.questions:
             yield f"# OPEN {one.key}: {one.question} ({one.option})"
-        yield from ("", "[study]", f"name = {quoted(self.name)}", "")
+        yield from ("", "[study]", f"name = {write_value(self.name)}", "")
 
     def _data(self) -> Iterator[str]:
         yield "[data]"
-        yield f"source = {quoted(self.source)}"
-        yield from (f"{key} = {quoted(value)}" for key, value in self.reading.items())
-        yield f"target = {quoted(self.target)}"
+        yield f"source = {write_value(self.source)}"
+        yield from (f"{key} = {write_value(value)}" for key, value in self.reading.items())
+        yield f"target = {write_value(self.target)}"
         if self.classes:
-            yield f"classes = {quoted(self.classes)}"
+            yield f"classes = {write_value(self.classes)}"
         elif self.span is not None:
-            yield f"target_scale = {quoted(list(self.span))}"
+            yield f"target_scale = {write_value(list(self.span))}"
         if self.drops_unlisted:
             yield 'unlisted = "drop-row"              # a record with a rarer label takes no part'
         if self.client_column is not None:
-            yield f"client_column = {quoted(self.client_column)}"
+            yield f"client_column = {write_value(self.client_column)}"
         if self.features and not self.learns:
-            yield f"feature_bound = {quoted(BOUND)}                # everything is stated, so nothing is learned"
+            yield f"feature_bound = {write_value(BOUND)}                # everything is stated, so nothing is learned"
         if self.unused:
-            yield f"ignore = {quoted(list(self.unused))}"
-            yield from (f"# left out: {quoted(name)} {why}{self.way_back(name)}" for name, why in self.unused.items())
+            yield f"ignore = {write_value(list(self.unused))}"
+            for name, why in self.unused.items():
+                yield f"# left out: {write_value(name)} {why}{self.way_back(name)}"
         for key in ("scale", "bend", "categories", "fill"):
             yield from _rows(f"data.{key}", getattr(self, key))
         yield from ("", "# [data.held_out]                  # to measure the model: records that are not public are")
@@ -153,13 +154,13 @@ class Draft:
         kind = "huber" if self.span is not None else ("softmax" if len(self.classes) > 2 else "logistic")
         yield from ("", "[model]", f'kind = "{kind}"')
         delta = usual_delta(self.records) if self.delta is None else self.delta
-        yield from ("", "[privacy]", f"epsilon = {quoted(self.epsilon)}", f"delta = {quoted(delta)}")
+        yield from ("", "[privacy]", f"epsilon = {write_value(self.epsilon)}", f"delta = {write_value(delta)}")
         if self.unit != "record":
             yield f'unit = "{self.unit}"'
         if self.neighbours != "replace-one":
             yield f'neighbours = "{self.neighbours}"'
         if self.ledger is not None:
-            yield from ("", "[books]", f"ledger = {quoted(self.ledger)}")
+            yield from ("", "[books]", f"ledger = {write_value(self.ledger)}")
         if self.features and not self.learns:
             return
         yield from (
@@ -169,7 +170,7 @@ class Draft:
         )
         for key in ("numbers", "texts"):
             if names := [name for name in getattr(self, key) if name not in self.unused]:
-                yield f"{key} = {quoted(names)}"
+                yield f"{key} = {write_value(names)}"
 
     def way_back(self, name: str) -> str:
         """How a column that is left out for its name alone is used after all."""
@@ -189,5 +190,5 @@ def _rows(name: str, values: Mapping[str, Any]) -> Iterator[str]:
     if values:
         yield from ("", f"[{name}]")
         for column, value in values.items():
-            key = column if _BARE.fullmatch(column) else quoted(column)
-            yield f"{key} = {quoted(list(value) if isinstance(value, tuple) else value)}"
+            key = column if _BARE.fullmatch(column) else write_value(column)
+            yield f"{key} = {write_value(list(value) if isinstance(value, tuple) else value)}"

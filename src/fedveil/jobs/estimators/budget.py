@@ -8,11 +8,11 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedveil.checks import require
-from fedveil.guarantee import Adversary, Neighbours, Unit
+from fedveil.core.checks import require
 from fedveil.ledger import Cap, Cost, Ledger
 from fedveil.ledger.transaction import Transaction
-from fedveil.plan import Plan
+from fedveil.planning.plan import Plan
+from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
 
 _OWNER = b"fedveil estimators: whatever is fitted with this budget"
 

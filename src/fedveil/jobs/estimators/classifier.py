@@ -10,11 +10,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from fedveil.certificate.assumptions import Assumption
-from fedveil.checks import require
-from fedveil.errors import BadValue
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Vector
 from fedveil.jobs.estimators.linear import PrivateLinear
-from fedveil.model.spec import ModelPlan
-from fedveil.values import Vector
+from fedveil.models.spec import ModelPlan
 
 Array = NDArray[Any]
 

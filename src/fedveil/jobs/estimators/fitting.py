@@ -5,22 +5,22 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fedveil.algorithms.request import AlgorithmRequest, Task
 from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.certificate.certify import Certificate, Guarantee
+from fedveil.core.values import Matrix, Vector
 from fedveil.data.records import Records
-from fedveil.design import make_plan
+from fedveil.engine.train import train
 from fedveil.jobs.estimators.budget import Budget
 from fedveil.jobs.estimators.preparing import LearnedRows, prepared
 from fedveil.jobs.estimators.preparing import plan_of as prepared_plan
 from fedveil.ledger.costs import covered
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.prepare.columns import Outline
-from fedveil.promises import ADVERSARIES, promise
-from fedveil.run.train import train
+from fedveil.planning.design import make_plan
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.sums import NoisySums
-from fedveil.values import Matrix, Vector
+from fedveil.stages.train.request import AlgorithmRequest, Task
 from fedveil.version import __version__
 
 

@@ -10,26 +10,26 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedveil.algorithms.request import Task
-from fedveil.algorithms.schedule_request import ScheduleRequest
 from fedveil.certificate.assumptions import Assumption
 from fedveil.certificate.certify import Certificate
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.tables import filled
+from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.data.split import natural_owners
-from fedveil.design import read_request
-from fedveil.errors import BadValue
 from fedveil.jobs.estimators.budget import Budget
 from fedveil.jobs.estimators.fitting import Fitted, Learning, fit
 from fedveil.jobs.estimators.preparing import outline_of, planned, request_of, unsure_range
 from fedveil.jobs.estimators.rows import StatedRows
 from fedveil.jobs.estimators.surroundings import steps_that_learn, unaccounted_steps, unbudgeted_search
 from fedveil.ledger.costs import cost_of
-from fedveil.model.spec import ModelPlan
-from fedveil.prepare.request import BOUND
-from fedveil.tables import filled
-from fedveil.target import Target
-from fedveil.values import Vector
+from fedveil.models.spec import ModelPlan
+from fedveil.planning.design import read_request
+from fedveil.privacy.target import Target
+from fedveil.stages.prepare.request import BOUND
+from fedveil.stages.train.request import Task
+from fedveil.stages.train.schedule_request import ScheduleRequest
 
 
 class PrivateLinear(BaseEstimator):  # type: ignore[misc]

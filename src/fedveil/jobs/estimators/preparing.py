@@ -8,28 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.algorithms.request import AlgorithmRequest, Task
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.tables import filled
+from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.labels import scaled
 from fedveil.data.records import DataShape, Records
-from fedveil.design import make_plan
 from fedveil.jobs.estimators.rows import StatedRows
 from fedveil.noise.entropy import Entropy
-from fedveil.plan import Plan
-from fedveil.prepare.budget import settled
-from fedveil.prepare.columns import Columns, Outline
-from fedveil.prepare.learn import Measures, learn
-from fedveil.prepare.learned import LearnedRule, usual_factor
-from fedveil.prepare.magnitudes import BINS
-from fedveil.prepare.request import PrepareRequest
-from fedveil.shared_budget import shared_budget
-from fedveil.stages.adding import Measurer
+from fedveil.planning.design import Planned, make_plan
+from fedveil.planning.plan import Plan
+from fedveil.planning.shared_budget import shared_budget
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import CENTRAL
+from fedveil.stages.evaluate.statement import NO_EVALUATION
+from fedveil.stages.measuring import Measurer, Measures
+from fedveil.stages.prepare.budget import settled
+from fedveil.stages.prepare.columns import Columns, Outline
+from fedveil.stages.prepare.learn import learn
+from fedveil.stages.prepare.learned import LearnedRule, usual_factor
+from fedveil.stages.prepare.magnitudes import BINS
+from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.sums import Measurement, NoisySums
+from fedveil.stages.train.request import AlgorithmRequest, Task
 from fedveil.stages.units import Sums
-from fedveil.tables import filled
-from fedveil.target import Target
-from fedveil.trust import CENTRAL
-from fedveil.values import Indices, Matrix, Vector
 
 _SURE = 12.0  # deviations of the noise: with fewer units the largest of its counts may pass for the bulk of the targets
 TARGET = "target "  # how targets are called among the columns, which are called by their numbers
@@ -152,9 +153,11 @@ class _Averaged:
 @lru_cache(maxsize=128)
 def plan_of(request: AlgorithmRequest, task: Task, preparation: NoisySums, seeded: bool) -> Plan:
     """Return the plan whose preparation and training together meet the target; folds of one size share it."""
-    return shared_budget(
-        request, task, preparation, lambda inner: make_plan("estimator", request, inner, seeded=seeded)
-    ).plan
+
+    def designed(inner: Task) -> Planned:
+        return make_plan("estimator", request, inner, seeded=seeded)
+
+    return shared_budget(request, task, preparation, designed, NO_EVALUATION).plan
 
 
 def prepared(
@@ -177,7 +180,6 @@ def prepared(
     if numbers is not None:
         cells = np.column_stack([rows, *[numbers] * copies])
         by = _Averaged(by, copies, len(outline.numbers))
-    assert plan.preparation is not None  # noqa: S101  it was planned with one
     units = raw.clients if plan.target.unit == "client" else len(raw)
     columns = Columns(numbers=cells, texts={})
     rule = LearnedRows(learn(plan.preparation, outline, columns, raw.targets, raw.classes, units, by))

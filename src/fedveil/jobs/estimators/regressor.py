@@ -7,11 +7,11 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from fedveil.certificate.assumptions import Assumption
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector, number
 from fedveil.data.labels import scaled
 from fedveil.jobs.estimators.linear import PrivateLinear
-from fedveil.model.spec import ModelPlan
-from fedveil.values import Vector, number
+from fedveil.models.spec import ModelPlan
 
 
 class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc]

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Matrix, number
 from fedveil.data.rows import cut_rows, total_bound
-from fedveil.values import Matrix, number
 
 Array = NDArray[Any]
 

@@ -10,14 +10,13 @@ from typing import Final
 
 import numpy as np
 
-from fedveil.bundle.personal import Personal, decided
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.jobs.own_model.fit import fitted, steepness
-from fedveil.model.loss import Loss
-from fedveil.model.personal_request import LEAST, PersonalRequest
-from fedveil.model.probabilities import margins
-from fedveil.model.torch import TorchLoss
-from fedveil.values import Indices, Matrix, Vector
+from fedveil.models.loss import Loss
+from fedveil.models.personal_request import LEAST, PersonalRequest
+from fedveil.models.probabilities import margins
+from fedveil.release.personal import Personal, decide
 
 _STRENGTHS: Final = (1.0, 0.1, 0.01)  # of the loss's smoothness: strongly drawn to the shared model first
 _WEIGHTS: Final = (0.25, 0.5, 0.75, 1.0)  # of the local model
@@ -36,9 +35,8 @@ class Own:
     bound: float
 
     def __post_init__(self) -> None:
-        require(self.loss.kind != "survival", "A personal model", "be of classes or of a number", self.loss.kind)
-        linear = not isinstance(self.loss, TorchLoss)
-        require(linear, "A personal model", "be made from a linear model", "a torch module")
+        require(self.loss.predicts != "survival", "A personal model", "be of classes or of a number", self.loss.kind)
+        require(self.loss.linear, "A personal model", "be made from a linear model", "a torch module")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ def _goods(own: Own, w: Vector, threshold: float, rows: Indices) -> Vector:
     """How good a model is on each of these records: 1 if it is right; of a number, less its error, in shared errors."""
     features, targets = own.features[rows], own.targets[rows]
     if own.loss.classes:
-        return np.asarray(decided(own.loss.scores(w, features), threshold) == targets, dtype=np.float64)
+        return np.asarray(decide(own.loss.scores(w, features), threshold) == targets, dtype=np.float64)
     usual = float(np.mean(np.abs(own.loss.predict(own.shared, own.features) - own.targets))) or 1.0
     return np.asarray(-np.abs(own.loss.predict(w, features) - targets) / usual)
 

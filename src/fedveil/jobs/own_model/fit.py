@@ -3,8 +3,8 @@
 import numpy as np
 from scipy.optimize import minimize
 
-from fedveil.model.loss import Loss
-from fedveil.values import Matrix, Vector
+from fedveil.core.values import Matrix, Vector
+from fedveil.models.loss import Loss
 
 _NO_CLIP = 1e99
 _STEPS = 100

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedveil.bundle.model import ReleasedModel
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.load import targets_of
 from fedveil.data.missing import settle_labels, without_client
@@ -15,7 +15,8 @@ from fedveil.data.row_rule import Labels, RowRule
 from fedveil.data.sources import SUFFIXES, read
 from fedveil.data.spec import Source
 from fedveil.data.split import natural_owners
-from fedveil.errors import BadValue
+from fedveil.data.typed import cells_of
+from fedveil.release.model import ReleasedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,23 +38,17 @@ def labelled_records(model: ReleasedModel, data: str, client_column: str | None,
             "evaluate it in Python, or train it from a source."
         )
     table, source = read(_source(known, data, client_column, query), Path())
-    if table.raw is None:
-        raise BadValue(f"{data} must be a table of rows and columns to be evaluated on.")
-    place = {name: index for index, name in enumerate(table.choice.numbers)}
-    cells = {
-        name: table.numbers[:, place[name]] if name in place else table.texts[name] for name in table.choice.features
-    }
+    cells = {name: cells_of(table.column(name)) for name in table.choice.features}
     rows, dropped = model.rows(cells, table.place)
     settle_labels(table, source, dropped)
     hint = "Every record lacks a label, or a value that nothing stands for."
     require(not dropped.all(), data, "hold a record that can be evaluated", "none", hint)
-    targets = np.full(len(table), np.nan)
-    targets[~dropped], classes = targets_of(table.rows(~dropped), source)
+    targets, classes = targets_of(table, source, dropped)
     rows[dropped] = 0.0
     there = ~without_client(table, source) if client_column is not None else np.ones(len(table), dtype=np.bool_)
     owner, names = np.arange(int(there.sum()), dtype=np.int64), tuple[str, ...]()
-    if table.client is not None:
-        owner, names = natural_owners(table.client[there])
+    if client_column is not None:
+        owner, names = natural_owners(table.texts(client_column).rows(there))
     return Labelled(
         records=Records(
             features=np.ascontiguousarray(rows[there]),

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fedveil.bundle.model import ReleasedModel
-from fedveil.checks import require
-from fedveil.data.cells import canonical
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.values import Matrix, Vector
+from fedveil.data.cells import Texts, canonical, numbers_of
+from fedveil.data.column import as_texts
 from fedveil.data.labels import above, class_indices, scaled
 from fedveil.data.row_rule import Labels
-from fedveil.data.streams import Chunk, chunks
+from fedveil.data.sources import Chunk, chunks
 from fedveil.data.tables import nearest
-from fedveil.errors import BadValue
-from fedveil.values import Matrix, Vector
+from fedveil.release.model import ReleasedModel
 
 Rows = tuple[Matrix, Vector]
 
@@ -48,21 +49,18 @@ def own_records(model: ReleasedModel, data: str, client: str, column: str | None
 def _of(chunk: Chunk, column: str, client: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     hint = "" if column in chunk.cells else nearest(column, chunk.names)
     require(column in chunk.cells, "--client-column", "name a column of the data", column, hint)
-    return np.array([canonical(cell) == canonical(client) for cell in chunk.cells[column]], dtype=np.bool_)
+    return as_texts(chunk.cells[column]).where(lambda word: canonical(word) == canonical(client))
 
 
 def _targets(chunk: Chunk, labels: Labels, mine: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Vector:
     name = str(labels.name)
     hint = nearest(name, chunk.names)
     require(name in chunk.cells, "--data", f"have the column {name!r}, which is to be predicted", "none", hint)
-    cells = np.asarray(chunk.cells[name])[mine]
-    places = np.flatnonzero(mine)
+    cells, places = chunk.cells[name], np.flatnonzero(mine)
     if labels.classes and labels.above is None:
         words = len(labels.classes) if labels.numbered else labels.classes
-        return class_indices(cells, words, f"column {name!r}", lambda row: chunk.place(int(places[row])))
-    try:
-        values = cells.astype(np.float64)
-    except ValueError as error:
-        raise BadValue(f"The column {name!r} must hold numbers: {error}.") from error
+        place = lambda row: chunk.place(int(places[row]))  # noqa: E731  the place of one of the party's own records
+        return class_indices(as_texts(cells).rows(mine), words, f"column {name!r}", place)
+    values = (numbers_of(cells, (), name, chunk.place) if isinstance(cells, Texts) else np.asarray(cells))[mine]
     require(bool(np.isfinite(values).all()), f"The column {name!r}", "hold finite numbers", "others")
     return above(values, labels.above) if labels.above is not None else scaled(values, labels.span or (-1.0, 1.0))

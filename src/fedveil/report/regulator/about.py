@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedveil.checks import require
-from fedveil.tables import filled, read_tables, table
+from fedveil.core.checks import require
+from fedveil.core.tables import filled, read_tables, table
 
 NOT_STATED = "not stated"
 _LONGEST = 4000  # characters of one answer
@@ -57,7 +57,7 @@ class About:
         """The questions that nobody has answered yet."""
         return tuple(name for name in QUESTIONS if not getattr(self, name))
 
-    def said(self, name: str) -> str:
+    def answer(self, name: str) -> str:
         """Return the answer, or that there is none."""
         value = getattr(self, name)
         if isinstance(value, tuple):
@@ -70,8 +70,8 @@ def read_about(text: str) -> About:
     given = read_tables(text, "The file of --about")
     inner: Mapping[str, Any] = table(given["about"], "about") if set(given) == {"about"} else given
     values = {key: str(value) if key == "published" else value for key, value in inner.items()}
-    found: About = filled(About, values, "about")
-    return found
+    about: About = filled(About, values, "about")
+    return about
 
 
 def _answer(value: object) -> bool:

@@ -5,22 +5,22 @@ Guarantees" (NIST Special Publication 800-226); the answers are worked out from 
 so where only people can answer.
 """
 
-from fedveil.algorithms.registry import title_of
-from fedveil.plan import Plan
+from fedveil.planning.plan import Plan
+from fedveil.privacy.target import Target
 from fedveil.report import words
 from fedveil.report.regulator.about import About
-from fedveil.report.regulator.attacker import Gain
+from fedveil.report.regulator.exposure import Gain
 from fedveil.report.run_sections import is_declared
 from fedveil.report.view import View
-from fedveil.target import Target
+from fedveil.stages.train.registry import title_of
 
 _GROUP = "Two records of one person have twice the epsilon."
 
 
-def answers(view: View, about: About, found: Gain) -> list[tuple[str, str]]:
+def answers(view: View, about: About, gained: Gain) -> list[tuple[str, str]]:
     """Return each point with its answer, in the order in which the guidelines build on each other."""
     return [
-        ("Privacy parameters", _parameters(view, found)),
+        ("Privacy parameters", _parameters(view, gained)),
         ("Unit of privacy and neighbours", unit_text(view.plan.target)),
         ("Trust model", view.plan.trust.told),
         ("Algorithm and its correctness", _correctness(view)),
@@ -34,14 +34,14 @@ def answers(view: View, about: About, found: Gain) -> list[tuple[str, str]]:
     ]
 
 
-def _parameters(view: View, found: Gain) -> str:
+def _parameters(view: View, gained: Gain) -> str:
     seen = view.target
     if seen.epsilon is None:
         return f"None: nothing is promised, because {view.plan.exposed_by or 'no bound applies'}."
-    text = f"Epsilon {words.up(seen.epsilon)} at delta {words.plain(seen.delta, 12)}, against "
+    text = f"Epsilon {words.up(seen.epsilon)} at delta {words.nearest(seen.delta, 12)}, against "
     text += words.SEEN_BY[seen.adversary]
-    if found.mu is not None:
-        text += f"; at every delta listed no worse than a Gaussian mechanism of mu {words.up(found.mu)}"
+    if gained.mu is not None:
+        text += f"; at every delta listed no worse than a Gaussian mechanism of mu {words.up(gained.mu)}"
     others = [s for s in view.observers if s is not seen]
     listed = "; ".join(f"{words.SEEN_BY[s.adversary]}: {words.epsilon_text(s.epsilon)}" for s in others)
     return f"{text}. The other observers: {listed}." if others else f"{text}."
@@ -88,39 +88,45 @@ def composition_text() -> str:
 
 def utility_text(view: View) -> str:
     """Return how good the model is, beside the best constant answer."""
-    found = view.utility
-    if found is None:
-        return _counted(view) or "Not measured: no test records were set aside."
-    score = next(((k, v) for k, v in found.scores[0].values.items() if k in ("accuracy", "mae")), None)
-    text = "" if score is None else f"{score[0]} {words.plain(score[1])} on {found.records:,} held-out records"
-    if score is not None and found.constant is not None and score[0] in found.constant.values:
-        text += f"; {found.constant.name} gets {words.plain(found.constant.values[score[0]])}"
-    text = text or f"Measured on {found.records:,} held-out records"
-    return f"{text}. {found.useless}" if found.useless else f"{text}."
+    utility = view.utility
+    if utility is None:
+        return _noisy_counts(view) or "Not measured: no test records were set aside."
+    score = next(((k, v) for k, v in utility.scores[0].values.items() if k in ("accuracy", "mae")), None)
+    text = "" if score is None else f"{score[0]} {words.nearest(score[1])} on {utility.records:,} held-out records"
+    if score is not None and utility.constant is not None and score[0] in utility.constant.values:
+        text += f"; {utility.constant.name} gets {words.nearest(utility.constant.values[score[0]])}"
+    text = text or f"Measured on {utility.records:,} held-out records"
+    return f"{text}. {utility.useless}" if utility.useless else f"{text}."
 
 
-def _counted(view: View) -> str | None:
+def _noisy_counts(view: View) -> str | None:
     """What noisy counts say, with intervals; None where nothing was counted."""
-    found = view.counted
-    if found is None:
+    evaluation = view.counted
+    if evaluation is None:
         return None
-    known = [one for one in found.estimates if one.value is not None and one.interval is not None][:3]
-    told = "; ".join(
-        f"{one.name} {words.plain(one.value or 0.0)} ({words.plain(one.interval[0])} to {words.plain(one.interval[1])})"
+    known = [one for one in evaluation.estimates if one.value is not None and one.interval is not None][:3]
+    estimates = "; ".join(
+        f"{one.name} {words.nearest(one.value or 0.0)} ({' to '.join(words.nearest(end) for end in one.interval)})"
         for one in known
         if one.interval is not None
     )
-    what = f"{found.units:,} clients" if found.unit == "client" else f"{found.units:,} {found.on} records"
-    text = f"Measured privately on {what}, within the same promise: {told or 'nothing that noise leaves standing'}."
-    return f"{text} {found.unclear}" if found.unclear else text
+    what = (
+        f"{evaluation.units:,} clients"
+        if evaluation.unit == "client"
+        else f"{evaluation.units:,} {evaluation.on} records"
+    )
+    text = (
+        f"Measured privately on {what}, within the same promise: {estimates or 'nothing that noise leaves standing'}."
+    )
+    return f"{text} {evaluation.unclear}" if evaluation.unclear else text
 
 
 def _bias(view: View) -> str:
-    found = view.utility
+    utility = view.utility
     text = "Noise and clipping hurt rare groups most. "
     if view.counted is not None and any(one.name.startswith("recall") for one in view.counted.estimates):
         return text + "The report lists recall and precision by class, from noisy counts, with intervals."
-    if found is None or not (found.per_client or found.quality):
+    if utility is None or not (utility.per_client or utility.quality):
         return text + "This run measured nothing by group."
     return (
         text + "The report lists recall and precision by class and the score by client, as far as they were measured."
@@ -128,7 +134,7 @@ def _bias(view: View) -> str:
 
 
 def _people(about: About, name: str, otherwise: str) -> str:
-    return about.said(name) if getattr(about, name) else f"To be answered by people. {otherwise}"
+    return about.answer(name) if getattr(about, name) else f"To be answered by people. {otherwise}"
 
 
 def not_promised(view: View) -> str:

@@ -9,13 +9,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fedveil.algorithms.registry import title_of
-from fedveil.prepare.words import fact_rows
 from fedveil.report import words
 from fedveil.report.regulator.about import About
+from fedveil.report.regulator.exposure import unprotected
 from fedveil.report.regulator.questions import composition_text, side_channels, unit_text
-from fedveil.report.regulator.unprotected import unprotected
 from fedveil.report.view import View
+from fedveil.stages.prepare.words import fact_rows
+from fedveil.stages.train.registry import facts_of, title_of
 
 _UNITS = {"record": "Record-level", "client": "Client-level"}
 _ACTORS = {
@@ -49,7 +49,7 @@ def entry(view: View, about: About) -> dict[str, Any]:
             "dp_flavor": {
                 "name": "Approximate DP",
                 "data_domain": f"{plan.data.records:,} records of {plan.data.holders}, "
-                f"{plan.data.features:,} features; every row has a norm of at most {words.plain(plan.data.bound)}."
+                f"{plan.data.features:,} features; every row has a norm of at most {words.nearest(plan.data.bound)}."
                 + (f" {about.description}" if about.description else ""),
                 "unprotected_quantities": "\n".join(f"- {what}: {remark}" for what, remark in unprotected(view)),
             },
@@ -96,7 +96,7 @@ def slug(name: str, published: str | None) -> str:
 
 def _observers(view: View) -> str:
     rows = (f"- {words.OBSERVERS[s.adversary]}: epsilon {words.epsilon_text(s.epsilon)} at delta "
-            f"{words.plain(s.delta, 12)}" for s in view.observers)  # fmt: skip
+            f"{words.nearest(s.delta, 12)}" for s in view.observers)  # fmt: skip
     return "\n".join(rows)
 
 
@@ -110,13 +110,13 @@ def _actors(view: View) -> str:
 
 def _tuning(view: View, about: About) -> str:
     planned = view.plan.preparation
-    if planned is None:
+    if not planned:
         text = "Preparation of the columns was stated, not learned from the records."
     else:
-        told = "; ".join(f"{name}: {value}" for name, value in fact_rows(planned, view.plan.target))
-        text = f"The preparation of the columns was learned privately, inside this epsilon. {told}."
+        facts = "; ".join(f"{name}: {value}" for name, value in fact_rows(planned, view.plan.target))
+        text = f"The preparation of the columns was learned privately, inside this epsilon. {facts}."
     selection = view.plan.selection
-    if selection is not None:
+    if selection:
         text += (
             f" Settings were tuned privately, inside this epsilon: the best of a random number of trials "
             f"({selection.law.mean:.4g} expected) among {len(selection.candidates)} candidates."
@@ -129,7 +129,7 @@ def _tuning(view: View, about: About) -> str:
 
 def _mechanisms(view: View) -> str:
     plan = view.plan
-    facts = "; ".join(f"{name}: {value}" for name, value in plan.method.facts(plan.setup))
+    facts = "; ".join(f"{name}: {value}" for name, value in facts_of(plan.method, plan.setup))
     rows = [
         f"- {title_of(plan.method.kind).capitalize()}. {facts}." if facts else f"- {title_of(plan.method.kind)}.",
         f"- {side_channels(plan)}",

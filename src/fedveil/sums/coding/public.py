@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.values import Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 
 _MOST: Final = 2**28
 

@@ -13,9 +13,9 @@ import math
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.sums.coding.public import public_signs
-from fedveil.values import Vector
 
 
 def rotated(values: Vector, seed: bytes) -> Vector:

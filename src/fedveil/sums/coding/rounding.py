@@ -15,10 +15,10 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.checks import require
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
 from fedveil.sums.exact import squared_norm
 from fedveil.sums.seam import Whole
-from fedveil.values import Vector
 
 Words = NDArray[np.uint64]
 

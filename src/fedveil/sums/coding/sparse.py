@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.values import Indices, Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Vector
 
 
 def random_k(values: Vector, chosen: Indices) -> Vector:

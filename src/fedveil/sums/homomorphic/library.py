@@ -5,7 +5,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from fedveil.errors import BadValue
+from fedveil.core.errors import BadValue
 
 
 def has_tenseal() -> bool:

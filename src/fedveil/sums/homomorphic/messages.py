@@ -5,8 +5,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fedveil.checks import require
-from fedveil.errors import BadValue
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
 from fedveil.sums.homomorphic.parameters import DEGREE, MOST_VALUES, Parameters
 
 CIPHERTEXT_MOST: Final = 2 * 2 * DEGREE * 8 + 1024  # two polynomials, two primes, eight bytes each, and SEAL's headers

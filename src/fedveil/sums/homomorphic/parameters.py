@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 
 DEGREE: Final = 4096  # degree of the ring; one ciphertext holds this many numbers
 # SEAL's own choice for this degree at 128 bits of security [HES18: at most 109 bits]; the last is for keys only.

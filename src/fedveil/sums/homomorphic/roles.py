@@ -11,8 +11,8 @@ from typing import Any, final
 
 import numpy as np
 
-from fedveil.checks import require
-from fedveil.errors import BadValue
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
 from fedveil.sums.homomorphic.library import tenseal
 from fedveil.sums.homomorphic.messages import (
     Message,

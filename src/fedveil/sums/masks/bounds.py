@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.sums.exact import LIMIT, largest, squared_norm
 from fedveil.sums.masks.refusals import OutOfBounds
 from fedveil.sums.seam import Whole

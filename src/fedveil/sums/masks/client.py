@@ -13,7 +13,7 @@ from typing import Final, final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.sums.masks.bounds import Bounds, admit
 from fedveil.sums.masks.graph import graph_of
 from fedveil.sums.masks.keys import (

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.sums.masks.refusals import BadKey, BadSignature
 from fedveil.sums.masks.setting import Setting
 

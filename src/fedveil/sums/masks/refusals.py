@@ -23,7 +23,7 @@
         └── OutOfBounds         an input of the wrong type, length, range or norm
 """
 
-from fedveil.errors import FedveilError
+from fedveil.core.errors import FedveilError
 
 
 class Refused(FedveilError):

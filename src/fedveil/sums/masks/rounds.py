@@ -7,7 +7,7 @@ from typing import Final, Literal, final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 from fedveil.sums.masks.client import ClientRound, Member
 from fedveil.sums.masks.refusals import Refused, RoundReused, TooFew
 from fedveil.sums.masks.server import ServerRound

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 
 RUN_BYTES: Final = 32
 MOST_LENGTH: Final = 2**31  # most values of a vector; 16 GiB a message

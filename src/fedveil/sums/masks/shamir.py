@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from fedveil.checks import require
+from fedveil.core.checks import require
 
 PRIME: Final = 2**256 + 297  # the smallest prime above every 256-bit secret
 SECRET_BYTES: Final = 32

@@ -1,0 +1,235 @@
+"""The main function: how private is a mechanism under every bound that applies, and which bound certifies it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
+
+from fedveil.accounting.base import Accountant, Curve, curve_of
+from fedveil.accounting.central_limit import CentralLimitAccountant
+from fedveil.accounting.evaluator import NOT_COMPUTED, Evaluator, bound_of, least_of, moves_of, not_computed
+from fedveil.accounting.last_iterate import evaluators
+from fedveil.accounting.loss_distribution import LossCurve, LossDistributionAccountant
+from fedveil.accounting.profile import law_of_bounds
+from fedveil.accounting.renyi import RenyiAccountant
+from fedveil.accounting.sampled import best_pairs
+from fedveil.core.checks import require
+from fedveil.core.errors import CannotCertify
+from fedveil.core.values import number, whole
+from fedveil.privacy.guarantee import Answer, Bound, Moves, Status
+from fedveil.privacy.mechanism import (
+    Gaussian,
+    IndependentGaussian,
+    LastIterate,
+    Mechanism,
+    SampledGaussian,
+    ShuffledGaussian,
+    alike,
+    flatten,
+)
+from fedveil.theory.concentrated import group_epsilon_delta
+from fedveil.theory.loss import FiniteLaw
+from fedveil.theory.numerics import REPORTED_DELTA, check_delta, check_epsilon, smallest_epsilon
+
+
+def account_for(
+    mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None, group: int = 1
+) -> Answer:
+    """Return the smallest proved (epsilon, delta): give one of them, get the other.
+
+    ``group`` records are protected together.
+
+    >>> from fedveil.privacy.mechanism import Gaussian
+    >>> round(account_for(Gaussian(noise_multiplier=1.0), delta=1e-5).epsilon, 5)
+    4.37718
+    """
+    require(
+        (delta is None) != (epsilon is None),
+        "account_for",
+        "be given exactly one of delta and epsilon",
+        (delta, epsilon),
+    )
+    require(isinstance(mechanism, Mechanism), "mechanism", "be a mechanism", mechanism)
+    group = whole("group", group)
+    require(1 <= group <= 1000, "group", "be a whole number from 1 to 1000", group)
+    if delta is not None:
+        check_delta(delta := number("delta", delta))
+    if epsilon is not None:
+        check_epsilon(epsilon := number("epsilon", epsilon))
+    _check_places(mechanism, group)
+    charged = alike(mechanism)
+    run = _single_run(charged)
+    rows = _hidden_rows(run) if run is not None else _released_rows(charged)
+    bounds = [row(delta, epsilon, group) for row in rows]
+    if charged is not mechanism:
+        note = "; the parts name different neighbours, so all are charged for replace-one"
+        bounds = [replace(bound, reason=bound.reason + note) for bound in bounds]
+    return least_of(bounds, delta, epsilon)
+
+
+def _check_places(mechanism: Mechanism, group: int) -> None:
+    """Refuse a given place for a group larger than its batch, because the rest of the group is used in other rounds."""
+    for run, _ in flatten(mechanism):
+        if isinstance(run, LastIterate) and run.place is not None:
+            there = run.batch[run.place - 1] if isinstance(run.batch, tuple) else run.batch
+            hint = "Leave place out: the others may sit in worse rounds."
+            require(group <= there, "group", f"be at most the batch at the given place, {there}", group, hint)
+
+
+Row = Callable[[float | None, float | None, int], Bound]
+
+
+def _single_run(mechanism: Mechanism) -> LastIterate | None:
+    parts = flatten(mechanism)
+    return parts[0][0] if len(parts) == 1 and parts[0][1] == 1 and isinstance(parts[0][0], LastIterate) else None
+
+
+def _hidden_rows(run: LastIterate) -> list[Row]:
+    return [partial(_hidden_bound, evaluator) for evaluator in evaluators(run)]
+
+
+def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | None, group: int) -> Bound:
+    log_delta = evaluator.log_delta
+    if log_delta is None or group == 1:
+        return bound_of(evaluator, delta, epsilon)
+    if evaluator.grouped is not None:
+        return bound_of(evaluator.grouped(group), delta, epsilon)
+    together = partial(_grouped_log_delta, log_delta, group)
+    return bound_of(replace(evaluator, epsilon=None, log_delta=together, moves=None), delta, epsilon)
+
+
+def _log_delta_of_group(evaluator: Evaluator, group: int) -> Callable[[float], float]:
+    """Return the bound for so many records together: exactly if the bound knows it, otherwise by the general rule."""
+    if group > 1 and evaluator.grouped is not None:
+        together = evaluator.grouped(group).log_delta
+        return together if together is not None else lambda epsilon: 0.0
+    assert evaluator.log_delta is not None  # noqa: S101  callers leave out bounds that do not apply
+    return partial(_grouped_log_delta, evaluator.log_delta, group)
+
+
+def _grouped_log_delta(log_delta: Callable[[float], float], group: int, epsilon: float) -> float:
+    """Return the bound for groups of any mechanism: (g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
+    if group == 1:
+        return log_delta(epsilon)
+    once = math.exp(min(log_delta(epsilon / group), 0.0))
+    together = group_epsilon_delta(epsilon / group, once, group)[1]
+    return math.log(max(together, 1e-300))
+
+
+def _released_rows(mechanism: Mechanism) -> list[Row]:
+    losses = LossDistributionAccountant(certified_law)
+    return [
+        partial(_loss_bound, losses, mechanism),
+        partial(
+            _accountant_bound,
+            RenyiAccountant(),
+            mechanism,
+            "renyi",
+            "certified",
+            "Renyi divergences add; lossless conversion",
+        ),
+        partial(
+            _accountant_bound,
+            CentralLimitAccountant(),
+            mechanism,
+            "central-limit",
+            "comparison",
+            "Gaussian limit of many rounds; may promise too much",
+        ),
+    ]
+
+
+def _loss_bound(
+    accountant: LossDistributionAccountant,
+    mechanism: Mechanism,
+    delta: float | None,
+    epsilon: float | None,
+    group: int,
+) -> Bound:
+    reason = "exact composition of the privacy loss, rounded outward on both sides"
+    together = replace(accountant, group=group, hidden=partial(certified_law, group=group))
+    try:
+        curve = curve_of(together, mechanism)
+    except CannotCertify:
+        if group == 1:
+            raise
+        reason += "; groups by repeated neighbours"
+        return _accountant_bound(accountant, mechanism, "loss-distribution", "certified", reason, delta, epsilon, group)
+    if delta is not None:
+        lower, upper = together.bracket(curve, delta)
+        found = Bound(name="loss-distribution", status="certified", reason=reason, epsilon=upper, epsilon_lower=lower)
+    else:
+        least = min(max(together.delta(curve, epsilon or 0.0), REPORTED_DELTA), 1.0)
+        found = Bound(name="loss-distribution", status="certified", reason=reason, epsilon=epsilon, delta=least)
+    return replace(found, moves=_moves(mechanism)) if group == 1 else found
+
+
+def _moves(mechanism: Mechanism) -> Moves | None:
+    """Return how far one record moves each release, over its noise; None if a part is not a Gaussian release."""
+    found: list[tuple[float, int]] = []
+    for part, times in flatten(mechanism):
+        match part:
+            case Gaussian() | ShuffledGaussian():
+                found.append((part.mu, times))
+            case IndependentGaussian(neighbours="zero-out"):  # any of the pass's rounds may be the one
+                found.append((part.mu, times * part.rounds))
+            case IndependentGaussian():  # both records may pick the same round
+                found.append((2 * part.mu, times * part.rounds))
+            case SampledGaussian(sampling="poisson", neighbours="zero-out"):
+                found.append((part.mu, times))
+            case SampledGaussian():  # an exchange removes one contribution and adds another
+                found.append((2 * part.mu, times))
+            case _:
+                return None
+    return moves_of(found)
+
+
+def _accountant_bound(
+    accountant: Accountant[Curve],
+    mechanism: Mechanism,
+    name: str,
+    status: Status,
+    reason: str,
+    delta: float | None,
+    epsilon: float | None,
+    group: int,
+) -> Bound:
+    try:
+        curve = curve_of(accountant, mechanism)
+
+        def log_delta(at: float) -> float:
+            return math.log(max(accountant.delta(curve, at), 1e-300))
+
+        grouped = partial(_grouped_log_delta, log_delta, group)
+        if delta is not None:
+            value = accountant.epsilon(curve, delta) if group == 1 else smallest_epsilon(grouped, delta, tolerance=1e-6)
+            return Bound(name=name, status=status, reason=reason, epsilon=value)
+        least = min(1.0, max(math.exp(min(grouped(epsilon or 0.0), 0.0)), REPORTED_DELTA))
+        return Bound(name=name, status=status, reason=reason, epsilon=epsilon, delta=least)
+    except CannotCertify as refused:
+        return Bound(name=name, status="does-not-apply", reason=str(refused))
+    except NOT_COMPUTED as error:
+        if name == "loss-distribution":
+            raise
+        return not_computed(name, error)
+
+
+def certified_log_delta(run: LastIterate) -> Callable[[float], float]:
+    """Return the logarithm of the least certified delta of a hidden run, as a function of epsilon."""
+    able = [e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None]
+    return lambda epsilon: min((bound(epsilon) for bound in able), default=0.0)
+
+
+@lru_cache(maxsize=32)
+def certified_law(run: LastIterate, group: int = 1) -> FiniteLaw | LossCurve:
+    """Return a hidden run as one use in a composition, for a group of records.
+
+    It is given by its dominating pairs, or by the law of its certified trade-off function. The true profile is convex
+    in exp(epsilon), so it lies below the convex minorant of certified points.
+    """
+    if group == 1 and run.sampled and (pairs := best_pairs(run)) is not None:
+        return LossCurve(0.0, pairs.forward, pairs.backward, bracketed=False)
+    able = [
+        _log_delta_of_group(e, group) for e in evaluators(run) if e.status == "certified" and e.log_delta is not None
+    ]
+    return law_of_bounds(able)

@@ -1,0 +1,223 @@
+"""Every bound on a run of which only the last model is released, with the reason why it does or does not apply.
+
+A bound is a function from epsilon to the logarithm of delta; the certificate is the least of the certified ones. A
+bound that needs convexity or a projection withdraws with a reason if they are missing; the other bounds still answer.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from fedveil.accounting.evaluator import Evaluator, mean_theta, moves_of, needs_gaussian, no_contraction, withdrawn
+from fedveil.accounting.hidden import HiddenRun, checkpoints, hidden_run, shift_mus, unhidden_mus
+from fedveil.accounting.papers import diffusion_bound, iteration_bound
+from fedveil.accounting.sampled import sampled_evaluators
+from fedveil.accounting.stopping import LARGEST_TABLE, followed, stopped_log_delta
+from fedveil.accounting.tight import position_bound, transport_bound
+from fedveil.core.values import Vector
+from fedveil.privacy.guarantee import Moves
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.theory.blocks import LogDivergence, block_contraction, linear_contraction, nonlinear_contraction
+from fedveil.theory.composition import delta_bracket
+from fedveil.theory.divergence import log_laplace, log_theta
+from fedveil.theory.loss import LaplaceLaw
+from fedveil.theory.numerics import ROUNDING, log_sum
+
+_MOST_STEPS = 5000  # most rounds for which one-round contraction is followed round by round
+
+
+def evaluators(run: LastIterate) -> Sequence[Evaluator]:
+    """Return all bounds, the certified ones first."""
+    if run.sampled:
+        return sampled_evaluators(run)
+    makers = (
+        _unhidden,
+        _linear,
+        _nonlinear,
+        _shift,
+        _block,
+        transport_bound,
+        position_bound,
+        diffusion_bound,
+        iteration_bound,
+    )
+    return [maker(run) for maker in makers]
+
+
+def _divergence(run: LastIterate) -> LogDivergence:
+    return log_theta if run.noise == "gaussian" else log_laplace
+
+
+def _over_places(run: LastIterate, values: Vector) -> float:
+    """Return the mean over secret places (joint convexity), or the worst public one; rounded up."""
+    weights = hidden_run(run).weights
+    if weights is None:
+        return float(np.max(values)) + ROUNDING
+    with np.errstate(divide="ignore"):
+        return log_sum(values + np.log(weights)) + ROUNDING
+
+
+def _unhidden(run: LastIterate) -> Evaluator:
+    why = "every model counted as seen: one noisy sum per use of the record"
+    if run.noise == "laplace" and run.passes > 1:
+        state = hidden_run(run)
+        ratio = float(np.max(state.rounds.gap / state.rounds.noise))
+
+        def composed(epsilon: float) -> float:
+            return math.log(max(delta_bracket([(LaplaceLaw(ratio), run.passes)], epsilon).upper, 1e-300))
+
+        return Evaluator("unhidden", "certified", why, composed, _moves(run))
+    if run.noise == "laplace":
+        state = hidden_run(run)
+        ratios = state.rounds.gap[state.last_use] / state.rounds.noise[state.last_use]
+
+        def used_once(epsilon: float) -> float:
+            return _over_places(run, log_laplace(epsilon, ratios))
+
+        return Evaluator("unhidden", "certified", why, used_once, _moves(run))
+    mus = _distinct(run, unhidden_mus(run))
+    return Evaluator("unhidden", "certified", why, lambda e: mean_theta(mus, e), _moves(run))
+
+
+def _moves(run: LastIterate) -> Moves:
+    """Return how far the victim moves the sum of the round that uses it, in each pass, at the worst place."""
+    state = hidden_run(run)
+    ratios = (state.rounds.gap / state.rounds.noise)[state.places]  # a row for each place, a column for each pass
+    return moves_of((float(most), 1) for most in ratios.max(axis=0))
+
+
+def _distinct(run: LastIterate, mus: Vector) -> tuple[Vector, Vector]:
+    """Merge places of equal mu (rounded up slightly), so that a million equal places cost one evaluation."""
+    weights = hidden_run(run).weights
+    if weights is None:
+        return np.array([np.max(mus)]), np.array([1.0])
+    order = np.argsort(mus)
+    mus, weights = mus[order], weights[order]
+    if mus.size > 4096:  # neighbouring values are charged at the largest of them
+        first = np.unique(np.linspace(0, mus.size, 4096, endpoint=False).astype(np.intp))
+        return np.maximum.reduceat(mus, first), np.add.reduceat(weights, first)
+    values, where = np.unique(mus, return_inverse=True)
+    return values, np.asarray(np.bincount(where, weights=weights), dtype=np.float64)
+
+
+def _images(state: HiddenRun) -> Vector:
+    return np.minimum(state.rounds.lipschitz * state.rounds.diameter, state.rounds.image) / state.rounds.noise
+
+
+def _one_round(run: LastIterate, name: str, rule: Callable[..., Vector]) -> Evaluator:
+    if run.diameter is None:
+        return withdrawn(name, "there is no projection, so a round's contraction is trivial")
+    if run.passes > 1:
+        return withdrawn(name, "stated for one use of each record; blocks cover several passes")
+    if run.total > _MOST_STEPS:
+        return withdrawn(name, f"followed round by round up to {_MOST_STEPS} rounds; blocks dominate it")
+    state, divergence = hidden_run(run), _divergence(run)
+    if run.stopping == "random" and not state.constant:
+        return withdrawn(name, "random stopping is followed round by round for constant rounds only")
+    ratios, distances = state.rounds.gap / state.rounds.noise, _images(state)
+
+    def log_delta(epsilon: float) -> float:
+        first = divergence(np.full_like(ratios, epsilon), ratios)
+        if run.stopping == "random":
+            return _stopped(run, epsilon, first, distances, rule, divergence)
+        return _over_places(run, rule(epsilon, first, distances, divergence)[state.last_use])
+
+    kind = (
+        "the papers' product of contraction coefficients"
+        if rule is linear_contraction
+        else "sharp one-round contraction"
+    )
+    convex = "" if run.convex and run.smoothness is not None else "; needs neither convexity nor smoothness"
+    return Evaluator(name, "certified", kind + convex, log_delta)
+
+
+def _stopped(
+    run: LastIterate,
+    epsilon: float,
+    first: Vector,
+    distances: Vector,
+    rule: Callable[..., Vector],
+    divergence: LogDivergence,
+) -> float:
+    """Return the bound for random stopping.
+
+    The rounds before each stop are a run of their own; rounds of one kind share one sequence.
+    """
+    state = hidden_run(run)
+    along = rule(epsilon, first, distances, divergence)[::-1]  # entry r: r rounds follow
+    place = 0 if run.place is None else run.place - 1
+    counts = np.full(run.rounds - place, 1 / run.rounds)
+    if state.weights is not None:
+        counts = np.arange(run.rounds, 0, -1) * float(state.weights[0]) / run.rounds
+    return log_sum(along[: counts.size] + np.log(counts)) + ROUNDING
+
+
+def _linear(run: LastIterate) -> Evaluator:
+    return _one_round(run, "linear-contraction", linear_contraction)
+
+
+def _nonlinear(run: LastIterate) -> Evaluator:
+    return _one_round(run, "nonlinear-contraction", nonlinear_contraction)
+
+
+def _shift(run: LastIterate) -> Evaluator:
+    name = "shift"
+    state = hidden_run(run)
+    if run.stopping == "random" and run.passes > 1 and run.noise == "gaussian":
+        return _stopped_shift(run)
+    if (refused := needs_gaussian(run, name)) is not None:
+        return refused
+    if run.stopping == "random":
+        return withdrawn(name, "with random stopping the block bound averages it over the stops")
+    if not state.rounds.contracts:
+        return withdrawn(name, no_contraction(run))
+    mus = _distinct(run, shift_mus(run))
+    return Evaluator(
+        name,
+        "certified",
+        "later noise closes the gap at the best pace" + _growth(state),
+        lambda e: mean_theta(mus, e),
+    )
+
+
+def _stopped_shift(run: LastIterate) -> Evaluator:
+    """Return the bound for several passes and a random stop: the mean over the stops of the optimal shift."""
+    if not followed(run):
+        return withdrawn("shift", f"random stopping is followed for {LARGEST_TABLE} places and stops, not for more")
+    state = hidden_run(run)
+    why = "later noise closes the gaps at the best pace; the mean over the stops" + _growth(state)
+    if not state.rounds.contracts:
+        why = "every model up to the stop counted as seen; the mean over the stops; " + no_contraction(run)
+    return Evaluator("shift", "certified", why, partial(stopped_log_delta, run))
+
+
+def _growth(state: HiddenRun) -> str:
+    worst = float(np.max(state.rounds.lipschitz))
+    return f"; steps may expand by {worst:.4g} (no convexity, or step size above 2/smoothness)" if worst > 1 else ""
+
+
+def _block(run: LastIterate) -> Evaluator:
+    name = "block"
+    state = hidden_run(run)
+    if (refused := needs_gaussian(run, name)) is not None:
+        return refused
+    if not state.rounds.contracts and run.diameter is None:
+        return withdrawn(name, no_contraction(run) + ", and there is no projection")
+    table = checkpoints(run)
+    started = np.isfinite(table.mu)
+
+    def log_delta(epsilon: float) -> float:
+        start = np.where(started, log_theta(epsilon, np.where(started, table.mu, 1.0)), 0.0)
+        value = block_contraction(epsilon, start, table.distances, started)
+        with np.errstate(divide="ignore"):
+            rows = value + np.log(table.share)
+            fresh = log_theta(epsilon, table.fresh_mu) + np.log(table.fresh)
+        per_row = [log_sum(np.append(row, extra)) for row, extra in zip(rows, fresh, strict=True)]
+        return (log_sum(np.array(per_row)) if state.weights is not None else max(per_row)) + ROUNDING
+
+    reason = "best chain of optimal shifts and contractions over blocks of rounds"
+    if not state.rounds.contracts:
+        reason = "one-round contraction on the bounded domain; " + no_contraction(run)
+    return Evaluator(name, "certified", reason + _growth(state) * state.rounds.contracts, log_delta)

@@ -1,0 +1,79 @@
+"""Guarantees of single places: with a public order every place has its own; the certificate is the worst of them."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedveil.accounting.last_iterate import evaluators
+from fedveil.core.checks import require
+from fedveil.core.values import number, whole
+from fedveil.privacy.mechanism import LastIterate
+from fedveil.theory.numerics import check_delta, smallest_epsilon
+
+_TOLERANCE = 1e-7
+_SLOW = ("linear-contraction", "nonlinear-contraction")  # they go through all rounds for every epsilon
+_FEW_ROUNDS = 400  # most rounds for which they are tried although the block bound, which is no worse, is available
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceCurve:
+    """Epsilon at each examined place (round, counted from 1); ``others`` bounds all the rest."""
+
+    places: tuple[int, ...]
+    epsilons: tuple[float, ...]
+    others: float = 0.0
+
+    @property
+    def worst(self) -> float:
+        """The certificate: the largest epsilon, including places that were not examined."""
+        return max(*self.epsilons, self.others)
+
+    @property
+    def mean(self) -> float:
+        """The mean epsilon, for a person at a random but public place."""
+        return math.fsum(self.epsilons) / len(self.epsilons)
+
+
+def place_curve(run: LastIterate, *, delta: float, most: int = 200) -> PlaceCurve:
+    """Return the certified epsilon of each place; with more than ``most`` rounds, of that many places.
+
+    The first and the last are always among them.
+
+    >>> run = LastIterate(rounds=4, step_size=0.5, lipschitz=1.0, smoothness=0.5, noise_std=2.0)
+    >>> [round(e, 3) for e in place_curve(run, delta=1e-5).epsilons]  # mu = 1/sqrt(rounds from here on)
+    [1.993, 2.341, 2.943, 4.377]
+    """
+    require(isinstance(run, LastIterate), "place_curve", "be asked for a hidden run", run)
+    check_delta(delta := number("delta", delta))
+    require(
+        run.order == "public",
+        "place_curve",
+        "be asked for a public order",
+        run.order,
+        "A secret order has one epsilon, and so has one in which every record draws its own rounds.",
+    )
+    most = whole("most", most)
+    require(most >= 2, "most", "be at least 2", most)
+    count = min(run.rounds, most)
+    places = sorted({int(p) for p in np.linspace(1, run.rounds, count).round()})
+    epsilons = tuple(_least(replace(run, place=place), delta) for place in places)
+    others = _least(replace(run, place=None), delta) if len(places) < run.rounds else 0.0
+    return PlaceCurve(tuple(places), epsilons, others)
+
+
+def _least(run: LastIterate, delta: float) -> float:
+    """Return the least certified epsilon at this place, over the same bounds as ``account``.
+
+    A bound is inverted only if it beats the best one before it, which one evaluation shows. Transport withdraws if many
+    rounds follow, so it is computed for the last few places only. In long runs, contraction round by round is left out
+    if blocks of rounds are followed, which is at least as good and a hundred times faster.
+    """
+    able = {e.name: e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None}
+    quick = [bound for name, bound in able.items() if name not in _SLOW]
+    slow = [able[name] for name in _SLOW if name in able and (run.total <= _FEW_ROUNDS or "block" not in able)]
+    best, target = math.inf, math.log(delta)
+    for log_delta in [*quick, *slow]:
+        if best == math.inf or log_delta(best * (1 - _TOLERANCE)) <= target:
+            best = min(best, smallest_epsilon(log_delta, delta, tolerance=_TOLERANCE))
+    return best

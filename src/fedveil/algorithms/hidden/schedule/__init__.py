@@ -1,9 +1,0 @@
-"""Step sizes, batches, passes and noise designed for a target, from public quantities only."""
-
-from fedveil.algorithms.hidden.schedule.designed import Calibrator as Calibrator
-from fedveil.algorithms.hidden.schedule.designed import Designed as Designed
-from fedveil.algorithms.hidden.schedule.designed import Row as Row
-from fedveil.algorithms.hidden.schedule.designed import design as design
-from fedveil.algorithms.hidden.schedule.designed import least_risk as least_risk
-from fedveil.algorithms.hidden.schedule.problem import Order as Order
-from fedveil.algorithms.hidden.schedule.problem import Problem as Problem

@@ -1,0 +1,1 @@
+"""What every room uses: errors, the one way to refuse, values, limits, files, and reading TOML and JSON."""

@@ -1,0 +1,107 @@
+"""A stage of noisy sums from a study: measured, charged, certified and released, here or at sites."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedveil.certificate.measured import MeasuredCertificate, certify_measured
+from fedveil.core.files import public_folder
+from fedveil.engine.ending import check_unfinished
+from fedveil.engine.files import PUBLIC, sole_use, write_atomically
+from fedveil.engine.measured import conduct_measured, planned_measured
+from fedveil.engine.system import System
+from fedveil.federation.aggregator.conversation import check_folder
+from fedveil.federation.aggregator.generate import check_sizes
+from fedveil.federation.aggregator.measured import MeasuredJob
+from fedveil.federation.aggregator.post import Carrier
+from fedveil.federation.deploy.files import Deployment, read_deployment
+from fedveil.federation.flower.local import deal_clients, site_names
+from fedveil.jobs.remote import check_open, conversation, deployed, trial
+from fedveil.jobs.remote_synthesis import How
+from fedveil.jobs.synthesis import Described, open_synthesis, read_synthesis
+from fedveil.planning.study import Study
+from fedveil.stages.measured.plan import Settings
+from fedveil.version import __version__
+
+ENDS = ("certificate.json",)  # what follows the release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredResult:
+    """What was released, and its certificate."""
+
+    folder: Path
+    content: bytes
+    certificate: MeasuredCertificate
+
+
+def measure(
+    given: Described,
+    stage: str,
+    settings: Settings,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    system: System | None = None,
+) -> MeasuredResult:
+    """Carry out a stage of noisy sums over a study's table in the folder ``out``, and certify it.
+
+    ``stage``: package.file:name of its code, which must be allowed (``fedveil.allowing``).
+    """
+    folder, system = Path(out), system or System()
+    if resume:
+        check_unfinished(folder, ENDS)
+    study, _, found = open_synthesis(given)
+    system.tell("measuring with noise")
+    conduct_measured(study, stage, settings, found, folder, resume=resume, system=system)
+    return _certified(folder)
+
+
+def measure_on(
+    given: str | Path, stage: str, settings: Settings, out: str | Path, on: str | Path, how: How | None = None
+) -> MeasuredResult:
+    """The same on a deployment, with this process as the aggregator; ``on`` is the aggregator's folder."""
+    how, folder = how or How(), Path(out)
+    check_open(folder, how.resume, ENDS)
+    study, _ = read_synthesis(given, data_given=True)
+    deployment = read_deployment(Path(on))
+    check_folder(folder, how.resume)
+    public_folder(folder)
+    with deployed(deployment, folder) as carrier:
+        return measured_by(study, stage, settings, folder, deployment, carrier, how)
+
+
+def measure_local(
+    given: Described, stage: str, settings: Settings, out: str | Path, sites: int, how: How | None = None
+) -> MeasuredResult:
+    """The same with real processes of this machine as sites; their records are left in ``out``/sites."""
+    how, folder = how or How(), Path(out)
+    check_open(folder, how.resume, ENDS)
+    study, _, found = open_synthesis(given)
+    check_folder(folder, how.resume)
+    check_sizes(planned_measured(study, stage, settings, found.outline, found.train.shape))
+    deal_clients(found.train.clients, site_names(sites))
+    apart = study.trust.key_holder == "third-party"
+    with trial(found, folder, sites, how.system, apart) as network, network.carrier() as carrier:
+        return measured_by(study, stage, settings, folder, network.deployment, carrier, how)
+
+
+def measured_by(
+    study: Study,
+    stage: str,
+    settings: Settings,
+    folder: Path,
+    deployment: Deployment,
+    carrier: Carrier,
+    how: How,
+) -> MeasuredResult:
+    """Measure at the sites that the carrier reaches, and certify."""
+    talk = conversation(folder, deployment, carrier, how.resume, how.watch, how.tell, how.system)
+    MeasuredJob(study=study, stage=stage, settings=settings, talk=talk).conduct()
+    return _certified(folder)
+
+
+def _certified(folder: Path) -> MeasuredResult:
+    with sole_use(folder / "private"):
+        certificate = certify_measured(folder, __version__)
+        write_atomically(folder / ENDS[-1], certificate.text().encode(), mode=PUBLIC)
+    return MeasuredResult(folder=folder, content=(folder / certificate.plan.file).read_bytes(), certificate=certificate)

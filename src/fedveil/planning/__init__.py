@@ -1,0 +1,1 @@
+"""From a study to a plan: designs, one budget shared among the stages, selection, and what a plan promises."""

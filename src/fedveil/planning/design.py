@@ -1,0 +1,145 @@
+"""From a task to a plan: design a method for the target, put it on its grid, and check it against the target."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fedveil.accounting.grid import inner_target
+from fedveil.core.checks import require
+from fedveil.core.errors import CannotCertify
+from fedveil.core.fields import groups_of
+from fedveil.core.limits import PARAMETERS
+from fedveil.core.tables import filled
+from fedveil.data.records import DataShape
+from fedveil.models.spec import ModelPlan
+from fedveil.planning.plan import HeldOutRecords, Origin, Plan, check_canaries
+from fedveil.planning.promises import grid_of, promise
+from fedveil.privacy.arsinh import COSTS_MORE, NAME
+from fedveil.stages.train.auto import AutoRequest
+from fedveil.stages.train.registry import DEFAULT, KINDS, request_type, why_not
+from fedveil.stages.train.request import AlgorithmRequest, Draft, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, and the report of how its method was designed."""
+
+    plan: Plan
+    draft: Draft
+
+
+def read_request(given: Mapping[str, Any]) -> AlgorithmRequest:
+    """Read the [algorithm] table of a study."""
+    values = dict(given)
+    kind = values.pop("kind", DEFAULT)
+    thin = values.get("noise") in ("arsinh", NAME)
+    require(not thin, "algorithm.noise", f"not be {NAME} in training", values.get("noise"), COSTS_MORE)
+    words = [*KINDS, AutoRequest.kind]
+    require(isinstance(kind, str) and kind in words, "algorithm.kind", f"be one of {', '.join(words)}", kind)
+    _check_foreign(kind, values)
+    wanted = AutoRequest if kind == AutoRequest.kind else request_type(kind)
+    found: AlgorithmRequest = filled(wanted, values, "algorithm")
+    return found
+
+
+def _check_foreign(kind: str, values: Mapping[str, Any]) -> None:
+    """Refuse a setting that another algorithm has, and say which one and why."""
+    types = {name: {one.name for one in fields(request_type(name))} for name in KINDS}
+    own = types.get(kind, set())
+    groups = groups_of(request_type(kind)) if kind in KINDS else {}
+    inner = {one.name: name for name, group in groups.items() for one in fields(group)}
+    for key in values:
+        outside = key in own or key not in inner
+        hint = f"It belongs to the table [algorithm.{inner.get(key)}]."
+        require(outside, f"algorithm.{key}", "stand in its own table", values[key], hint)
+        others = [name for name in KINDS if key in types[name] and key not in own]
+        reason = "Name the algorithm." if kind == AutoRequest.kind else why_not(kind, key)
+        hint = f"It is a setting of {' and '.join(others)}. {reason}".strip()
+        require(not others, f"algorithm.{key}", f"be a setting of {kind}", values[key], hint)
+
+
+def make_plan(
+    name: str,
+    request: AlgorithmRequest,
+    task: Task,
+    *,
+    seeded: bool = False,
+    origin: Origin = Origin(),  # noqa: B008  frozen
+    held_out: HeldOutRecords = HeldOutRecords(),  # noqa: B008  frozen
+) -> Planned:
+    """Return a plan that meets the task's target, together with how it was designed."""
+    task.target.check_delta()
+    if task.canaries:
+        check_canaries(task.canaries, task.data, task.model)
+    task = replace(task, model=settled_model(task.model, task.data))
+    size = task.model.loss.size(task.data.features)
+    hint = "Features times classes, for a linear model; choose fewer of either."
+    require(size <= PARAMETERS, "The model", f"have at most {PARAMETERS:g} parameters", size, hint)
+    try:
+        draft = request.design(task)
+    except CannotCertify as error:
+        aim = f"epsilon {task.target.epsilon:g} at delta {task.target.delta:g}"
+        raise CannotCertify(f"The target, {aim} against {task.target.adversary}, is out of reach: {error}.") from error
+    if draft.method.chooses:
+        hint = "Add [data.held_out] with public = true: the rule looks at nothing else but released models."
+        seen = held_out.records > 0 and held_out.public
+        require(seen, "algorithm.choose", "go with held-out records that are public", "none", hint)
+    plan = Plan(
+        name=name,
+        method=draft.method,
+        data=task.data,
+        model=task.model,
+        target=task.target,
+        grid=request.grid(draft.method, task),
+        seeded=seeded,
+        canaries=task.canaries,
+        trust=task.trust,
+        origin=origin,
+        held_out=held_out,
+    )
+    if not plan.method.noiseless:  # the user asked for no noise by name: for comparison, without any guarantee
+        plan = _paid(plan, request, task)
+        _check_met(plan, task)
+    return Planned(plan=plan, draft=replace(draft, method=plan.method))
+
+
+def settled_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
+    """Fill in what the shape of the data decides. If no clip is given, use the gradient norm bound at the zero model.
+
+    Without a wish, clipped at the zero model's gradient norm.
+    """
+    model = model.for_data(shape.classes, shape.features)
+    return model if model.clip is not None else replace(model, clip=model.loss.usual_clip(shape.bound))
+
+
+def _paid(plan: Plan, request: AlgorithmRequest, task: Task) -> Plan:
+    """Calibrate the noise again if the grid costs more privacy than was set aside for it."""
+    target = plan.target
+    if task.schedule.noise_std is not None or promise(plan, target.adversary).epsilon <= target.epsilon:
+        return plan
+    epsilon, delta = inner_target(grid_of(plan, target.adversary), target.epsilon, target.delta)
+    again = request.recalibrated(
+        plan.method, task, epsilon=epsilon * (1 - 1e-5), delta=min(delta, 0.989 * target.delta)
+    )
+    return replace(plan, method=again)
+
+
+def _check_met(plan: Plan, task: Task) -> None:
+    target = plan.target
+    found = promise(plan, target.adversary).epsilon
+    if found <= target.epsilon:
+        return
+    if task.schedule.noise_std is not None:
+        least = "no finite epsilon" if math.isinf(found) else f"epsilon {found:.6g}"
+        require(
+            False,
+            "schedule.noise_std",
+            f"be enough for epsilon {target.epsilon:g}",
+            f"noise that gives {least}",
+            "Raise privacy.epsilon, or leave noise_std out to have it calibrated.",
+        )
+    raise CannotCertify(
+        f"The target epsilon {target.epsilon:g} at delta {target.delta:g} is out of reach for {target.adversary}: "
+        f"the best schedule found gives {found:.6g}. Raise epsilon or delta."
+    )

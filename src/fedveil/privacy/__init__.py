@@ -1,0 +1,1 @@
+"""What is done to data and what is promised about it, as frozen values: mechanisms, guarantees, targets, trust."""

@@ -1,0 +1,387 @@
+"""What is done to data, as frozen values: all that an accountant may need, and nothing else.
+
+A published class never changes its meaning: old records must certify to the same numbers for ever.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedveil.core.checks import require
+from fedveil.core.limits import PASSES, ROUNDS
+from fedveil.core.values import many, number, settle, whole
+from fedveil.privacy.arsinh import ArsinhGaussian as ArsinhGaussian
+from fedveil.privacy.guarantee import Neighbours
+from fedveil.privacy.passes import IndependentGaussian as IndependentGaussian
+from fedveil.privacy.passes import ShuffledGaussian as ShuffledGaussian
+from fedveil.privacy.passes import check_neighbours as _check_neighbours
+from fedveil.privacy.passes import check_noise as _check_noise
+
+Numbers = float | tuple[float, ...]
+MOST_ROUNDS = 10**12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaussian:
+    """A sum of contributions of norm at most C, plus N(0, (noise_multiplier * C)**2) in every coordinate."""
+
+    noise_multiplier: float
+    neighbours: Neighbours = "zero-out"
+
+    def __post_init__(self) -> None:
+        settle(self, number, "noise_multiplier")
+        _check_noise("Gaussian.noise_multiplier", self.noise_multiplier)
+        _check_neighbours("Gaussian.neighbours", self.neighbours)
+
+    @property
+    def mu(self) -> float:
+        """Sensitivity over noise: replacing a record moves the sum by up to 2C, zeroing it by C."""
+        return sensitivity(self.neighbours) / self.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laplace:
+    """A number of size at most C, plus Laplace noise of scale noise_multiplier * C, in one dimension."""
+
+    noise_multiplier: float
+    neighbours: Neighbours = "zero-out"
+
+    def __post_init__(self) -> None:
+        settle(self, number, "noise_multiplier")
+        _check_noise("Laplace.noise_multiplier", self.noise_multiplier)
+        _check_neighbours("Laplace.neighbours", self.neighbours)
+
+    @property
+    def r(self) -> float:
+        """Sensitivity over the scale of the noise."""
+        return sensitivity(self.neighbours) / self.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledGaussian:
+    """A Gaussian sum over a random batch nobody learns.
+
+    ``poisson``: every record joins by its own coin; ``fixed-size``: a uniformly random batch without replacement.
+    A record that takes part once per pass in a shuffled order is not sampled: it is one :class:`Gaussian` per pass.
+    """
+
+    sampling: Literal["poisson", "fixed-size"]
+    rate: float
+    noise_multiplier: float
+    neighbours: Neighbours = "zero-out"
+
+    def __post_init__(self) -> None:
+        settle(self, number, "rate", "noise_multiplier")
+        require(
+            self.sampling in ("poisson", "fixed-size"),
+            "SampledGaussian.sampling",
+            "be poisson or fixed-size",
+            self.sampling,
+        )
+        require(0 < self.rate <= 1, "SampledGaussian.rate", "lie in (0, 1]", self.rate, "Is it a batch size?")
+        require(self.rate >= 1e-12, "SampledGaussian.rate", "be at least 1e-12", self.rate)
+        _check_noise("SampledGaussian.noise_multiplier", self.noise_multiplier)
+        _check_neighbours("SampledGaussian.neighbours", self.neighbours)
+
+    @property
+    def mu(self) -> float:
+        """Sensitivity over noise of one contribution (not of an exchange)."""
+        return 1.0 / self.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApproximateDP:
+    """Anything that is known to be (epsilon, delta)-differentially private, and nothing more is known."""
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        settle(self, number, "epsilon", "delta")
+        require(0 <= self.epsilon < 1e6, "ApproximateDP.epsilon", "lie in [0, 1e6)", self.epsilon)
+        require(0 <= self.delta < 1, "ApproximateDP.delta", "lie in [0, 1)", self.delta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastIterate:
+    """Noisy projected gradient steps of which only the last model is released.
+
+    ``noise_std`` is per record, as sigma in the papers: a round's noise is step_size * noise_std / sqrt(batch). Numbers
+    may be one for all rounds, one per round of a pass, or one per round of all passes. ``place`` is the round (from 1)
+    that uses the victim; without it the worst place counts. With a secret order the records are dealt into rounds
+    uniformly at random, once for all passes, and nobody learns how.
+
+    With ``order`` poisson every record joins every round by a coin of its own, with probability ``rate``; with
+    independent every record picks one round of every pass, uniformly, by its own draw. Nobody learns the draws.
+    Batches then vary in size and ``batch`` is the planned divisor; a round that nobody joined still gets its noise.
+    ``smoothness`` is that of one record's loss, and ``strong_convexity`` that of a penalty which every round adds
+    whole. Rounds are charged as if ``largest_batch`` records joined, and the chance that more do is added to delta.
+    Without it the number follows from ``rate`` and ``records``, and without ``records`` the planned batch is the
+    expected one: there are batch / rate records, or those of a pass together.
+    """
+
+    rounds: int
+    passes: int = 1
+    batch: int | tuple[int, ...] = 1
+    records: int | None = None
+    order: Literal["public", "secret", "poisson", "independent"] = "public"
+    place: int | None = None
+    stopping: Literal["end", "random"] = "end"
+    step_size: Numbers
+    lipschitz: float
+    smoothness: float | None = None
+    strong_convexity: float = 0.0
+    convex: bool = True
+    diameter: float | None = None
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    noise_std: Numbers
+    neighbours: Neighbours = "replace-one"
+    rate: float | None = None
+    largest_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        settle(self, whole, "rounds", "passes", "records", "place", "largest_batch")
+        settle(self, number, "rate")
+        settle(self, number, "lipschitz", "smoothness", "strong_convexity", "diameter")
+        settle(self, lambda name, value: many(name, value, whole), "batch")
+        settle(self, lambda name, value: many(name, value, number), "step_size", "noise_std")
+        require(isinstance(self.convex, bool | np.bool_), "LastIterate.convex", "be true or false", self.convex)
+        _check_counts(self)
+        _check_numbers(self)
+        _check_choices(self)
+        _check_draws(self)
+
+    @property
+    def sampled(self) -> bool:
+        """True if every record decides by its own secret draws in which rounds it takes part."""
+        return self.order in ("poisson", "independent")
+
+    @property
+    def total(self) -> int:
+        """Number of rounds of all passes together."""
+        return self.rounds * self.passes
+
+
+def _check_counts(run: LastIterate) -> None:
+    most = ROUNDS
+    require(1 <= run.rounds <= most, "LastIterate.rounds", f"lie between 1 and {most}", run.rounds)
+    require(1 <= run.passes <= PASSES, "LastIterate.passes", f"lie between 1 and {PASSES}", run.passes)
+    require(run.total <= most, "LastIterate.rounds * passes", f"be at most {most}", run.total)
+    batches = run.batch if isinstance(run.batch, tuple) else (run.batch,)
+    require(all(1 <= m < 1e12 for m in batches), "LastIterate.batch", "be at least 1", run.batch)
+    fits = not isinstance(run.batch, tuple) or len(run.batch) == run.rounds
+    require(fits, "LastIterate.batch", f"have one entry per round, {run.rounds}", len(batches))
+    if run.place is not None:
+        require(
+            1 <= run.place <= run.rounds,
+            "LastIterate.place",
+            f"lie between 1 and rounds, {run.rounds}",
+            run.place,
+        )
+        rule = f"be left out when the order is {run.order}"
+        require(run.order == "public", "LastIterate.place", rule, run.place, "Nobody knows the record's rounds.")
+    if run.records is not None and not run.sampled:
+        needed = sum(batches) if len(batches) > 1 else batches[0] * run.rounds
+        require(run.records >= needed, "LastIterate.records", f"be at least rounds * batch, {needed}", run.records)
+        require(run.records <= 10**18, "LastIterate.records", "be at most 1e18", run.records)
+
+
+def _check_numbers(run: LastIterate) -> None:
+    for name, low, high in (("step_size", 1e-15, 1e15), ("noise_std", 1e-12, 1e15)):
+        given: Numbers = getattr(run, name)
+        values = given if isinstance(given, tuple) else (given,)
+        lengths = (run.rounds, run.total)
+        right = not isinstance(given, tuple) or len(given) in lengths
+        require(
+            right,
+            f"LastIterate.{name}",
+            f"be one number, or a list with one per round ({run.rounds})",
+            f"{len(values)} numbers",
+        )
+        bad = next((v for v in values if not low <= v <= high), None)
+        hint = "Without noise there is no privacy." if name == "noise_std" else ""
+        require(bad is None, f"LastIterate.{name}", f"be positive and lie in [{low:g}, {high:g}]", bad, hint)
+    require(
+        1e-15 <= run.lipschitz <= 1e15,
+        "LastIterate.lipschitz",
+        "be positive and lie in [1e-15, 1e15]",
+        run.lipschitz,
+    )
+    if run.smoothness is not None:
+        require(0 <= run.smoothness <= 1e15, "LastIterate.smoothness", "lie in [0, 1e15]", run.smoothness)
+    require(
+        0 <= run.strong_convexity <= 1e15,
+        "LastIterate.strong_convexity",
+        "lie in [0, 1e15]",
+        run.strong_convexity,
+    )
+    ceiling = run.smoothness if run.smoothness is not None else math.inf
+    require(
+        run.strong_convexity <= ceiling,
+        "LastIterate.strong_convexity",
+        "be at most smoothness",
+        run.strong_convexity,
+    )
+    require(
+        run.convex or run.strong_convexity == 0,
+        "LastIterate.convex",
+        "be true when strong_convexity is positive",
+        run.convex,
+    )
+    if run.diameter is not None:
+        require(
+            1e-15 <= run.diameter <= 1e15,
+            "LastIterate.diameter",
+            "be positive and lie in [1e-15, 1e15]",
+            run.diameter,
+            "Leave it out if there is no projection.",
+        )
+
+
+def _check_choices(run: LastIterate) -> None:
+    for name, choices in (
+        ("order", ("public", "secret", "poisson", "independent")),
+        ("stopping", ("end", "random")),
+        ("noise", ("gaussian", "laplace")),
+    ):
+        require(
+            getattr(run, name) in choices,
+            f"LastIterate.{name}",
+            f"be {' or '.join(choices)}",
+            getattr(run, name),
+        )
+    _check_neighbours("LastIterate.neighbours", run.neighbours)
+    single = run.noise == "gaussian" or run.batch == 1
+    require(
+        single,
+        "LastIterate.batch",
+        "be 1 with Laplace noise (a sum of Laplace noises is not Laplace)",
+        run.batch,
+    )
+
+
+def _check_draws(run: LastIterate) -> None:
+    """Refuse settings that do not fit orders in which every record draws for itself, and their settings elsewhere."""
+    if run.order == "poisson":
+        require(run.rate is not None, "LastIterate.rate", "be given when the order is poisson", run.rate)
+    else:
+        require(run.rate is None, "LastIterate.rate", 'go with order = "poisson"', run.rate, "Leave it out.")
+    if run.rate is not None:
+        require(0 < run.rate <= 1, "LastIterate.rate", "lie in (0, 1]", run.rate, "Is it a batch size?")
+        require(run.rate >= 1e-12, "LastIterate.rate", "be at least 1e-12", run.rate)
+    if not run.sampled:
+        rule = "go with order poisson or independent"
+        require(run.largest_batch is None, "LastIterate.largest_batch", rule, run.largest_batch)
+        return
+    require(run.noise == "gaussian", "LastIterate.noise", f"be gaussian when the order is {run.order}", run.noise)
+    if run.records is not None:
+        rule = (
+            f"be at least rounds, {run.rounds}, so that a round expects a record" if run.rate is None else "be positive"
+        )
+        least = run.rounds if run.rate is None else 1
+        require(least <= run.records <= 10**18, "LastIterate.records", rule, run.records)
+        enough = run.rate is None or run.rate * run.records >= 1 - 1e-9
+        rule = f"expect at least one of the {run.records} records a round"
+        require(enough, "LastIterate.rate", rule, run.rate, "Take a larger rate.")
+    if run.largest_batch is not None:
+        require(run.records is not None, "LastIterate.records", "be given beside largest_batch", run.records)
+        require(run.largest_batch >= 1, "LastIterate.largest_batch", "be at least 1", run.largest_batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """The same mechanism, ``times`` times over; later runs may depend on earlier outputs."""
+
+    of: "Mechanism"
+    times: int
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.of, Mechanism), "Repeat.of", "be a mechanism", self.of)
+        settle(self, whole, "times")
+        require(1 <= self.times <= MOST_ROUNDS, "Repeat.times", "lie between 1 and 1e12", self.times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compose:
+    """Several mechanisms on the same data, one after another."""
+
+    parts: tuple["Mechanism", ...]
+
+    def __post_init__(self) -> None:
+        given: Any = self.parts
+        listed = isinstance(given, list | tuple) and all(isinstance(part, Mechanism) for part in given)
+        require(listed and len(given) >= 1, "Compose.parts", "name at least one mechanism", given)
+        object.__setattr__(self, "parts", tuple(given))
+
+
+Primitive = (
+    Gaussian
+    | Laplace
+    | SampledGaussian
+    | ApproximateDP
+    | LastIterate
+    | ShuffledGaussian
+    | IndependentGaussian
+    | ArsinhGaussian
+)
+Mechanism = Primitive | Repeat | Compose
+
+
+def sensitivity(neighbours: Neighbours) -> float:
+    """Return how far one record can move a sum of contributions of norm at most 1."""
+    return 2.0 if neighbours == "replace-one" else 1.0
+
+
+def with_beside(mechanism: Mechanism, beside: Gaussian | None) -> Mechanism:
+    """The mechanism together with a Gaussian release on the same data, if there is one."""
+    return mechanism if beside is None else Compose(parts=(mechanism, beside))
+
+
+def shuffled(*, rate: float, rounds: int, noise_multiplier: float, neighbours: Neighbours) -> Mechanism:
+    """Return shuffled passes: each record once per pass, so one Gaussian per (started) pass.
+
+    Never charged as Poisson.
+    """
+    rate, rounds = number("rate", rate), whole("rounds", rounds)
+    require(0 < rate <= 1, "rate", "lie in (0, 1]", rate, "Is it a batch size?")
+    require(rate >= 1e-12, "rate", "be at least 1e-12", rate)
+    require(rounds >= 1, "rounds", "be at least 1", rounds)
+    per_pass = max(1, math.floor(1 / rate * (1 + 4e-16)))  # rounding of the rate must not cost a batch
+    return Repeat(of=Gaussian(noise_multiplier=noise_multiplier, neighbours=neighbours), times=-(-rounds // per_pass))
+
+
+def flatten(mechanism: Mechanism) -> Sequence[tuple[Primitive, int]]:
+    """Return all primitives with their counts, in order."""
+    match mechanism:
+        case Compose(parts=parts):
+            return [item for part in parts for item in flatten(part)]
+        case Repeat(of=part, times=times):
+            return [(primitive, count * times) for primitive, count in flatten(part)]
+        case _:
+            return [(mechanism, 1)]
+
+
+def alike(mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism with one neighbouring relation.
+
+    Where parts differ, all are charged for an exchange of records.
+
+    A record that contributes nothing is a record, so what holds for replace-one holds for zero-out too.
+    """
+    found = {p.neighbours for p, _ in flatten(mechanism) if not isinstance(p, ApproximateDP)}
+    return _exchanging(mechanism) if len(found) > 1 else mechanism
+
+
+def _exchanging(mechanism: Mechanism) -> Mechanism:
+    match mechanism:
+        case Compose(parts=parts):
+            return Compose(parts=tuple(_exchanging(part) for part in parts))
+        case Repeat(of=part, times=times):
+            return Repeat(of=_exchanging(part), times=times)
+        case ApproximateDP():
+            return mechanism
+        case _:
+            return replace(mechanism, neighbours="replace-one")

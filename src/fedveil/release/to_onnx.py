@@ -1,0 +1,184 @@
+"""A model as an ONNX graph that takes raw columns: a column of numbers or of texts each, records one below another.
+
+A graph cannot refuse a record. Where fedveil would (a missing value without a fill, an unknown category), its numbers
+are NaN. Needs the extra ``fedveil[onnx]``.
+"""
+
+import importlib
+from typing import Any, Final
+
+import numpy as np
+
+from fedveil.core.errors import BadValue
+from fedveil.data.cells import number_marks
+from fedveil.data.column import Column
+from fedveil.models.adjusted import score_at
+from fedveil.release.bundle import Bundle
+from fedveil.release.linear import Linear, known_texts, linear_of, other_place
+from fedveil.release.model import ReleasedModel
+from fedveil.release.to_onnx_torch import outline_of, torch_scores
+from fedveil.version import __version__
+
+OPSET: Final = 18
+ML_OPSET: Final = 3
+IR: Final = 8  # read by every runtime of the last years
+
+
+def to_onnx(bundle: Bundle) -> bytes:
+    """Return the file; of a torch model where its code is allowed by name, and its module is a stack of layers.
+
+    Outputs ``label`` and ``probabilities`` (or ``scores``) for classes, ``prediction`` for a number; for survival the
+    risk as ``prediction``, and as ``survival`` the chance to be without the event after each interval.
+    """
+    try:
+        onnx = importlib.import_module("onnx")
+    except ImportError as error:
+        raise BadValue("An ONNX file needs the package onnx: install the extra fedveil[onnx].") from error
+    deep = None if bundle.plan.model.linear else ReleasedModel(bundle)
+    linear = linear_of(bundle, "onnx") if deep is None else outline_of(deep)
+    graph = _Graph(onnx)
+    parts = [_column(graph, column, linear.preparation.missing) for column in linear.preparation.columns]
+    rows = graph.add("Concat", parts, axis=1)
+    rows = _clip_rows(graph, rows, linear.cut)
+    if linear.turn is not None:
+        rows = _clip_rows(graph, graph.add("MatMul", [rows, graph.constant(linear.turn)]), linear.again)
+    if deep is None:
+        product = graph.add("MatMul", [rows, graph.constant(linear.weights)])
+        scores = graph.add("Add", [product, graph.constant(linear.constants[None, :])])
+    else:
+        scores = torch_scores(graph, rows, deep)
+    outputs = _outputs(graph, linear, scores)
+    made = onnx.helper.make_graph(graph.nodes, "fedveil", graph.inputs, outputs, graph.constants)
+    opsets = [onnx.helper.make_opsetid("", OPSET), onnx.helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+    model = onnx.helper.make_model(
+        made, opset_imports=opsets, ir_version=IR, producer_name="fedveil", producer_version=__version__
+    )
+    notes = {"plan": bundle.plan.hash, "study": bundle.plan.name}
+    notes["certificate"] = bundle.files["certificate.json"].decode()
+    onnx.helper.set_model_props(model, notes)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+class _Graph:
+    """Nodes, constants and inputs as they come; every result has a name of its own."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.helper, self.numpy, self.kinds = onnx.helper, onnx.numpy_helper, onnx.TensorProto
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.inputs: list[Any] = []
+
+    def input(self, name: str, kind: int) -> str:
+        self.inputs.append(self.helper.make_tensor_value_info(name, kind, [None, 1]))
+        return name
+
+    def constant(self, value: Any) -> str:
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(self.numpy.from_array(np.asarray(value), name))
+        return name
+
+    def add(self, kind: str, inputs: list[str], name: str | None = None, **attributes: Any) -> str:
+        result = name or f"step_{len(self.nodes)}"
+        self.nodes.append(self.helper.make_node(kind, inputs, [result], **attributes))
+        return result
+
+
+def _column(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
+    return _category(graph, column, missing) if column.categories else _numbers(graph, column, missing)
+
+
+def _numbers(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
+    values = graph.input(column.name, graph.kinds.DOUBLE)
+    fill = graph.constant(float(column.fill) if column.filled else np.nan)
+    values = graph.add("Where", [graph.add("IsNaN", [values]), fill, values])
+    for mark in number_marks(missing):
+        values = graph.add("Where", [graph.add("Equal", [values, graph.constant(mark)]), fill, values])
+    if column.unit:
+        values = _bent(graph, graph.add("Div", [values, graph.constant(column.unit)]))
+    centre, scale, low, high = column.affine
+    values = graph.add("Div", [graph.add("Sub", [values, graph.constant(centre)]), graph.constant(scale)])
+    if not (np.isinf(low) and np.isinf(high)):
+        cut = graph.add("Min", [graph.add("Max", [values, graph.constant(low)]), graph.constant(high)])
+        values = graph.add("Where", [graph.add("IsNaN", [values]), values, cut])
+    return values
+
+
+def _bent(graph: _Graph, values: str) -> str:
+    """The inverse hyperbolic sine: the sign times ln(|x| + sqrt(x^2 + 1))."""
+    root = graph.add("Sqrt", [graph.add("Add", [graph.add("Mul", [values, values]), graph.constant(1.0)])])
+    size = graph.add("Log", [graph.add("Add", [graph.add("Abs", [values]), root])])
+    return graph.add("Mul", [graph.add("Sign", [values]), size])
+
+
+def _category(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
+    """Return the place of each text, then one column of 0 or 1 for each category."""
+    words = graph.input(column.name, graph.kinds.STRING)
+    known = known_texts(column, missing)
+    other = other_place(column)
+    place = graph.add(
+        "LabelEncoder",
+        [words],
+        domain="ai.onnx.ml",
+        keys_strings=list(known),
+        values_floats=[np.nan if at is None else float(at) for at in known.values()],
+        default_float=np.nan if other is None else float(other),
+    )
+    listed = graph.constant(np.arange(column.width, dtype=np.float32)[None, :])
+    hot = graph.add("Cast", [graph.add("Equal", [place, listed])], to=graph.kinds.DOUBLE)
+    if column.offsets:
+        hot = graph.add("Sub", [hot, graph.constant(np.array([column.offsets]))])
+    if column.weight != 1.0:
+        hot = graph.add("Mul", [hot, graph.constant(column.weight)])
+    wide = graph.add("Cast", [place], to=graph.kinds.DOUBLE)
+    return graph.add("Where", [graph.add("IsNaN", [wide]), wide, hot])  # what has no place has no number
+
+
+def _clip_rows(graph: _Graph, rows: str, bound: float) -> str:
+    """Rows over max(1, norm / bound)."""
+    squares = graph.add("Mul", [rows, rows])
+    total = graph.add("ReduceSum", [squares, graph.constant(np.array([1], dtype=np.int64))], keepdims=1)
+    long = graph.add("Div", [graph.add("Sqrt", [total]), graph.constant(bound)])
+    return graph.add("Div", [rows, graph.add("Max", [long, graph.constant(1.0)])])
+
+
+def _outputs(graph: _Graph, linear: Linear, scores: str) -> list[Any]:
+    width, double = len(linear.classes), graph.kinds.DOUBLE
+    if linear.kind == "survival":
+        return _survival(graph, linear, scores)
+    if linear.kind == "counts":
+        expected = graph.add("Mul", [graph.add("Exp", [scores]), graph.constant(linear.rate * linear.top)])
+        scores = graph.add("Min", [expected, graph.constant(linear.top)])
+    if not linear.classes:
+        graph.add("Identity", [scores], "prediction")
+        return [graph.helper.make_tensor_value_info("prediction", double, [None, 1])]
+    if linear.weights.shape[1] == 1:
+        scores = graph.add("Concat", [graph.add("Neg", [scores]), scores], axis=1)
+    decided = scores
+    if linear.threshold is not None:  # the second class has to come so much further
+        decided = graph.add("Sub", [scores, graph.constant(np.array([[0.0, 2 * score_at(linear.threshold)]]))])
+    best = graph.add("ArgMax", [decided], axis=1, keepdims=0)
+    graph.add("Gather", [graph.constant(np.array(linear.classes, dtype=object)), best], "label")
+    if linear.link == "softmax":
+        graph.add("Softmax", [scores], "probabilities", axis=1)
+    else:
+        graph.add("Sigmoid" if linear.link else "Identity", [scores], "probabilities" if linear.link else "scores")
+    name = "probabilities" if linear.link else "scores"
+    return [
+        graph.helper.make_tensor_value_info("label", graph.kinds.STRING, [None]),
+        graph.helper.make_tensor_value_info(name, double, [None, width]),
+    ]
+
+
+def _survival(graph: _Graph, linear: Linear, scores: str) -> list[Any]:
+    """The chances to be without the event, as exponentials of sums of logarithms, and one minus the last of them."""
+    alive = graph.add("Log", [graph.add("Sigmoid", [graph.add("Neg", [scores])])])
+    together = graph.add("CumSum", [alive, graph.constant(np.array(1, dtype=np.int64))])
+    graph.add("Exp", [together], "survival")
+    last = graph.add("Gather", ["survival", graph.constant(np.array([-1], dtype=np.int64))], axis=1)
+    graph.add("Sub", [graph.constant(1.0), last], "prediction")
+    double, width = graph.kinds.DOUBLE, linear.weights.shape[1]
+    return [
+        graph.helper.make_tensor_value_info("prediction", double, [None, 1]),
+        graph.helper.make_tensor_value_info("survival", double, [None, width]),
+    ]

@@ -1,0 +1,1 @@
+"""Signatures of results, and the keys that make and check them."""

@@ -1,0 +1,1 @@
+"""Jobs that are one stage of noisy sums over the cells of a table."""

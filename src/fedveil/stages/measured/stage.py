@@ -1,0 +1,143 @@
+"""A job that is one stage of noisy sums: whatever can be computed from bounded sums over the cells of a table.
+
+The stage states what it will measure, from public numbers alone (``sought``), and computes its result from the noisy
+sums (``result``), as a program that asks for them (fedveil.stages.measuring). Everything else (budget, plan, charge,
+certificate; one process, shares, masks, encryption, sites; being killed and resumed) is the same for every such stage.
+A site works ``sought`` out by itself, so no plan can charge a record for less than it adds.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+from fedveil.core.checks import require
+from fedveil.core.errors import CannotCertify
+from fedveil.core.importing import named
+from fedveil.core.values import number, whole
+from fedveil.data.records import DataShape
+from fedveil.privacy.mechanism import sensitivity
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import Trust
+from fedveil.stages.measured.plan import COUNTS, MeasuredPlan, Settings, canonical_text
+from fedveil.stages.measuring import Measures
+from fedveil.stages.prepare.budget import total_mu
+from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.sums import Measurement, NoisySums, variance_left
+from fedveil.stages.synthesise.table import Table
+
+BUILT_IN: Final[Mapping[str, str]] = {}  # stages that fedveil ships, by the name in a plan: package.file:name
+_SHARES: Final = (0.9995, 0.998, 0.99, 0.98, 0.95, 0.9, 0.7)  # of the budget, in turn: what the grid and delta leave
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sought:
+    """One sum that a stage asks for: how many numbers at most, and the norm of what one unit adds to it.
+
+    ``weight``: its part of the budget, relative to the other sums. ``counts``: what a unit adds is never negative.
+    """
+
+    name: str
+    size: int
+    bound: float
+    weight: float = 1.0
+    counts: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", whole("size", self.size))
+        object.__setattr__(self, "weight", number("weight", self.weight))
+        require(self.weight > 0, f"The weight of {self.name}", "be above 0", self.weight)
+
+
+class Measured(Protocol):
+    """The code of a stage; ``file``: the name of what it releases."""
+
+    file: str
+
+    def sought(self, settings: Settings, columns: Outline, shape: DataShape) -> Sequence[Sought]:
+        """Return the sums that the stage asks for, in order; refuse settings that do not fit the columns."""
+
+    def result(self, settings: Settings, sums: NoisySums, rows: Table, units: int, by: Measures) -> bytes:
+        """Return what is released; no row but through ``by.noisy_sum`` decides it. ``rows`` may be some, or none."""
+
+
+def stage_named(name: str) -> Measured:
+    """Return the code of a stage: one that fedveil ships, or one's own as package.file:name, which must be allowed."""
+    if name in BUILT_IN:
+        file, _, own = BUILT_IN[name].partition(":")
+        found: Measured = getattr(import_module(file), own)()
+        return found
+    make: Callable[[], Measured] = named(name, "plan.stage")
+    return make()
+
+
+def check_sought(plan: MeasuredPlan, columns: Outline) -> None:
+    """Refuse a plan whose sums are not those that its stage asks for of columns like these."""
+    code = stage_named(plan.stage)
+    sought = code.sought(plan.stated, columns, plan.data)
+    asked = [(one.name, one.size, float(one.bound)) for one in sought]
+    planned = [(one.name, one.size, one.bound) for one in plan.preparation.measurements]
+    same = asked == planned and plan.counts == all(one.counts for one in sought) and plan.file == code.file
+    require(same, "The plan", "measure what its stage asks for", [name for name, _, _ in planned][:5])
+
+
+def measured_plan(
+    name: str,
+    stage: str,
+    settings: Settings,
+    columns: Outline,
+    data: DataShape,
+    target: Target,
+    trust: Trust,
+    **more: Any,
+) -> MeasuredPlan:
+    """Return the plan that spends the target's budget on what a stage asks for; no cell decides it."""
+    target.check_delta()
+    code = stage_named(stage)
+    sought = code.sought(settings, columns, data)
+    require(len(sought) >= 1, "A stage", "ask for at least one sum", 0)
+    counts = all(one.counts for one in sought)
+    for share in _SHARES:
+        sums = _sums(sought, data, target, trust, counts, share)
+        found = MeasuredPlan(
+            name=name,
+            stage=stage,
+            settings=canonical_text(settings),
+            file=code.file,
+            data=data,
+            target=target,
+            preparation=sums,
+            counts=counts,
+            trust=trust,
+            **more,
+        )
+        if found.promise(target.adversary).epsilon <= target.epsilon:
+            return found
+    raise CannotCertify(
+        f"The target, epsilon {target.epsilon:g} at delta {target.delta:g} against {target.adversary}, is out of reach "
+        "for these sums. Raise epsilon or delta."
+    )
+
+
+def _sums(
+    sought: Sequence[Sought], data: DataShape, target: Target, trust: Trust, counts: bool, share: float
+) -> NoisySums:
+    left = variance_left(target.adversary, data, target, trust)
+    if not left > 0:
+        raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
+    moved = sensitivity(target.neighbours) / (COUNTS if counts and target.neighbours == "replace-one" else 1.0)
+    whole_noise = moved / (total_mu(target) * math.sqrt(left))
+    total = math.fsum(one.weight for one in sought)
+    return NoisySums(
+        measurements=tuple(
+            Measurement(
+                name=one.name,
+                size=one.size,
+                bound=one.bound,
+                noise=whole_noise / math.sqrt(share * one.weight / total),
+            )
+            for one in sought
+        ),
+        share=share,
+    )

@@ -1,0 +1,269 @@
+"""From what a study states to columns that are not prepared yet: read, typed, held out and split, with no rule applied.
+
+Splits and held-out rows are drawn exactly as for stated rules (fedveil.data.load): there every record's only feature is
+the number of its row, by which its cells are found again.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedveil.core.checks import require
+from fedveil.core.values import Indices
+from fedveil.data.cells import Texts
+from fedveil.data.fingerprint import RawRows
+from fedveil.data.load import (
+    Generators,
+    HeldRows,
+    Loaded,
+    Prepared,
+    cells_of,
+    client_of,
+    load,
+    target_notes,
+    targets_of,
+)
+from fedveil.data.missing import Mask, settle_labels, without_client
+from fedveil.data.records import DataShape, Records
+from fedveil.data.row_rule import RowRule
+from fedveil.data.sources import read
+from fedveil.data.spec import HeldOut, Source, Split
+from fedveil.data.spec_rules import RULES
+from fedveil.data.table import Table
+from fedveil.stages.prepare.bundled import preparation_of
+from fedveil.stages.prepare.columns import Columns, Outline
+from fedveil.stages.prepare.learned import LearnedRule
+from fedveil.stages.prepare.reading import Reading
+from fedveil.stages.prepare.request import PrepareRequest
+from fedveil.stages.prepare.types import looks_textual, numbers_in, refuse_lone_words, refuse_other_writing, words_in
+
+_MOST_ROWS = 2.0**53  # a bound on row numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Unprepared:
+    """Records to train on and those held out, by the numbers of their rows (from 1; 0 for a blank one), and cells."""
+
+    train: Records
+    test: Records | None
+    test_public: bool
+    dropped_rows: int
+    outline: Outline
+    columns: Columns
+    test_columns: Columns
+    raw: RawRows | None = None
+    apart: HeldRows | None = None
+    source: Source | None = None  # as it was completed when it was read
+    target: str | None = None
+    notes: tuple[str, ...] = ()  # for the data holder alone
+
+    def shape(self, outline: Outline) -> DataShape:
+        """The public quantities of the rows that an outline will make."""
+        return replace(self.train.shape, features=outline.width, bound=outline.total)
+
+    def fingerprint(self, key: bytes) -> str:
+        """Of all rows of the source, as they were read."""
+        return self.cells_fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
+
+    def cells_fingerprint(self, key: bytes) -> str:
+        """Of the records to train on, with their owners and their cells."""
+        return self.train.fingerprint(key) + self.columns.fingerprint(key)
+
+    def held_fingerprint(self, key: bytes) -> str:
+        """Of the records held out, likewise; empty where there are none."""
+        return "" if self.test is None else self.test.fingerprint(key) + self.test_columns.fingerprint(key)
+
+    @property
+    def training_columns(self) -> Columns:
+        """The cells of the records to train on, in their order; of a blank one, those of any row."""
+        return self.columns.rows(np.maximum(_rows(self.train), 0))
+
+    @property
+    def held_columns(self) -> Columns | None:
+        """The cells of the records held out, likewise; None where there are none."""
+        return None if self.test is None else self.test_columns.rows(np.maximum(_rows(self.test), 0))
+
+    @property
+    def present(self) -> Indices:
+        """Which of the records to train on are not blank."""
+        return np.flatnonzero(~self.train.blank).astype(np.int64)
+
+    def loaded(self, learned: LearnedRule) -> Loaded:
+        """The records that the learned rule makes."""
+        return Loaded(
+            train=_records(self.train, self.columns, learned),
+            test=self.tested(learned),
+            test_public=self.test_public,
+            dropped_rows=self.dropped_rows,
+            feature_names=learned.feature_names,
+            raw=self.raw,
+            apart=self.apart,
+            preparation=self.rule(learned),
+        )
+
+    def tested(self, learned: LearnedRule) -> Records | None:
+        """The records held out, if there are any, with the rows that the learned rule makes."""
+        return None if self.test is None else _records(self.test, self.test_columns, learned)
+
+    def rule(self, learned: LearnedRule) -> RowRule | None:
+        """The learned rule as it travels with the model."""
+        return None if self.reading is None else preparation_of(learned, self.reading)
+
+    @property
+    def reading(self) -> Reading | None:
+        """How the data are read, where there is a source."""
+        return None if self.source is None else Reading.of(self.source, self.target)
+
+
+def open_columns(
+    source: Source,
+    split: Split,
+    held_out: HeldOut | None,
+    request: PrepareRequest,
+    *,
+    base: Path,
+    generator: Generators,
+    whole_clients: bool = False,
+    from_cells: bool = True,
+) -> Unprepared:
+    """Everything that the data part of a study states, with cells in place of rows.
+
+    ``from_cells``: whether types that nobody stated are read off the cells; otherwise such columns hold numbers, and a
+    word in one is refused.
+    """
+    found: list[tuple[Columns, Outline]] = []
+    asked: list[tuple[Source, str | None]] = []
+    unstated: set[str] = set()
+
+    def read_rows(source: Source, split: Split, base: Path) -> Prepared:
+        first = found[0][1] if found else None
+        whole, source = read(source, base, request.texts)
+        asked.append((source, whole.choice.target))
+        if first is None:
+            stated = _stated_texts(whole, source, request)
+            unstated.update(_unstated_texts(whole, source, request, stated) if from_cells else ())
+            textual = stated | unstated
+        else:
+            textual = set(first.texts)
+        prepared, columns, outline = _read(whole, source, split, base, request, textual)
+        found.append((columns, outline))
+        return prepared
+
+    loaded = load(
+        source, split, held_out, base=base, generator=generator, whole_clients=whole_clients, read_rows=read_rows
+    )
+    rows = _rows(loaded.train)
+    there = rows >= 0
+    units = loaded.train.owner if whole_clients else rows
+    what = "client" if whole_clients else "record"
+    refuse_lone_words(found[0][0], unstated, rows[there], units[there], what)
+    return Unprepared(
+        train=loaded.train,
+        test=loaded.test,
+        test_public=loaded.test_public,
+        dropped_rows=loaded.dropped_rows,
+        outline=found[0][1],
+        columns=found[0][0],
+        test_columns=found[-1][0],
+        raw=loaded.raw,
+        apart=loaded.apart,
+        source=asked[0][0],
+        target=asked[0][1],
+        notes=loaded.notes,
+    )
+
+
+def _read(
+    whole: Table, source: Source, split: Split, base: Path, request: PrepareRequest, textual: set[str]
+) -> tuple[Prepared, Columns, Outline]:
+    client = client_of(whole, source, split, base)
+    dropped = np.zeros(len(whole), dtype=np.bool_)
+    columns, outline = _columns(whole, source, request, textual, dropped)
+    settle_labels(whole, source, dropped)
+    name = " and ".join(whole.names[:3])
+    require(not dropped.all(), name, "have at least one row without a missing value", "all rows dropped")
+    targets, classes = targets_of(whole, source, dropped)
+    numbers = np.where(dropped, 0.0, np.arange(1.0, len(whole) + 1)).reshape(-1, 1)
+    nobody = without_client(whole, source) if split.kind == "column" else np.zeros_like(dropped)
+    prepared = Prepared(
+        features=numbers,
+        targets=targets,
+        client=client,
+        owned=~nobody,
+        classes=classes,
+        bound=_MOST_ROWS,
+        dropped_rows=int(dropped.sum()),
+        feature_names=(*outline.numbers, *outline.texts),
+        raw=whole.raw,
+        cells=cells_of(dict(zip(outline.numbers, columns.numbers.T, strict=True)), _texts(columns), targets, dropped),
+        notes=target_notes(whole, source, dropped),
+    )
+    return prepared, columns, outline
+
+
+def _stated_texts(table: Table, source: Source, request: PrepareRequest) -> set[str]:
+    """The columns that the study says hold texts: by name, by their categories, or by a word that fills their gaps."""
+    features = set(table.choice.features)
+    for key in ("numbers", "texts"):
+        # a draft states the type of a column that then becomes the event of a survival study
+        stray = sorted(set(getattr(request, key)) - features - {source.event})
+        require(not stray, f"prepare.{key}", "name features of the data", stray)
+    clash = sorted(set(request.numbers) & set(source.categories))
+    require(not clash, "prepare.numbers", "name no column of data.categories", clash)
+    filled = {name for name, value in source.fill.items() if isinstance(value, str) and value not in RULES}
+    return ({*request.texts, *source.categories} | (filled - set(request.numbers))) & features
+
+
+def _unstated_texts(table: Table, source: Source, request: PrepareRequest, stated: set[str]) -> set[str]:
+    """The columns that nobody stated the type of, and whose cells are texts."""
+    missing = frozenset(source.missing)
+    unknown = [name for name in table.choice.texts if name not in stated and name not in request.numbers]
+    written = {name: table.texts(name) for name in unknown if not table.is_numbers(name)}
+    textual = {name for name, texts in written.items() if looks_textual(texts, missing)}
+    for name in sorted(textual):
+        refuse_other_writing(written[name], missing, name)
+    return textual
+
+
+def _columns(
+    table: Table, source: Source, request: PrepareRequest, textual: set[str], dropped: Mask
+) -> tuple[Columns, Outline]:
+    names = [name for name in table.choice.features if name not in textual]
+    numbers, texts = np.empty((len(names), len(table))), {}
+    for place, name in enumerate(names):
+        numbers[place] = numbers_in(table, source, name, dropped)
+    for name in table.choice.features:
+        if name in textual:
+            texts[name] = words_in(table, source, name, dropped)
+    scale = {name: source.scale.get(name, source.default_scale) for name in names}
+    outline = Outline(
+        numbers=tuple(names),
+        texts=tuple(texts),
+        scale={name: span for name, span in scale.items() if span is not None},
+        categories={name: words for name, words in source.categories.items() if name in texts},
+        bend={name: unit for name, unit in source.bend.items() if name in names},
+        slots=request.categories * sum(name not in source.categories for name in texts),
+        bound=source.feature_bound,
+        intercept=source.intercept,
+        components=request.components,
+        whiten=request.whiten,
+        order=table.choice.names,
+        whole=table.choice.whole,
+    )
+    return Columns(numbers=numbers.T, texts=texts), outline
+
+
+def _texts(columns: Columns) -> dict[str, Texts]:
+    return {name: Texts(words.spelt, words.codes) for name, words in columns.texts.items()}
+
+
+def _rows(records: Records) -> Indices:
+    """The numbers of the rows, from 0; -1 for a blank record."""
+    return np.asarray(records.features[:, 0], dtype=np.int64) - 1
+
+
+def _records(records: Records, columns: Columns, learned: LearnedRule) -> Records:
+    rows = learned.rows(columns.rows(np.maximum(_rows(records), 0)))
+    rows[records.blank] = 0.0
+    return replace(records, features=rows, bound=learned.outline.total)

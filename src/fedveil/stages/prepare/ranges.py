@@ -1,0 +1,168 @@
+"""From noisy counts on the grid of magnitudes to a range of each column: post-processing, so free of charge.
+
+The window of neighbouring bins, or of magnitudes on both sides of zero, with the strongest count relative to its noise
+holds the bulk. A neighbour joins if it holds a fifth of the records; a bin farther away if its count is beyond what
+noise makes. Where the range spans many magnitudes, numbers are measured on the scale of the inverse hyperbolic sine,
+which is a logarithm far from zero and a straight line near it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
+from fedveil.stages.prepare.magnitudes import EDGES, LEAST, VALUES, ZERO
+
+_NEAR_SHARE: Final = 0.2  # of the records: a neighbour with so many joins the bulk, or one side of zero the other
+_NEAR: Final = 3.0  # deviations that it must have at least
+_FAR_SHARE: Final = 0.005
+_FAR: Final = 5.0  # of about a hundred and sixty bins a column, one in ten thousand columns errs
+_HINT: Final = 2.0  # deviations from which on a bin beside a target's range joins, and up to which it may be hidden
+_OCTAVES: Final = 4  # magnitudes that a target's numbers of the other sign may share
+_EMPTY_SHARE: Final = 0.02  # of the records: a bin with fewer counts as empty
+_INNER_SHARE: Final = 0.05  # likewise, for all bins between a target's range and zero
+_SIDES: Final = 4  # magnitudes on both sides of zero
+_LINEAR: Final = 16.0  # ratio of magnitudes up to which a straight scale does
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from ``low`` to ``high``; ``unit``: where the scale bends into a logarithm, 0 for a straight scale."""
+
+    low: float
+    high: float
+    unit: float = 0.0
+
+    def __post_init__(self) -> None:
+        fine = -math.inf < self.low < self.high < math.inf
+        require(fine, "Range", "be finite with low below high", (self.low, self.high))
+        require(0 <= self.unit < math.inf, "Range.unit", "be finite, 0 or more", self.unit)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Low and high as people write them: an end of the grid's bin of zero is zero.
+
+        >>> Range(-(2.0**-30), 4.0).ends, Range(-(2.0**-30), 2.0**-30).ends == (-(2.0**-30), 2.0**-30)
+        ((0.0, 4.0), True)
+        """
+        near = 2.0**LEAST
+        low = 0.0 if -near <= self.low < 0 and self.high > near else self.low
+        high = 0.0 if 0 < self.high <= near and self.low < -near else self.high
+        return low, high
+
+    def scaled(self, numbers: Vector) -> Vector:
+        """Numbers on the scale from -1 to 1; what lies outside is cut, and NaN stays."""
+        low, high = self._bent(np.array([self.low, self.high]))
+        with np.errstate(over="ignore"):
+            moved = (self._bent(numbers) - (low / 2 + high / 2)) / (high / 2 - low / 2)
+        return np.asarray(np.clip(moved, -1.0, 1.0), dtype=np.float64)
+
+    def numbers(self, scaled: Vector) -> Vector:
+        """Numbers from the scale from -1 to 1 back to their own."""
+        low, high = self._bent(np.array([self.low, self.high]))
+        bent = low / 2 + high / 2 + scaled * (high / 2 - low / 2)
+        return np.asarray(bent if self.unit == 0 else self.unit * np.sinh(bent), dtype=np.float64)
+
+    def _bent(self, numbers: Vector) -> Vector:
+        if self.unit == 0:
+            return numbers
+        with np.errstate(over="ignore"):
+            return np.asarray(np.arcsinh(np.clip(numbers / self.unit, -1e300, 1e300)), dtype=np.float64)
+
+
+def range_of(counts: Vector, records: int, deviation: float) -> Range:
+    """Return the range that these noisy counts of one column show.
+
+    ``records``: how many were counted; ``deviation``: of the noise on each count.
+    """
+    counts = counts[:VALUES]
+    low, high, beyond = _seen(counts, records, deviation)
+    return Range(float(EDGES[low]), float(EDGES[high + 1]), _unit(low, high, beyond))
+
+
+def covering_range(counts: Vector, records: int, deviation: float) -> Range:
+    """Return a range that misses few numbers even where noise hides some: of a number to predict.
+
+    A feature that is cut loses a little; a target that is cut is learned wrongly. So bins beside the bulk join as soon
+    as they stand out of the noise at all; numbers of the other sign and like magnitudes join together, since each of
+    their bins may be hidden; one more bin joins at either end unless it is surely empty; and last all down to zero,
+    unless that is.
+    """
+    counts = counts[:VALUES]
+    low, high, beyond = _seen(counts, records, deviation)
+    least = max(_FAR_SHARE * records, _HINT * deviation)
+
+    def joined(low: int, high: int) -> tuple[int, int]:
+        while low > 0 and counts[low - 1] > least:
+            low -= 1
+        while high < VALUES - 1 and counts[high + 1] > least:
+            high += 1
+        return low, high
+
+    low, high = joined(low, high)
+    for sign in (1, -1):
+        top = high - ZERO if sign == 1 else ZERO - low  # the largest magnitude on this side
+        mirrored = [ZERO - sign * size for size in range(max(top - _OCTAVES + 1, 1), top + 1)]
+        sure = max(_FAR_SHARE * records, _NEAR * deviation * math.sqrt(len(mirrored)))
+        if mirrored and counts[mirrored].sum() > sure:
+            low, high = joined(min(low, *mirrored), max(high, *mirrored))
+    doubtful = _EMPTY_SHARE * records - _HINT * deviation
+    low -= low > 0 and counts[low - 1] > doubtful
+    high += high < VALUES - 1 and counts[high + 1] > doubtful
+    for inner in (range(ZERO, low), range(high + 1, ZERO + 1)):  # between zero and numbers of one sign
+        near = [ZERO, *[place for place in inner if min(abs(place - low), abs(place - high)) <= _OCTAVES]]
+        if inner and counts[near].sum() > _INNER_SHARE * records - _HINT * deviation * math.sqrt(len(near)):
+            low, high = min(low, ZERO), max(high, ZERO)  # at most twice as wide
+    return Range(float(EDGES[low]), float(EDGES[high + 1]), _unit(low, high, beyond))
+
+
+def _seen(
+    counts: Vector, records: int, deviation: float
+) -> "tuple[int, int, np.ndarray[tuple[int], np.dtype[np.intp]]]":
+    """The first and the last bin of the bulk, and all bins that stand out for certain."""
+    low, high = _bulk(counts)
+    near = max(_NEAR_SHARE * records, _NEAR * deviation)
+    if low > 0 and counts[low - 1] > near:
+        low -= 1
+    if high < VALUES - 1 and counts[high + 1] > near:
+        high += 1
+    beyond = np.flatnonzero(counts > max(_FAR_SHARE * records, _FAR * deviation))
+    if beyond.size:
+        low, high = min(low, int(beyond[0])), max(high, int(beyond[-1]))
+    return low, high, beyond
+
+
+def _bulk(counts: Vector) -> tuple[int, int]:
+    """The first and last bin of the strongest window, each window's count measured against its own noise.
+
+    A window is a bin, a pair of neighbours, or the largest one to four magnitudes on both sides of zero: numbers that
+    are centred have half of their records on each side, and no single bin with many of them.
+    """
+    alone, pair = int(np.argmax(counts)), counts[:-1] + counts[1:]
+    first = int(np.argmax(pair))
+    found, strength = (alone, alone), float(counts[alone])
+    if pair[first] / math.sqrt(2) > strength:
+        found, strength = (first, first + 1), float(pair[first]) / math.sqrt(2)
+    above, below = counts[ZERO + 1 :], counts[:ZERO][::-1]  # by magnitude
+    for many in range(1, _SIDES + 1):
+        sides = [np.convolve(side, np.ones(many), "valid") for side in (above, below)]
+        both = sides[0] + sides[1]
+        even = np.minimum(*sides) > _NEAR_SHARE * both
+        strengths = np.where(even, both / math.sqrt(2 * many), -math.inf)
+        best = int(np.argmax(strengths))
+        if strengths[best] > strength:
+            found, strength = (ZERO - best - many, ZERO + best + many), float(strengths[best])
+    return found
+
+
+def _unit(low: int, high: int, shown: "np.ndarray[tuple[int], np.dtype[np.intp]]") -> float:
+    """0 where the magnitudes that are surely there span little; else the least of them."""
+    sizes = np.abs([place - ZERO for place in {low, high, *shown.tolist()} if place != ZERO])
+    if not sizes.size:
+        return 0.0
+    least, most = int(sizes.min()), int(sizes.max())
+    ratio = 2.0 ** (most - least + 1)
+    return 0.0 if ratio <= _LINEAR else 2.0 ** (LEAST + least - 1)

@@ -1,0 +1,60 @@
+"""How DP-SGD is carried out: as windows of sums where clients wait for each other, otherwise by the network's clock."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedveil.data.records import Records
+from fedveil.noise.entropy import Entropy
+from fedveil.stages.adding import Noising
+from fedveil.stages.train.acting import Acts, Train
+from fedveil.stages.train.dpsgd.answering import DpSgdAnswering
+from fedveil.stages.train.dpsgd.asking import DpSgdAsking
+from fedveil.stages.train.dpsgd.chosen import train_chosen
+from fedveil.stages.train.dpsgd.steps import dpsgd_of, train_network
+from fedveil.stages.train.stage import Training
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Refused
+
+
+def _own(stage: Training) -> Train | None:
+    """Segments that a rule chooses, and clients that do not wait for each other, are no rounds of sums."""
+    method = dpsgd_of(stage)
+    if method.choice is not None:
+        return train_chosen
+    return None if stage.trust.shared and method.network.together else train_network
+
+
+def _answering(stage: Training, records: Records, proposal: Content, entropy: Entropy) -> DpSgdAnswering:
+    return DpSgdAnswering(stage, records, tuple(int(number) for number in proposal.rows["numbers"]), entropy)
+
+
+def _noising(stage: Training, entropy: Entropy) -> Noising:
+    """Every client has noised its own update, fully, before it is added up."""
+    size = stage.dimension
+    return Noising(whole=lambda turn: np.zeros(size, dtype=np.int64), share=lambda turn: 0.0, size=lambda turn: size)
+
+
+def _sent(stage: Training) -> int:
+    """A client answers in every window of its rounds."""
+    method = dpsgd_of(stage)
+    width = int(method.network.window)
+    return sum(-(-method.rounds_of(client) // width) for client in range(stage.data.clients))
+
+
+def _check_proposal(stage: Training, records: Records, proposal: Content) -> None:
+    method = dpsgd_of(stage)
+    if method.choice is not None:
+        raise Refused("a-choice")
+    if not method.network.together:
+        raise Refused("a-network")
+
+
+ACTS = Acts(
+    asking=DpSgdAsking.make,
+    answering=_answering,
+    noising=_noising,
+    sent=_sent,
+    check_proposal=_check_proposal,
+    own=_own,
+)

@@ -1,0 +1,409 @@
+"""DP-SGD, designed by a rule that looks at no data; the noise of every client is calibrated for its own rounds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from fedveil.accounting.calibrate import calibrate
+from fedveil.accounting.grid import choose_grid
+from fedveil.core.checks import require
+from fedveil.core.fields import Exclusion, check_exclusions, check_fields, group, ruled, word
+from fedveil.core.values import number, whole
+from fedveil.privacy.mechanism import Mechanism, Numbers
+from fedveil.stages.train.adaptive_clip import designed
+from fedveil.stages.train.base import Method, expected
+from fedveil.stages.train.choosing import Choice
+from fedveil.stages.train.correlation import Correlation, growth_of
+from fedveil.stages.train.dpsgd.client_settings import ClientSettings, Clipping, Sampling
+from fedveil.stages.train.dpsgd.correlated_design import (
+    ANY,
+    charges_of,
+    check_correlated,
+    designed_for,
+    noises_of,
+    walk_of,
+)
+from fedveil.stages.train.dpsgd.deep import check_company, deep_step
+from fedveil.stages.train.dpsgd.method import MOST_MESSAGES, DpSgd
+from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.rates import LEAST_BATCH, USUAL_RATE, check_batch, picked_among, share
+from fedveil.stages.train.dpsgd.risk import expected_risk, passes_of
+from fedveil.stages.train.dpsgd.segments import affordable, charged, fitting_budget, joint_cost
+from fedveil.stages.train.dpsgd.tightening import leaves_open, tightened
+from fedveil.stages.train.optimiser import Optimiser
+from fedveil.stages.train.request import Draft, Task, beside, check_beside
+from fedveil.stages.train.segments import read_segments
+from fedveil.stages.train.settings import (
+    AdaptiveClipRequest,
+    ChooseRequest,
+    CompressionRequest,
+    CorrelationRequest,
+    OptimizerRequest,
+    adaptive_clip,
+)
+from fedveil.stages.train.step_shapes import shaped
+
+_MOMENTUM = 0.9  # where neither momentum nor another optimizer is stated
+_EPSILON_SHARE, _DELTA_SHARE = 1e-4, 1e-3  # kept back for what the grid costs
+_OWN_SHARE = 1e-3  # of a client's own epsilon, kept back for the grid and for calibrating once more
+_PASSES = 20
+_STEP = 3.0  # over the smoothness: below 2 (1 + momentum), where a step with momentum still contracts
+_WALK = 1.0  # most that the noise of all rounds may move a score, in standard deviations
+
+
+def _clip(name: str, given: Any) -> Any:
+    """Return a clip: a number, or one for each client, or the request for an adaptive one."""
+    found = adaptive_clip(name, given)
+    return _positive(name, given) if found is None else found
+
+
+def _positive(name: str, given: Any) -> Any:
+    """Return positive, finite numbers: one for all clients, or one for each."""
+    values = tuple(number(name, value) for value in _listed(given))
+    require(values and all(0 < value < math.inf for value in values), name, "be positive and finite", given)
+    return values if isinstance(given, list | tuple) else values[0]
+
+
+def _adapts(request: "DpSgdRequest") -> bool:
+    return isinstance(request.clip, AdaptiveClipRequest)
+
+
+def _shapes_steps(request: "DpSgdRequest") -> bool:
+    return request.optimizer.decay is not None or request.optimizer.warm_up is not None
+
+
+EXCLUSIONS: Final = (
+    *(Exclusion(name, "segments", "A segment states it.") for name in ("rounds", "noise_multiplier", "steps")),
+    Exclusion("own_epsilon", "segments", "A segment states the noise of its own rounds."),
+    Exclusion("segments", "a decay or warm-up of steps", "A segment states its step.", _shapes_steps),
+    Exclusion("segments", "an adaptive clip", "A segment's cost is planned for a fixed clip.", _adapts),
+    Exclusion("correlation", "an adaptive clip", "The matrix is for equal clips.", _adapts),
+    Exclusion("own_epsilon", "correlation", "A client that stops would leave later noise without its part."),
+    Exclusion("segments", "correlation", "The matrix is for rounds that are alike."),
+    Exclusion(
+        "rate",
+        'sampling = "independent"',
+        "Every record picks one round of each pass: [schedule] rounds says how many rounds a pass has.",
+        lambda request: request.sampling == "independent",
+    ),
+    Exclusion(
+        "algorithm.correlation.buffers",
+        "poisson batches",
+        "A participation must have left the noise before the next: give bands, or sampling = cyclic.",
+        lambda request: request.sampling == "poisson",
+        lambda request: request.correlation and request.correlation.buffers,
+    ),
+)
+
+
+BESIDE: Final = tuple(
+    beside(f"schedule.{name}", "segments", "A segment states it.", attrgetter("request.segments"))
+    for name in ("rounds", "passes", "batch", "noise_std", "step_size")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DpSgdRequest:
+    """What clients do. ``rate``, ``rounds``, ``clip``, ``noise_multiplier``, ``steps``: one for all, or one for each.
+
+    ``rounds`` are those of all passes. ``steps``: a step size, or a list of one per round, for each client. With
+    independent sampling there is no ``rate``: [schedule] says among how many rounds of a pass a record picks.
+    ``segments`` state rounds, rate, clip, noise and step of consecutive segments; with ``choose`` a rule chooses among
+    them. A client with an ``own_epsilon`` sends noise alone when that is used up. ``correlation``: noise is correlated
+    over rounds. ``weights``: how the server mixes updates.
+    """
+
+    sampling: Sampling = word(Sampling, default="poisson")
+    clipping: Clipping = word(Clipping, default="individual")
+    rate: Numbers | None = ruled(_positive)
+    rounds: int | tuple[int, ...] | None = None
+    clip: Numbers | AdaptiveClipRequest | None = ruled(_clip)
+    noise_multiplier: Numbers | None = ruled(_positive)
+    steps: Any = None
+    weights: tuple[float, ...] = ()
+    segments: Any = None
+    choose: ChooseRequest | None = group(ChooseRequest, short="rule")
+    own_epsilon: Numbers | None = ruled(_positive)
+    optimizer: OptimizerRequest = group(OptimizerRequest, short="kind", default=OptimizerRequest())
+    compression: CompressionRequest = group(CompressionRequest, short="kind", default=CompressionRequest())
+    correlation: CorrelationRequest | None = group(CorrelationRequest)
+    network: Network = group(Network, default=Network())
+
+    kind: ClassVar[str] = "dpsgd"
+    noised_at_clients: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_fields(self, "algorithm")
+        found = ANY if self.correlation is not None else None  # refuses what never fits:
+        self._with((ClientSettings(rate=1.0, rounds=1, clip=1.0, noise=1.0, step_size=1.0),), found)
+        wanted = read_segments(self.segments)
+        check_exclusions(self, "algorithm", EXCLUSIONS)
+        check_correlated(self)
+        hint = "Each of [[algorithm.segments]] is then a candidate."
+        fits = self.choose is None or wanted is not None
+        require(fits, "algorithm.choose", "go with segments to choose from", self.choose, hint)
+        for name in ("rate", "clip") if wanted is not None else ():
+            given = getattr(self, name)
+            require(not isinstance(given, tuple), f"algorithm.{name}", "be one number with segments", given)
+
+    def _with(self, client_settings: tuple[ClientSettings, ...], correlated: Correlation | None = None) -> DpSgd:
+        return DpSgd(
+            client_settings=client_settings,
+            sampling=self.sampling,
+            clipping=self.clipping,
+            weights=self.weights,
+            network=self.network,
+            compression=self.compression,
+            optimiser=self._optimiser,
+            average=self.optimizer.average,
+            correlated=correlated,
+        )
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the clip follows the norms."""
+        return _adapts(self)
+
+    @property
+    def _optimiser(self) -> Optimiser:
+        return self.optimizer.optimiser(_MOMENTUM)
+
+    @property
+    def noises(self) -> "Mapping[str, DpSgdRequest]":
+        """The same with independent noise, and with noise that is correlated over rounds."""
+        return noises_of(self)
+
+    def design(self, task: Task) -> Draft:
+        """Set rate, rounds and steps by rule if they are not given, and the least noise that meets the target."""
+        hint = 'Use kind = "fedavg" to protect whole clients.'
+        require(task.target.unit == "record", "privacy.unit", "be record for dpsgd", task.target.unit, hint)
+        target = task.target
+        aims = target.epsilon * (1 - _EPSILON_SHARE), target.delta * (1 - _DELTA_SHARE)
+        wanted = read_segments(self.segments)
+        if wanted is not None:
+            method = replace(self._with(self._segmented(task, wanted, *aims)), segments=True)
+            method = self._choosing(method, task, "noise" in wanted[0], *aims)
+        else:
+            found = designed_for(self, task, self._momentum, *self._rounds(task, 0))
+            client_settings = tuple(self._settings(task, client, found, *aims) for client in range(self._kinds(task)))
+            method = self._adapting(self._with(client_settings, found), task)
+        method = self._stopping(method, task)
+        risk = expected_risk(method, task)
+        if leaves_open(self, task):
+            method = tightened(method, _WALK / self._walk(task, method.client_settings[0], self._first_step(task)))
+        method.check(task.setup)
+        check_company(method, task)
+        said = f"{self.sampling} batches, {method.total} rounds; noise calibrated for the worst client"
+        return Draft(method=method, reason=said, risk=risk, passes=passes_of(method))
+
+    def _adapting(self, method: DpSgd, task: Task) -> DpSgd:
+        """Return the method with a rule for its clips, if they are to be adaptive."""
+        one, data = method.client_settings[0], task.data
+        if not isinstance(self.clip, AdaptiveClipRequest):
+            return method
+        rule = designed(self.clip, one.noise, one.rate * data.records / data.clients, usual_rate=None)
+        steps = (settings.step(0) for settings in method.client_settings)
+        pairs = zip(method.client_settings, steps, strict=True)
+        limits = tuple(_WALK * p.clip / self._walk(task, p, first) * rule.of_sum for p, first in pairs)
+        return replace(method, adaptive=rule, clip_limits=limits)
+
+    def _choosing(self, method: DpSgd, task: Task, stated: bool, epsilon: float, delta: float) -> DpSgd:
+        """Return the method with a budget for its rule: what the target pays for, or all segments once.
+
+        Where noise is not stated it was calibrated for all segments once, so that the budget is what they cost.
+        """
+        if self.choose is None:
+            return method
+        budget = fitting_budget(method, task.target, epsilon, delta) if stated else joint_cost(method)
+        return replace(method, choice=Choice(rule=self.choose.rule, gain=self.choose.gain, budget=budget))
+
+    def _stopping(self, method: DpSgd, task: Task) -> DpSgd:
+        """Return the method with the rounds after which clients stop using records, where they have own budgets."""
+        if self.own_epsilon is None:
+            return method
+        delta, found = task.target.delta * (1 - _DELTA_SHARE), []
+        for client, settings in enumerate(method.client_settings):
+            own = _of(self.own_epsilon, client) * (1 - _OWN_SHARE)
+            last = affordable(settings, method.sampling, method.clipping, task.target, own, delta)
+            rule = f"pay for one round of client {client + 1} at least, which costs more"
+            require(last >= 1, "algorithm.own_epsilon", rule, _of(self.own_epsilon, client), "Or take more noise.")
+            found.append(last)
+        return replace(method, stops=tuple(found))
+
+    def grid(self, method: Method, task: Task) -> int:
+        """Return the exponent of the finest grid on which float64 holds every noised sum exactly."""
+        found = expected(DpSgd, method)
+        noise = [settings.noise * found.scale(settings) for settings in found.client_settings]
+        rows = (found.most_rows(settings, task.data.largest_client) for settings in found.client_settings)
+        each = rows if found.clipping == "individual" else (1 for _ in found.client_settings)
+        most = max(found.scale(settings) * count for settings, count in zip(found.client_settings, each, strict=True))
+        return choose_grid(most, min(noise), max(noise) * growth_of(found.correlated))
+
+    def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> DpSgd:
+        """Return the same rounds; noise that was not given is calibrated for the other target."""
+        found = expected(DpSgd, method)
+        wanted = read_segments(self.segments)
+        if wanted is not None and "noise" in wanted[0]:
+            return self._choosing(found, task, True, epsilon, delta)
+        if self.noise_multiplier is not None:
+            return found
+        if wanted is not None:
+            factor = _factor(
+                charged(found.client_settings, found.sampling, found.clipping, task.target), epsilon, delta
+            )
+            parts = tuple(replace(p, noise=p.noise * factor) for p in found.client_settings)
+            plain = replace(found, client_settings=parts, choice=None)
+            return self._choosing(plain, task, False, epsilon, delta)
+        factors = [_factor(row, epsilon, delta) for row in charges_of(found, task.target)]
+        client_settings = (replace(p, noise=p.noise * f) for p, f in zip(found.client_settings, factors, strict=True))
+        return replace(found, client_settings=tuple(client_settings))
+
+    def _segmented(
+        self, task: Task, wanted: Sequence[Mapping[str, float]], epsilon: float, delta: float
+    ) -> tuple[ClientSettings, ...]:
+        """Return the settings of every segment; noise that is not stated is calibrated, alike for all."""
+        check_beside(self, task, BESIDE)
+        usual, _ = self._rounds(task, 0)
+        clip = task.model.constants(task.data.bound).lipschitz
+        clip = clip if self.clip is None else number("algorithm.clip", self.clip)
+        parts = tuple(
+            ClientSettings(
+                rate=part.get("rate", usual),
+                rounds=int(part["rounds"]),
+                clip=part.get("clip", clip),
+                noise=part.get("noise", 1.0),
+                step_size=part.get("step", 1.0),
+            )
+            for part in wanted
+        )
+        if "noise" not in wanted[0]:
+            factor = _factor(charged(parts, self.sampling, self.clipping, task.target), epsilon, delta)
+            parts = tuple(replace(part, noise=factor) for part in parts)
+        return self._segment_steps(task, wanted, parts)
+
+    def _segment_steps(
+        self, task: Task, wanted: Sequence[Mapping[str, float]], parts: tuple[ClientSettings, ...]
+    ) -> tuple[ClientSettings, ...]:
+        """Set the steps that are not stated: falling linearly through all segments, as short as the noise asks.
+
+        Where a rule chooses nobody knows how far the end is: steps are then half of the first one throughout.
+        """
+        total, done, found = sum(part.rounds for part in parts), 0, []
+        for part, stated in zip(parts, wanted, strict=True):
+            if "step" not in stated:
+                first = self._first_step(task)
+                first *= min(1.0, _WALK / self._walk(task, replace(part, rounds=total), first))
+                turns = 1 - np.arange(done, done + part.rounds) / total
+                turns = turns if self.choose is None else np.full(part.rounds, 0.5)
+                part = replace(part, step_size=tuple((first * turns).tolist()))
+            found.append(part)
+            done += part.rounds
+        return tuple(found)
+
+    def _first_step(self, task: Task) -> float:
+        return _STEP / task.model.constants(task.data.bound).known_smoothness * (1 if self._momentum > 0.5 else 0.5)
+
+    @property
+    def _momentum(self) -> float:
+        return self._optimiser.momentum
+
+    def _kinds(self, task: Task) -> int:
+        """Return the number of different settings: one for all clients, or one for each if a list was given."""
+        counts = {}
+        for name in ("rate", "rounds", "clip", "noise_multiplier", "steps", "own_epsilon"):
+            value = getattr(self, name)
+            if isinstance(value, list | tuple):
+                counts[name] = len(value)
+                rule = f"have one entry for each of {task.data.clients} clients"
+                require(len(value) == task.data.clients, f"algorithm.{name}", rule, len(value))
+        return task.data.clients if counts else 1
+
+    def _settings(
+        self, task: Task, client: int, correlated: Correlation | None, epsilon: float, delta: float
+    ) -> ClientSettings:
+        clip = self.clip.start if isinstance(self.clip, AdaptiveClipRequest) else _of(self.clip, client)
+        clip = task.model.constants(task.data.bound).lipschitz if clip is None else clip
+        rate, rounds = self._rounds(task, client)
+        noise, charged = _of(self.noise_multiplier, client), task.schedule.noise_std
+        if noise is None and charged is not None:
+            require(isinstance(charged, int | float), "schedule.noise_std", "be one number for dpsgd", charged)
+            noise = number("schedule.noise_std", charged) / clip
+        one = ClientSettings(rate=rate, rounds=rounds, clip=clip, noise=1.0 if noise is None else noise, step_size=1.0)
+        if noise is None:
+            mechanism = one.charged(self.sampling, self.clipping, task.target.neighbours)
+            if correlated is not None:
+                mechanism = charges_of(self._with((one,), correlated), task.target)[0]
+            one = replace(one, noise=_factor(mechanism, epsilon, delta))
+        return replace(one, step_size=self._steps(task, client, one, correlated))
+
+    def _rounds(self, task: Task, client: int) -> tuple[float, int]:
+        """Return the sampling rate and the rounds of all passes."""
+        schedule, rate, rounds = task.schedule, _of(self.rate, client), _of(self.rounds, client)
+        require(not isinstance(schedule.batch, tuple), "schedule.batch", "be one number for dpsgd", schedule.batch)
+        require(not isinstance(schedule.rounds, str), "schedule.rounds", "be a number for dpsgd", schedule.rounds)
+        if self.sampling == "independent":
+            rate = 1 / picked_among(task)
+        if rate is None and isinstance(schedule.batch, int):
+            check_batch(schedule.batch, task.data.records)
+            rate = share(schedule.batch, task.data.records)
+        if rate is None and isinstance(schedule.rounds, int):
+            rate = share(1, schedule.rounds)
+        if rate is None:
+            least = task.data.smallest_client
+            rate = min(1.0, max(USUAL_RATE, share(min(LEAST_BATCH, least), least)))
+        if rounds is None:
+            a_pass = schedule.rounds if isinstance(schedule.rounds, int) else max(1, round(1 / rate))
+            rounds = a_pass * (schedule.passes or _PASSES)
+        rate = rate if self.sampling != "cyclic" else 1 / max(1, math.floor(1 / rate * (1 + 4e-16)))
+        count = whole("algorithm.rounds", rounds)
+        hint = "Give fewer passes, or a larger rate."
+        require(count <= MOST_MESSAGES, "The rounds of all passes", f"be at most {MOST_MESSAGES}", count, hint)
+        return float(rate), count
+
+    def _steps(
+        self, task: Task, client: int, settings: ClientSettings, correlated: Correlation | None = None
+    ) -> Numbers:
+        """Return the given steps, or steps that fall linearly from as much as smoothness and noise allow."""
+        given = task.schedule.step_size if (own := _of(self.steps, client)) is None else own
+        if given is not None:
+            return shaped(given, settings.rounds, self.optimizer.decay, self.optimizer.warm_up)
+        hint = "Adam's steps have the length that is stated, whatever the gradients are; 0.001 to 0.01 is usual."
+        require(self.optimizer.kind != "adam", "schedule.step_size", "be given for adam", None, hint)
+        if task.model.linear:
+            first = self._first_step(task)
+            if not self.adapts:  # otherwise round by round, as the clip moves
+                first *= min(1.0, _WALK / self._walk(task, settings, first, correlated))
+        else:
+            first = deep_step(task, settings.clip, self._momentum, self._walk(task, settings, 1.0, correlated))
+        return shaped(first, settings.rounds, self.optimizer.decay or "linear", self.optimizer.warm_up)
+
+    def _walk(self, task: Task, settings: ClientSettings, first: float, correlated: Correlation | None = None) -> float:
+        """Return how far the noise of all rounds moves a score if steps fall linearly from ``first``."""
+        data = task.data
+        deviation = settings.noise * settings.clip * math.sqrt(data.clients)
+        if self.clipping == "individual":
+            deviation /= settings.rate * data.records
+        own = walk_of(correlated, settings, self._momentum)
+        return data.bound * first / (1 - self._momentum) * deviation * own
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _of(value: Any, client: int) -> Any:
+    return value[client] if isinstance(value, list | tuple) else value
+
+
+@lru_cache(maxsize=256)
+def _factor(mechanism: Mechanism, epsilon: float, delta: float) -> float:
+    return calibrate(mechanism, epsilon=epsilon, delta=delta)[0]
+
+
+REQUEST = DpSgdRequest
+WEIGHED_FOR = ("record",)  # the units for which kind = "auto" weighs it

@@ -1,0 +1,169 @@
+"""DP-SGD as attacks see it: what each observer reads of the first round, and every noised sum that a client sends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedveil.core.fields import check_exclusions
+from fedveil.core.values import Indices, Vector
+from fedveil.data.records import Records
+from fedveil.noise.entropy import Entropy
+from fedveil.stages.train.base import Method
+from fedveil.stages.train.dpsgd.batch import Sampler
+from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.client_settings import DRAWN, class_rate
+from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.steps import dpsgd_of, train_dpsgd, weights_of
+from fedveil.stages.train.observation import (
+    ATTACKED,
+    GAME,
+    AttackView,
+    DrawnRounds,
+    Observation,
+    Observations,
+    Push,
+    Releases,
+)
+from fedveil.stages.train.optimiser import Optimiser
+from fedveil.stages.train.stage import Training
+
+_LEAST_NOISE = 1e-6  # that a client may have: over its clip
+
+
+def _with_noise(plan: Training, factor: float) -> Method:
+    """Multiply the noise; a factor of 0 leaves the least that is allowed, a millionth of the clip."""
+    method = _planned_rounds(plan)
+    rows = tuple(replace(p, noise=max(p.noise * factor, _LEAST_NOISE)) for p in method.client_settings)
+    return replace(method, client_settings=rows)
+
+
+def _planned_rounds(plan: Training) -> DpSgd:
+    """Return the method, whose rounds must be known before they run."""
+    method = dpsgd_of(plan)
+    check_exclusions(method, "", ATTACKED)
+    return method
+
+
+def _first_round(plan: Training, records: Records, entropy: Entropy) -> Indices:
+    method, (order, starts) = _planned_rounds(plan), records.by_client()
+    found = []
+    for client in range(records.clients):
+        mine = order[starts[client] : starts[client + 1]]
+        sampler = Sampler(method.settings(client), method.sampling, mine.size, entropy, client, classes=method.classes)
+        found.append(mine[sampler.batch(0)])
+    return np.sort(np.concatenate(found))
+
+
+def _observe(
+    plan: Training, records: Records, entropy: Entropy, clients: Sequence[int], noiseless: bool
+) -> Observations:
+    method = _planned_rounds(plan)
+    journal, plain = Journal(keep=True), _plain(plan)
+    last = train_dpsgd(plain, records, entropy, lambda _: None, journal=journal).model
+    if plain is not plan:
+        last = train_dpsgd(plan, records, entropy, lambda _: None).model
+    weights, sizes = weights_of(method, records), records.sizes
+    settings = [method.settings(client) for client in range(records.clients)]
+    batch = [method.divisor(p, int(n)) for p, n in zip(settings, sizes, strict=True)]
+    own = {
+        client: Observation(
+            "server", journal.updates[client, 0] * (batch[client] / method.first_step(client)), batch[client]
+        )
+        for client in clients
+    }
+    total = np.zeros(plan.dimension)
+    for message in journal.finish():
+        if message.window == 1:
+            total += weights[message.client] * journal.updates[message.client, message.round]
+    steps = [method.first_step(client) for client in range(records.clients)]
+    scale = float(np.mean([w * step / b for w, step, b in zip(weights, steps, batch, strict=True)]))
+    shared = (
+        Observation("server-with-secure-aggregation", total / scale, sum(batch)),
+        Observation("every-model", -journal.models[1] / scale, sum(batch)),
+        Observation("final-model", -last, 0.0),
+    )
+    return Observations(own, shared)
+
+
+def _plain(plan: Training) -> Training:
+    """Return the plan with steps from which a noised sum is read off: those who see a client's updates are counted as
+    seeing its sums, whatever Adam or a decay made of them.
+    """
+    method = dpsgd_of(plan)
+    plain = Optimiser(momentum=method.optimiser.momentum)
+    return replace(plan, method=replace(method, optimiser=plain, average=None))
+
+
+def _sums(plan: Training, records: Records, entropy: Entropy) -> Vector:
+    """Return the noised sums that a client sends."""
+    client = Client(plan, dpsgd_of(plan), 0, records.features, records.targets, entropy)
+    start, rule, turns = np.zeros(plan.dimension), client.adaptive, range(client.rounds)
+    if rule is None:
+        return np.stack([client.release(start, turn) * client.divisor for turn in turns])
+    return np.stack([client.noised_units(rule, start, turn)[:-1] for turn in turns])  # at the first clip
+
+
+def _widened(plan: Training, width: int) -> DpSgd:
+    method = _planned_rounds(plan)
+    check_exclusions(method, "", GAME)
+    # A client's sums at a given model do not depend on when they are sent, nor on who else is there.
+    first = method.client_settings[:1]
+    return replace(method, client_settings=first, weights=(), clip_limits=method.clip_limits[:1], network=Network())
+
+
+def _rows(plan: Training, width: int) -> int:
+    """Return as many rows as a batch needs to have its rate; the other rows are zero.
+
+    Every record draws for itself, whoever else is there (but there are as many as rounds to pick among); a shuffled
+    batch is a whole number of records.
+    """
+    method = dpsgd_of(plan)
+    if method.sampling == "independent":
+        return math.ceil(method.settings(0).batches_a_pass / width)
+    return 1 if method.sampling == "poisson" else math.ceil(20 / (method.settings(0).rate * width))
+
+
+def _push(plan: Training, both: float) -> Push:
+    method, settings = dpsgd_of(plan), dpsgd_of(plan).settings(0)
+    places = settings.batches_a_pass if method.sampling == "independent" else 0
+    if (found := method.correlated) is not None:
+        cyclic, column = method.sampling == "cyclic", tuple(found.factor.coefficients(settings.rounds).tolist())
+        rate = 1.0 if cyclic else class_rate(settings.rate, found.separation)
+        turns = settings.batches_a_pass if cyclic else found.separation
+        return Push(both / settings.noise, rate, settings.noise * settings.clip, turns, column)
+    part = 1.0 if method.adaptive is None else method.adaptive.of_sum
+    return Push(both * part / settings.noise, settings.rate, settings.noise * method.scale(settings), places)
+
+
+def _drawn(plan: Training, entropy: Entropy) -> DrawnRounds | None:
+    """Return the sampler of the largest client's records."""
+    method, settings = dpsgd_of(plan), dpsgd_of(plan).settings(0)
+    if method.sampling not in DRAWN or method.correlated is not None:  # within classes, units do not join alike
+        return None
+    sampler = Sampler(settings, method.sampling, plan.data.largest_client, entropy, 0)
+    rate = settings.rate if method.sampling == "poisson" else None
+    return DrawnRounds(plan.data.largest_client, settings.batches_a_pass, rate, sampler.batch)
+
+
+ATTACK_VIEW = AttackView(
+    drawn=_drawn,
+    with_noise=_with_noise,
+    observe=_observe,
+    first_round=_first_round,
+    releases=Releases(
+        seen_by="server",
+        towards=-1.0,
+        sums=_sums,
+        widened=_widened,
+        rows=_rows,
+        push=_push,
+        clients=False,
+        work=lambda plan: 1,
+    ),
+)

@@ -1,0 +1,128 @@
+"""DP-SGD at clients that do not wait for each other; one data holder alone needs neither server nor clock.
+
+van Dijk and Nguyen 2023, Algorithm 1. Every update is noised at its client before anything else happens to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from fedveil.core.checks import require
+from fedveil.core.values import Vector
+from fedveil.data.records import Records
+from fedveil.noise.entropy import Entropy
+from fedveil.stages.train.acting import Session
+from fedveil.stages.train.base import expected
+from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.clock import Clock
+from fedveil.stages.train.dpsgd.compress import message_bytes
+from fedveil.stages.train.dpsgd.interim import continued, interim, models_of, remember
+from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.scene import scene_of
+from fedveil.stages.train.optimiser import averaged
+from fedveil.stages.train.projection import project
+from fedveil.stages.train.stage import Training
+from fedveil.stages.train.trained import Tick, Trained
+
+
+def train_dpsgd(
+    plan: Training, records: Records, entropy: Entropy, tick: Tick, /, *, journal: Journal | None = None
+) -> Trained:
+    """Run the whole training from its beginning; ``tick`` is called with the number of rounds done."""
+    return train_network(plan, records, entropy, Session(watch=lambda done: tick(done.round)), journal=journal)
+
+
+def train_network(
+    plan: Training, records: Records, entropy: Entropy, session: Session, /, *, journal: Journal | None = None
+) -> Trained:
+    """Run the training, or what is left of it; ``journal`` is filled with the messages of the network."""
+    method = dpsgd_of(plan)
+    require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
+    clients = clients_of(plan, method, records, entropy)
+    if len(clients) == 1 and method.network.alone and journal is None:
+        model = _alone(plan, method, clients[0], session)
+        sent, received = method.total, method.total
+    else:
+        journal = Journal() if journal is None else journal
+        model = _clocked(plan, clients, weights_of(method, records), session, journal)
+        sent, received = journal.counts
+    return Trained(
+        model=model,
+        dropped=sum(client.dropped for client in clients),
+        bytes_up=sent * message_bytes(method, plan.dimension),
+        bytes_down=received * 8 * plan.dimension,
+    )
+
+
+def _clocked(
+    plan: Training, clients: Sequence[Client], weights: Sequence[float], session: Session, journal: Journal
+) -> Vector:
+    """Train by the clock of the network; a run that was stopped goes on from the end of a window."""
+    method, rounds = dpsgd_of(plan), [client.rounds for client in clients]
+
+    def done() -> int:
+        return journal.counts[0] * method.total // sum(rounds)
+
+    clock = Clock(
+        network=method.network,
+        weights=weights,
+        model=np.zeros(plan.dimension),
+        project=partial(project, radius=plan.radius),
+        journal=journal,
+        tick=lambda _: session.tick(done()),
+        average=method.average,
+        rest=lambda: session.watch(interim(clients, done(), *clock.scene().rows())),
+    )
+    if session.begun is None:
+        clock.begin(clients, rounds)
+    else:
+        memories = [client.memory.size for client in clients]
+        scene, remembered = scene_of(session.begun, len(clients), plan.dimension, memories)
+        clock.resume(scene, clients, rounds)
+        remember(clients, remembered, clock.started, session.begun.dropped)
+    return clock.run()
+
+
+def weights_of(method: DpSgd, records: Records) -> tuple[float, ...]:
+    """Return the weights that the plan states, or weights in proportion to the clients' records."""
+    return method.weights or tuple((records.sizes / len(records)).tolist())
+
+
+def clients_of(
+    plan: Training, method: DpSgd, records: Records, entropy: Entropy, numbers: Sequence[int] | None = None
+) -> list[Client]:
+    """Return every client with its own records; ``numbers``: in the whole study, where these are some of them."""
+    named = range(records.clients) if numbers is None else numbers
+    if records.clients == 1:
+        return [Client(plan, method, named[0], records.features, records.targets, entropy)]
+    order, starts = records.by_client()
+    parts = [order[a:b] for a, b in pairwise(starts.tolist())]
+    return [
+        Client(plan, method, index, records.features[part], records.targets[part], entropy)
+        for index, part in zip(named, parts, strict=True)
+    ]
+
+
+def _alone(plan: Training, method: DpSgd, client: Client, session: Session) -> Vector:
+    """Train one client whose messages arrive at once, so that the global model is its own."""
+    done, model, average = continued(plan, method, [client], session.begun)
+    for turn in range(done, client.rounds):
+        model = project(model - client.update(model, turn), plan.radius)
+        average = released(method, average, model, turn + 1)
+        session.watch(interim([client], turn + 1, *models_of(method, model, average)))
+    return average
+
+
+def released(method: DpSgd, average: Vector, model: Vector, done: int) -> Vector:
+    """Return what would be released after ``done`` rounds: the model itself, or the moving average of all models."""
+    return model if method.average is None else averaged(method.average, average, model, done)
+
+
+def dpsgd_of(plan: Training) -> DpSgd:
+    """Return the plan's method, which must be DP-SGD."""
+    return expected(DpSgd, plan.method)

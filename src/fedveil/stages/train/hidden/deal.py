@@ -1,0 +1,102 @@
+"""Which unit is used in which round: units are dealt in a secret random order, or in their own order.
+
+The records are laid out in the order of the rounds once, before the first pass, so that every round is one slice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedveil.core.values import Indices, Vector
+from fedveil.data.records import Records
+from fedveil.data.rows import row_norms
+from fedveil.noise.entropy import Entropy, permutation
+from fedveil.stages.train.hidden.method import hidden_of
+from fedveil.stages.train.stage import Training
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """The records of one round; ``weights`` is None if each counts once; ``norms`` are the rows' norms."""
+
+    features: Vector
+    targets: Vector
+    norms: Vector
+    weights: Vector | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dealt:
+    """Records in the order of the rounds; round k (from 0, in a pass) holds ``starts[k]`` up to ``starts[k + 1]``."""
+
+    features: Vector
+    targets: Vector
+    norms: Vector
+    weights: Vector | None
+    starts: Indices
+
+    def batch(self, turn: int) -> Batch:
+        """Return the records of a round; passes repeat the same rounds."""
+        turn = turn % (self.starts.size - 1)
+        part = slice(int(self.starts[turn]), int(self.starts[turn + 1]))
+        weights = None if self.weights is None else self.weights[part]
+        return Batch(self.features[part], self.targets[part], self.norms[part], weights)
+
+
+def deal(plan: Training, records: Records, entropy: Entropy) -> Dealt:
+    """Deal records into the plan's rounds; a secret order is drawn from ``entropy``, uniformly over all partitions."""
+    ends = np.append(
+        0, np.cumsum(np.broadcast_to(np.asarray(hidden_of(plan).run.batch), (hidden_of(plan).run.rounds,)))
+    )
+    if hidden_of(plan).deal == "records":
+        chosen = _order(plan, entropy, plan.data.records)[: ends[-1]]
+        return _laid_out(records, chosen, ends, None)
+    sizes = records.sizes
+    if plan.target.unit == "record":
+        ends = ends // plan.data.largest_client  # clients of one size: rounds are counted in clients
+    clients = _order(plan, entropy, plan.data.clients)[: ends[-1]]
+    starts = np.append(0, np.cumsum(sizes[clients]))[ends]
+    chosen = _records_of(clients, records, sizes)
+    weights = 1.0 / np.repeat(sizes[clients], sizes[clients]) if plan.target.unit == "client" else None
+    return _laid_out(records, chosen, starts, weights)
+
+
+def rounds_of_units(plan: Training, records: Records, entropy: Entropy) -> Indices:
+    """Return the round, in a pass from 0, into which :func:`deal` puts each record; -1 if none."""
+    return rounds_of_owned(plan, records.owner, entropy)
+
+
+def rounds_of_owned(plan: Training, owner: Indices, entropy: Entropy) -> Indices:
+    """Return the same as :func:`rounds_of_units` from the owner of each record alone."""
+    ends = np.cumsum(np.broadcast_to(np.asarray(hidden_of(plan).run.batch), (hidden_of(plan).run.rounds,)))
+    count = plan.data.records
+    if hidden_of(plan).deal == "clients":
+        count = plan.data.clients
+        ends = ends if plan.target.unit == "client" else ends // plan.data.largest_client
+    place = np.full(count, -1, dtype=np.int64)
+    chosen = _order(plan, entropy, count)[: ends[-1]]
+    place[chosen] = np.searchsorted(ends, np.arange(chosen.size), side="right")
+    return place if hidden_of(plan).deal == "records" else place[owner]
+
+
+def _order(plan: Training, entropy: Entropy, count: int) -> Indices:
+    return permutation(entropy, count) if hidden_of(plan).run.order == "secret" else np.arange(count, dtype=np.int64)
+
+
+def _records_of(clients: Indices, records: Records, sizes: Indices) -> Indices:
+    """Return the records of these clients, client after client."""
+    grouped = np.argsort(records.owner, kind="stable")
+    first = np.append(0, np.cumsum(sizes))[:-1]
+    lengths = sizes[clients]
+    before = np.append(0, np.cumsum(lengths))[:-1]
+    within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
+    return np.asarray(grouped[np.repeat(first[clients], lengths) + within], dtype=np.int64)
+
+
+def _laid_out(records: Records, chosen: Indices, starts: Indices, weights: Vector | None) -> Dealt:
+    asis = chosen.size == records.targets.size and bool(np.all(chosen == np.arange(chosen.size)))
+    features = records.features if asis else records.features[chosen]  # no copy of what is already in order
+    norms = row_norms(features)
+    return Dealt(features, records.targets[chosen], norms, weights, np.asarray(starts, dtype=np.int64))

@@ -1,0 +1,181 @@
+"""The groups of settings inside [algorithm]: clip, optimizer, correlation, choose, compression.
+
+A group is a table of its own, absent as a whole when absent. What each setting may be stands beside it.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fedveil.core.checks import require
+from fedveil.core.fields import check_fields, count, real, word
+from fedveil.core.tables import filled
+from fedveil.stages.train.choosing import RULES, USUAL_GAIN
+from fedveil.stages.train.optimiser import Optimiser
+from fedveil.stages.train.step_shapes import Decay
+from fedveil.theory.factor import MOST_BANDS, MOST_BUFFERS, MOST_ROUNDS
+
+Error = Literal["last", "mean", "max"]
+CompressionKind = Literal["none", "random-k", "top-k", "quantised", "rotated"]
+OptimizerKind = Literal["sgd", "momentum", "adam"]
+ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveClipRequest:
+    """[algorithm.clip]: a clip that begins at ``start`` and follows the ``quantile`` of the norms.
+
+    ``rate`` and ``share`` are as in :class:`fedveil.stages.train.adaptive_clip.AdaptiveClip`.
+    """
+
+    start: float | None = real(1e-9, 1e9)
+    quantile: float | None = real(
+        0, 1, open_low=True, open_high=True, hint="It is the share of norms within the clip; 0.5 is their median."
+    )
+    rate: float | None = real(0, 2, open_low=True)
+    share: float | None = real(1e-4, 0.5, hint="It is the part of the budget that the count takes from the sum.")
+
+    def __post_init__(self) -> None:
+        check_fields(self, "algorithm.clip")
+
+
+def adaptive_clip(name: str, given: Any) -> AdaptiveClipRequest | None:
+    """Return the request for an adaptive clip: the word, or a table with its settings; None for anything else."""
+    if given == ADAPTIVE:
+        return AdaptiveClipRequest()
+    if isinstance(given, AdaptiveClipRequest):
+        return given
+    if isinstance(given, dict):
+        found: AdaptiveClipRequest = filled(AdaptiveClipRequest, given, name)
+        return found
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrelationRequest:
+    """[algorithm.correlation]: noise that is correlated over rounds, by a matrix with ``bands`` or ``buffers``.
+
+    The matrix has the least ``error`` of the models, for units that take part in at most ``participations`` rounds, at
+    least ``separation`` apart. An empty table leaves all of it to the design.
+    """
+
+    bands: int | None = count(1, MOST_BANDS)
+    buffers: int | None = count(1, MOST_BUFFERS)
+    error: Error | None = word(Error)
+    participations: int | None = count(1, MOST_ROUNDS)
+    separation: int | None = count(1, MOST_ROUNDS)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "algorithm.correlation")
+        one = self.bands is None or self.buffers is None
+        hint = "A matrix has one or the other."
+        require(one, "algorithm.correlation", "have bands or buffers, not both", (self.bands, self.buffers), hint)
+
+
+def _momentum() -> Any:
+    return real(0, 1, open_high=True)
+
+
+def _beta2() -> Any:
+    return real(0, 1, open_high=True, hint="It is the weight of the past in Adam's mean of squares.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerRequest:
+    """[algorithm.optimizer] of clients: how noised sums become steps, and steps a model; it costs no privacy.
+
+    ``kind`` None: with momentum. ``momentum``: the weight of the past; None: what is usual for the kind. ``beta2`` is
+    Adam's. ``weight_decay``: the share of the weights that every step takes away, over its step size. ``average``: a
+    moving average of the models is released. ``decay`` and ``warm_up`` shape a step that is one number.
+    """
+
+    kind: OptimizerKind | None = word(OptimizerKind)
+    momentum: float | None = _momentum()
+    beta2: float | None = _beta2()
+    weight_decay: float | None = real(0, 1e6)
+    average: float | None = real(
+        0,
+        1,
+        open_low=True,
+        open_high=True,
+        rule="lie between 0 and 1, both left out",
+        hint="0.99 averages about the last 100 models.",
+    )
+    decay: Decay | None = word(Decay)
+    warm_up: int | None = count(0)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "algorithm.optimizer")
+        _check_kind(self, ("beta2",))
+
+    def optimiser(self, usual_momentum: float) -> Optimiser:
+        """Return the optimiser; ``usual_momentum``: of the algorithm, where neither kind nor momentum is stated."""
+        found = _optimiser(self, usual_momentum)
+        return replace(found, weight_decay=self.weight_decay or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptimizerRequest:
+    """[algorithm.optimizer] of a server that steps along noised sums of updates; ``beta2`` and ``floor`` are Adam's."""
+
+    kind: OptimizerKind | None = word(OptimizerKind)
+    momentum: float | None = _momentum()
+    beta2: float | None = _beta2()
+    floor: float | None = real(1e-30, math.inf, open_high=True, rule="be at least 1e-30 and finite")
+
+    def __post_init__(self) -> None:
+        check_fields(self, "algorithm.optimizer")
+        _check_kind(self, ("beta2", "floor"))
+
+    def optimiser(self, usual_momentum: float) -> Optimiser:
+        """Return the optimiser; ``usual_momentum``: of the algorithm, where neither kind nor momentum is stated."""
+        found = _optimiser(self, usual_momentum)
+        return found if self.floor is None else replace(found, floor=self.floor)
+
+
+def _check_kind(request: OptimizerRequest | ServerOptimizerRequest, adams: tuple[str, ...]) -> None:
+    """Refuse what belongs to Adam beside another optimiser, and momentum beside plain steps."""
+    for name in adams:
+        given = getattr(request, name)
+        fits = given is None or request.kind == "adam"
+        require(fits, f"algorithm.optimizer.{name}", "go with adam alone", given, 'Say kind = "adam".')
+    still = request.kind != "sgd" or not request.momentum
+    hint = 'Plain steps have none: say kind = "momentum", or leave momentum out.'
+    require(still, "algorithm.optimizer.momentum", "be 0 for sgd", request.momentum, hint)
+
+
+def _optimiser(request: OptimizerRequest | ServerOptimizerRequest, usual_momentum: float) -> Optimiser:
+    usual = {"momentum": usual_momentum, "sgd": 0.0, "adam": 0.9}[request.kind or "momentum"]
+    momentum = usual if request.momentum is None else request.momentum
+    found = Optimiser(kind="adam" if request.kind == "adam" else "momentum", momentum=momentum)
+    return found if request.beta2 is None else replace(found, beta2=request.beta2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChooseRequest:
+    """[algorithm.choose]: a rule chooses among the segments while the run goes on.
+
+    ``gain``: by what share the public loss must fall for a segment to be taken again.
+    """
+
+    rule: str
+    gain: float = real(0, 1, open_high=True, default=USUAL_GAIN, hint="It is a share of the loss.")
+
+    def __post_init__(self) -> None:
+        require(self.rule in RULES, "algorithm.choose", f"be one of {', '.join(RULES)}", self.rule)
+        check_fields(self, "algorithm.choose")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionRequest:
+    """[algorithm.compression]: how noised updates are made smaller.
+
+    ``keep``: the share of coordinates that are sent; ``levels``: the steps between zero and the largest.
+    """
+
+    kind: CompressionKind = word(CompressionKind, default="none")
+    keep: float = real(0, 1, open_low=True, default=1.0, hint="It is a share of the coordinates.")
+    levels: int = count(1, 2**31, default=127)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "algorithm.compression")
