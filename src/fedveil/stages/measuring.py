@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, final
 
+import numpy as np
+
 from fedveil.core.checks import require
 from fedveil.core.values import Indices, Vector
 from fedveil.noise.entropy import Entropy

@@ -31,8 +31,8 @@ COUNTS: Final = math.sqrt(2) * (1 - 2.0**-40)  # 2 over the root of 2: see Measu
 class MeasuredPlan(AlonePlan):
     """Which stage, its settings as canonical JSON, whom the clients trust, and the sums with their noise.
 
-    ``file``: the name of what is released. ``counts``: nothing that a unit adds is ever negative. ``training_public``, ``blank_rows``: as in a plan of
-    training.
+    ``file``: the name of what is released. ``counts``: nothing that a unit adds is ever negative. ``training_public``,
+    ``blank_rows``: as in a plan of training.
     """
 
     KIND: ClassVar[str] = "measured"
